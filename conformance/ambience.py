@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kernelmux.registry import determinism
+from kernelmux.registry.choice import determinism
 
 Setting = Callable[[torch.device], AbstractContextManager[Any]]
 

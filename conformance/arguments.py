@@ -11,9 +11,12 @@ import torch
 
 from kernelmux.conformance import budget, expected, ledger, plan, report, spelt
 from kernelmux.conformance.options import PROGRAM, Options
-from kernelmux.registry import cards, catalog, guests, machines, terminal
+from kernelmux.registry import catalog
+from kernelmux.registry.call import temporary_backends
 from kernelmux.registry.cases import TIERS
+from kernelmux.registry.cli import target_device
 from kernelmux.registry.errors import ArgumentError, UnknownName, unknown
+from kernelmux.registry.util import cards, terminal
 
 MOST_WORKERS = 256
 MANY = 40  # names that an error still lists
@@ -110,7 +113,9 @@ def _selection(made: Any) -> None:
     made.add_argument("--seed", type=seed, nargs="+", action="extend", default=[], metavar="N", help=seeds)
     device = "where the tensors are (default: cuda if there is a GPU)"
     made.add_argument("--device", choices=("cpu", "cuda"), help=device)
-    card = f"{machines.CARD}: what the emulator stands for (default: an H200); on a GPU the variants of a lesser card"
+    card = (
+        f"{target_device.CARD}: what the emulator stands for (default: an H200); on a GPU the variants of a lesser card"
+    )
     made.add_argument("--card", metavar="CARD", help=card)
     fits = "does what the calls of each spec launch compile for these cards (default: all), and fit? runs nothing"
     made.add_argument("--fits", nargs="*", metavar="CARD", help=fits)
@@ -193,7 +198,7 @@ def options_of(args: argparse.Namespace) -> Options:
         _check_mutants(chosen)
         return chosen
     chosen = replace(chosen, saves=True, pdb=args.pdb, only=_last_failed(chosen) if args.last_failed else ())
-    with guests.joined(chosen.impl, "".join(chosen.ops)):
+    with temporary_backends.joined(chosen.impl, "".join(chosen.ops)):
         plan.check_names(chosen)
     _check_cases(chosen)
     expected.books(chosen)
@@ -225,10 +230,12 @@ def _with_impl(chosen: Options, args: argparse.Namespace) -> Options:
     """With the function of --impl, by its whole path; "reproduce:" repeats it."""
     if args.mutants or args.record:
         raise ArgumentError(f"--impl cannot be combined with {'--mutants' if args.mutants else '--record'}")
-    guests.check_ops(chosen.ops)
-    path, name = guests.located(args.impl)
+    temporary_backends.check_ops(chosen.ops)
+    path, name = temporary_backends.located(args.impl)
     program = f"{chosen.program} --impl {shlex.quote(f'{args.impl}')}"
-    return replace(chosen, backends=chosen.backends or (guests.NAME,), program=program, impl=f"{path}:{name}")
+    return replace(
+        chosen, backends=chosen.backends or (temporary_backends.NAME,), program=program, impl=f"{path}:{name}"
+    )
 
 
 def _check_matrix(chosen: Options, file: str) -> None:

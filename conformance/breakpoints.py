@@ -18,11 +18,10 @@ import torch
 from kernelmux.conformance import generate
 from kernelmux.conformance.probe import Failed
 from kernelmux.conformance.trials import Trial
-from kernelmux.registry import numerics
 from kernelmux.registry.cases import Case
 from kernelmux.registry.dtypes import UNIT
 from kernelmux.registry.errors import SpecError
-from kernelmux.registry.spec import Tensor
+from kernelmux.registry.spec import Tensor, numerics
 
 if TYPE_CHECKING:
     from kernelmux.conformance.probe import Probe

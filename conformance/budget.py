@@ -20,10 +20,10 @@ from kernelmux.conformance import spread
 from kernelmux.conformance.check import SPEC
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
-from kernelmux.registry import backend as registered
-from kernelmux.registry import cards
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.conditions import Capability
+from kernelmux.registry.util import cards
 
 # Minutes of a run of everything, and of one operator, by device and tier; larger tiers have no limit. Behind the last
 # trial a run still writes its reports, so these are a little less than what they are to take: 3 and 5 minutes on two cores

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from kernelmux.emulator.compilers import amdgcn
-from kernelmux.registry import backend as registered
 from kernelmux.registry import elsewhere
+from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import SpecError
 
 NAME = "resource_budgets.toml"

@@ -24,7 +24,9 @@ from kernelmux.conformance.keys import rekey
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.progress import Closed, output
 from kernelmux.conformance.run import FAILED, OK, USAGE
-from kernelmux.registry import conduct, guests, machines
+from kernelmux.registry.backend import tamper_guard
+from kernelmux.registry.call import temporary_backends
+from kernelmux.registry.cli import target_device
 from kernelmux.registry.errors import KernelmuxError
 
 __all__ = ["CLOSED", "FAILED", "INTERRUPTED", "OK", "USAGE", "main"]
@@ -56,7 +58,7 @@ def _closed() -> int:
 def _main(given: Sequence[str] | None, begun: float, console: Console) -> int:
     args = arguments.parser().parse_args(given)
     gpu = torch.cuda.is_available() and args.device != "cpu"
-    with machines.standing(args.card, "--card", gpu):
+    with target_device.standing(args.card, "--card", gpu):
         return _asked(args, begun, console)
 
 
@@ -75,8 +77,8 @@ def _asked(args: argparse.Namespace, begun: float, console: Console) -> int:
     with ExitStack() as registered:
         if chosen.mutants:
             registered.enter_context(mutation.registration())
-        registered.enter_context(conduct.watched())
-        registered.enter_context(guests.joined(chosen.impl, "".join(chosen.ops)))
+        registered.enter_context(tamper_guard.watched())
+        registered.enter_context(temporary_backends.joined(chosen.impl, "".join(chosen.ops)))
         items = mutation.items(chosen) if chosen.mutants else plan.items(chosen)
         if args.list:
             _list(console, items, chosen.quiet)

@@ -15,7 +15,7 @@ from kernelmux.conformance.interleaving import Living
 from kernelmux.conformance.layouts import contiguous_strides, laid_out
 from kernelmux.conformance.probe import Judge
 from kernelmux.conformance.trials import same_bits
-from kernelmux.registry import dispatch
+from kernelmux.registry.call import dispatch
 
 MANY = 1000  # calls in a row
 MANY_SMOKE = 100  # of them in tier smoke, which is also asked of torch_ref where a GPU has verified it

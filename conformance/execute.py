@@ -15,9 +15,10 @@ from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import UNAVAILABLE, Item
 from kernelmux.conformance.probe import MUTANTS, Enough, Probe
 from kernelmux.conformance.record import Record
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, conduct
-from kernelmux.registry.cuda_errors import MEMORY
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend import tamper_guard
+from kernelmux.registry.observe.cuda_errors import MEMORY
 
 WHOLE, IN_PART, NOT, BY_GPU = "whole", "in part", "not", "by a GPU"  # asked
 OUTSIDE = "nothing that it asks is among the cases and dtypes of this run"
@@ -121,7 +122,7 @@ def _run(item: Item, options: Options, share: Share) -> Outcome:
         pass
     except Exception as error:
         probe.records.append(_crash(probe, error))
-    if found := conduct.patched(item.backend):
+    if found := tamper_guard.patched(item.backend):
         text = f"patches {', '.join(found)}: what judges a call must stay as it is (it was put back)"
         probe.records.insert(0, _outside(probe, text))
     outcome = _judge(item, probe)

@@ -17,8 +17,8 @@ from typing import Any
 from kernelmux.conformance.execute import WHOLE, Outcome
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.record import Record
-from kernelmux.registry import backend as registered
 from kernelmux.registry import elsewhere
+from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.cases import TIERS
 from kernelmux.registry.errors import SpecError
 

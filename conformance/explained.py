@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 
 from kernelmux.conformance.trials import Trial
-from kernelmux.registry import numerics
 from kernelmux.registry.numerics import Arithmetic
+from kernelmux.registry.spec import numerics
 
 EARLIER = "the output is the one of an earlier call"
 

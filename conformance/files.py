@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.registry.files import write
+from kernelmux.registry.util.files import write
 
 __all__ = ["prepare", "write"]
 

@@ -10,13 +10,12 @@ from typing import Any
 import torch
 
 from kernelmux.conformance.trials import shown
-from kernelmux.registry import signature
 from kernelmux.registry.cases import CHANNELS_LAST, Case, generator, written
 from kernelmux.registry.conditions import AtLeast, AtMost, Condition, Multiple, OneOf
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.registry.signature import Form
-from kernelmux.registry.spec import REQUIRED, Axis, Call, OpSpec, Scalar
+from kernelmux.registry.spec import REQUIRED, Axis, Call, OpSpec, Scalar, signature
+from kernelmux.registry.spec.signature import Form
 
 # 0 and 1, primes, and both sides of the usual tile edges.
 LENGTHS = (0, 1, 2, 3, 7, 13, 16, 17, 31, 32, 33, 63, 64, 65, 97, 127, 128, 129, 255, 257, 513, 1021)

@@ -2,9 +2,9 @@
 
 `verified/<gpu>.json` is written by `--record`; docs/conformance.md tells of entries that were not. A package with
 operators has a folder of this name for its own implementations. A variant is "verified" while it launches what it launched
-then (`registry/launch_keys`) and its operator means what it meant (`keys/meaning`), "stale" once either has changed,
-"unknown" while the keys of a changed source were not computed, and has "no record" otherwise: no GPU has run it, or it
-failed. What the emulator says is not recorded.
+then (`registry/backend/launch_keys`) and its operator means what it meant (`keys/meaning`), "stale" once either has
+changed, "unknown" while the keys of a changed source were not computed, and has "no record" otherwise: no GPU has run it,
+or it failed. What the emulator says is not recorded.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from kernelmux.conformance.execute import Outcome
 from kernelmux.conformance.keys import meaning
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, elsewhere, launch_keys
+from kernelmux.registry import catalog, elsewhere
+from kernelmux.registry.backend import launch_keys
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend.launch_keys import TIERS, digest, split
 from kernelmux.registry.conditions import sm
 from kernelmux.registry.errors import ArgumentError, SpecError
-from kernelmux.registry.files import between, file_stem
-from kernelmux.registry.launch_keys import TIERS, digest, split
+from kernelmux.registry.util.files import between, file_stem
 
 NAME = "verified"
 FOLDER = Path(__file__).with_name(NAME)

@@ -13,10 +13,13 @@ from rich.console import Console
 
 from kernelmux.conformance import ledger, report
 from kernelmux.conformance.ledger import NO_RECORD, STALE, UNKNOWN, VERIFIED
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, json_form, requests, tables, terminal
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.choice import requests
+from kernelmux.registry.cli import json_form
 from kernelmux.registry.errors import ArgumentError, KernelmuxError
-from kernelmux.registry.files import file_stem
+from kernelmux.registry.util import terminal, text_tables
+from kernelmux.registry.util.files import file_stem
 
 PROGRAM = "kernelmux ledger"
 WIDTH = 140  # where there is no terminal
@@ -174,22 +177,22 @@ def _text(books: list[dict[str, Any]], found: Sequence[Standing], each: bool, st
     """How many, then by operator or by variant, then what they were recorded with."""
     gpus = [book["gpu"] for book in books]
     counts = [(gpu, *map(str, _counts(gpu, found).values())) for gpu in gpus]
-    yield tables.text(("GPU", *WORDS), counts, right=WORDS, width=width)
+    yield text_tables.text(("GPU", *WORDS), counts, right=WORDS, width=width)
     yield ""
     rows = list(_by_variant(gpus, found, stale) if each or stale else _by_operator(gpus, found))
     if rows:
-        yield tables.text(("variant" if each or stale else "operator", *gpus), rows, width=width)
+        yield text_tables.text(("variant" if each or stale else "operator", *gpus), rows, width=width)
         yield ""
     if any(s.status == STALE for s in found):
-        yield from tables.wrapped(
+        yield from text_tables.wrapped(
             "stale: what it launches, what is right (oracle), or how it is judged has changed since it passed",
             width,
         )
     for gpu in gpus:
         for line in _recorded_with(gpu, found):
-            yield from tables.wrapped(line, width, "", "  ")
+            yield from text_tables.wrapped(line, width, "", "  ")
     here = ", ".join(f"{name} {version}" for name, version in report.versions().items())
-    yield from tables.wrapped(f"here: {here}", width, "", "  ")
+    yield from text_tables.wrapped(f"here: {here}", width, "", "  ")
 
 
 def _by_operator(gpus: Sequence[str], found: Iterable[Standing]) -> Iterator[tuple[str, ...]]:
@@ -223,4 +226,4 @@ def _recorded_with(gpu: str, found: Iterable[Standing]) -> Iterator[str]:
     sets = Counter(tuple(s.entry["versions"].items()) for s in found if s.gpu == gpu and s.entry)
     for versions, count in sets.most_common():
         told = ", ".join(f"{name} {version}" for name, version in versions)
-        yield f"{gpu}: {tables.counted(count, 'variant')} recorded with {told}"
+        yield f"{gpu}: {text_tables.counted(count, 'variant')} recorded with {told}"

@@ -18,8 +18,9 @@ from kernelmux.conformance.execute import Outcome, execute
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
 from kernelmux.conformance.probe import MUTANTS
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, guests
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import temporary_backends
 
 COMPILES = "compile_only"  # the check whose mutants may be such that they do not compile
 
@@ -63,7 +64,7 @@ def families() -> dict[str, str]:
 @contextmanager
 def registration() -> Iterator[None]:
     """The mutants are a backend like any other while this lasts."""
-    with guests.announced(families()):
+    with temporary_backends.announced(families()):
         yield
 
 
@@ -90,7 +91,7 @@ def chosen(options: Options) -> list[Mutant]:
 
 
 def items(options: Options) -> list[Item]:
-    """What a run of the mutants consists of; `registration` must be in force."""
+    """What a run of the mutants consists of; `validation` must be in force."""
     made = [mutant.item(check) for mutant in chosen(options) for check in mutant.checks(options.device)]
     asked = [item for item in made if not options.checks or item.check in options.checks]
     return plan.matching((one for item in asked for one in plan.seeded(item, options)), options.keyword)

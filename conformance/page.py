@@ -17,7 +17,8 @@ from kernelmux.conformance.matrix import Row
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.record import Record
 from kernelmux.conformance.tested import Tested
-from kernelmux.registry import catalog, pages
+from kernelmux.registry import catalog
+from kernelmux.registry.util import html_pages
 
 TEMPLATE = Path(__file__).with_name("page.html")
 CASES = 4  # failing cases of an item that are shown in full
@@ -53,7 +54,7 @@ class Case:
 def html(chosen: Options, outcomes: list[Outcome], told: Tested, title: str) -> str:
     """The text of the page of a run."""
     context = {"title": title, "tested": told, **_marks(outcomes), **_context(chosen, outcomes)}
-    return pages.rendered(TEMPLATE, context, {})
+    return html_pages.rendered(TEMPLATE, context, {})
 
 
 def _marks(outcomes: list[Outcome]) -> dict[str, Any]:

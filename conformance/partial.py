@@ -15,7 +15,8 @@ from kernelmux.conformance import failures
 from kernelmux.conformance.huge import TooLarge, Virtual
 from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
-from kernelmux.registry import dispatch, numerics
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.spec import numerics
 
 FIRST, LAST = 1, 2  # blocks
 UNSUITABLE = {

@@ -13,8 +13,10 @@ from typing import Any
 import torch
 
 import kernelmux
-from kernelmux.registry import catalog, record, selection
+from kernelmux.registry import catalog
+from kernelmux.registry.choice import precedence
 from kernelmux.registry.errors import KernelmuxError
+from kernelmux.registry.observe import call_log
 
 Results = tuple[tuple[torch.Tensor, ...], dict[str, "torch.Tensor | None"]]
 COLUMNS = 24
@@ -37,7 +39,7 @@ class Pair:
     def results(self, backend: str) -> tuple[Results, Results]:
         """Output and gradients of inputs and parameters: as the module is, and patched, on a backend."""
         plain = self._run()
-        with kernelmux.patch(self.module, ops=self.op), selection.use(backend), record.record() as log:
+        with kernelmux.patch(self.module, ops=self.op), precedence.use(backend), call_log.record() as log:
             swapped = self._run()
         if self.op not in {entry.operator for entry in log.entries}:
             raise KernelmuxError(f"{type(self.module).__name__}: patched, and it runs no {self.op}")

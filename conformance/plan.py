@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from kernelmux.conformance import check as catalogue
 from kernelmux.conformance.check import SPEC
 from kernelmux.conformance.options import Options
-from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import ArgumentError, BackendUnavailable, SpecError, unknown
 
 # Pseudo checks: the backend cannot work here; its module for the operator cannot be imported, or does not fit the spec.

@@ -19,7 +19,8 @@ import torch
 from kernelmux.conformance import budget, expected, gpus, mutation, options, plan, spread
 from kernelmux.conformance.budget import Share
 from kernelmux.conformance.execute import NOT, Outcome, execute
-from kernelmux.registry import conduct, guests
+from kernelmux.registry.backend import tamper_guard
+from kernelmux.registry.call import temporary_backends
 
 PLAN = "plan.json"
 PROPERTY = "kernelmux"
@@ -48,8 +49,8 @@ class Suite(pytest.File):
         self.config.add_cleanup(registered.close)
         if chosen.mutants:
             registered.enter_context(mutation.registration())
-        registered.enter_context(conduct.watched())
-        registered.enter_context(guests.joined(chosen.impl, "".join(chosen.ops)))
+        registered.enter_context(tamper_guard.watched())
+        registered.enter_context(temporary_backends.joined(chosen.impl, "".join(chosen.ops)))
         if chosen.device == "cpu":
             self.config.add_cleanup(partial(gc.set_threshold, *gc.get_threshold()))
             gc.set_threshold(*COLLECT)

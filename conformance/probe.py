@@ -22,15 +22,15 @@ from kernelmux.conformance import explained, failures, generate, origins, saved,
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.record import Record
 from kernelmux.conformance.trials import Trial
-from kernelmux.registry import backend as registered
-from kernelmux.registry import conduct, dispatch, elsewhere, numerics, results
-from kernelmux.registry.backend import Implementation
+from kernelmux.registry import elsewhere
+from kernelmux.registry.backend import Implementation, tamper_guard
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import checked_results, dispatch
 from kernelmux.registry.cases import Case
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import DeterminismWarning, FallbackWarning, SpecError
-from kernelmux.registry.memory_order import strides_of
-from kernelmux.registry.numerics import Arithmetic
-from kernelmux.registry.spec import OpSpec
+from kernelmux.registry.spec import OpSpec, numerics
+from kernelmux.registry.util.memory_format import strides_of
 
 KEPT = 16  # trials whose results are recognised in a later call
 ENOUGH = 8  # failures of one item; after these the rest of it is not run
@@ -71,7 +71,7 @@ class Judge:
         return outputs
 
     def _are_tensors(self, outputs: Sequence[Any]) -> None:
-        if problem := results.malformed(self.trial.spec, outputs[0] if len(outputs) == 1 else tuple(outputs)):
+        if problem := checked_results.malformed(self.trial.spec, outputs[0] if len(outputs) == 1 else tuple(outputs)):
             raise Failed(problem)
         for output, got in zip(self.trial.spec.outputs, outputs, strict=True):
             self.require(got.layout == torch.strided, f"{output.name}: expected a torch.Tensor, got {got.layout}")
@@ -196,14 +196,14 @@ class Probe:
         """Whether calls are emulated of a variant that a GPU has verified: what that cannot see is asked, once."""
         return self.emulated and f"{self.spec.name}/{self.label}" in self.options.verified
 
-    def arithmetics(self, trial: Trial) -> list[Arithmetic]:
+    def arithmetics(self, trial: Trial) -> list[numerics.Arithmetic]:
         """How the variant may accumulate each output: as it declares, but in tf32 only where the call asks for that.
 
         A bound for operands rounded to tf32 is thousands of times looser: a declaration does not make it right.
         """
         return [self._arithmetic(o.name, trial) for o in self.spec.outputs]
 
-    def _arithmetic(self, output: str, trial: Trial) -> Arithmetic:
+    def _arithmetic(self, output: str, trial: Trial) -> numerics.Arithmetic:
         found = self.implementation
         if found.accumulates(output) == numerics.TF32.name:  # mma is tf32 in fp32 where precision="tf32" asks for it
             found = replace(found, arithmetic=numerics.MMA.name)
@@ -215,7 +215,8 @@ class Probe:
 
     def call(self, values: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         """One call through the dispatcher; on the emulator with all its checks, on a GPU until it has finished."""
-        with self.environment(), conduct.Alarm(self.spec, self.backend) if self._listens else nullcontext() as alarm:
+        listens = tamper_guard.Alarm(self.spec, self.backend) if self._listens else nullcontext()
+        with self.environment(), listens as alarm:
             self._listens = False  # one call tells, and hearing takes time
             try:
                 result = dispatch.call(self.spec, tuple(values), self.label)
@@ -225,7 +226,7 @@ class Probe:
                 torch.cuda.synchronize(self.device)
         if alarm and alarm.heard:
             raise Failed(alarm.heard)
-        if problem := results.malformed(self.spec, result):
+        if problem := checked_results.malformed(self.spec, result):
             raise Failed(problem)
         return result if isinstance(result, tuple) else (result,)
 

@@ -17,9 +17,10 @@ from kernelmux.conformance.execute import BY_GPU, IN_PART, NOT, WHOLE, Outcome
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
 from kernelmux.conformance.tested import Tested
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, gpu_tables
-from kernelmux.registry.packages import version
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import device_tables
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend.package_versions import version
 
 SCHEMA = 1
 FOREVER = 1e9  # seconds
@@ -38,7 +39,7 @@ def versions() -> dict[str, str]:
 
 def source_hash(backend: str, op: str, variant: str = "") -> str:
     """The hash of an implementation's source, "" for the rows that judge a spec."""
-    return gpu_tables.source(backend, op, variant) if backend in registered.backends() else ""
+    return device_tables.source(backend, op, variant) if backend in registered.backends() else ""
 
 
 def folder(options: Options) -> Path:

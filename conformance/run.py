@@ -37,7 +37,7 @@ from kernelmux.conformance.plan import Item
 from kernelmux.conformance.plugin import BUDGET, DONE, GPUS, ITEMS, PLAN, SECONDS
 from kernelmux.conformance.progress import MutantReporter, Reporter, duration
 from kernelmux.conformance.tested import Tested
-from kernelmux.registry import machines
+from kernelmux.registry.cli import target_device
 
 OK, FAILED, USAGE = 0, 1, 2
 PARALLEL_FROM = 20  # fewer items are done before the worker processes have imported torch
@@ -183,8 +183,8 @@ def _workers(asked: str, count: int, chosen: Options) -> int:
     if count < PARALLEL_FROM and not asked:
         return 1
     if chosen.device != "cuda":
-        return machines.cores()
-    cores = min(machines.cores(), -(-count // PER_PROCESS))
+        return target_device.cores()
+    cores = min(target_device.cores(), -(-count // PER_PROCESS))
     room = int(torch.cuda.get_device_properties(chosen.where).total_memory / SHARE_BYTES)
     return min(cores, max(1, min(SHARE_GPU, room)) * len(gpus.visible()))
 

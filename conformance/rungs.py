@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import dispatch
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.spec import Call, OpSpec
 

@@ -1,7 +1,7 @@
 """What is kept of a failing item: a folder with its tensors, from which the call can be repeated and the result drawn.
 
-inputs.pt, outputs.pt, call.json, finding.txt as shadow mode has them (`registry.bundles`); expected.pt (float64) and
-bound.pt: of the output that was wrong, by its name.
+inputs.pt, outputs.pt, call.json, finding.txt as shadow mode has them (`registry.call.repro_bundle`); expected.pt (float64)
+and bound.pt: of the output that was wrong, by its name.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import torch
 from kernelmux.conformance import failures
 from kernelmux.conformance.failures import Place
 from kernelmux.conformance.trials import Trial
-from kernelmux.registry import bundles
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.judgement import Result
+from kernelmux.registry.backend.judge import Result
+from kernelmux.registry.call import repro_bundle
 
 FOLDER = "failures"
 LARGEST = 2**26  # bytes of inputs and outputs; a reference and a bound are up to eight times as long
@@ -45,7 +45,9 @@ def keep(
     result = Result(place.label, how, tuple(outputs))
     told = failures.text(place, trial, text)
     try:
-        bundles.write(folder.absolute(), trial.call, result, f"{told}\n", expected={name: ref}, bound={name: limit})
+        repro_bundle.write(
+            folder.absolute(), trial.call, result, f"{told}\n", expected={name: ref}, bound={name: limit}
+        )
     except OSError:
         return ""
     return str(folder)

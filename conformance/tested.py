@@ -13,9 +13,10 @@ from kernelmux.conformance.check import SPEC
 from kernelmux.conformance.execute import Outcome
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.probe import MUTANTS
-from kernelmux.registry import backend as registered
-from kernelmux.registry import cards, guests
-from kernelmux.registry.packages import missing_packages
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend.package_versions import missing_packages
+from kernelmux.registry.call import temporary_backends
+from kernelmux.registry.util import cards
 
 CPU, EMULATED = "on the CPU", "emulated on the CPU"
 
@@ -92,7 +93,7 @@ def _as(chosen: Options) -> str:
 
 def missing(chosen: Options) -> dict[str, str]:
     """Backend -> what to install, of those that the user has not left out by --backend."""
-    named = [name for name in chosen.backends if name.partition("/")[0] not in (SPEC, guests.NAME)]
+    named = [name for name in chosen.backends if name.partition("/")[0] not in (SPEC, temporary_backends.NAME)]
     if chosen.mutants or (chosen.backends and not named):
         return {}
     found: dict[str, str] = {}

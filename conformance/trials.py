@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from kernelmux.registry import domains
 from kernelmux.registry.cases import Case, generator
 from kernelmux.registry.dtypes import SHORT, computes
 from kernelmux.registry.errors import SpecError
@@ -24,6 +23,7 @@ from kernelmux.registry.spec import (
     Real,
     Tensor,
     exact_arguments,
+    value_domains,
 )
 
 CACHE_BYTES = {"cpu": 2**28, "cuda": 2**30}  # per process, of which a GPU has many at once
@@ -85,7 +85,7 @@ class Trial:
 
     def lawful(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The tensors of this call with values that each may have: indices inside of their axis, computed ones computed."""
-        return domains.lawful(self.spec, tensors, self.call.scalars)
+        return value_domains.lawful(self.spec, tensors, self.call.scalars)
 
     @property
     def free(self) -> dict[str, torch.Tensor]:

@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
-from kernelmux.registry import catalog, dispatch, torch_ops
+from kernelmux.registry import catalog
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.interop import torch_ops
 
 Tensors = dict[str, torch.Tensor]
 Run = Callable[[Mapping[str, Any]], tuple[torch.Tensor, ...]]  # from arguments by name to the outputs that are returned

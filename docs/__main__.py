@@ -26,9 +26,10 @@ from kernelmux.docs import (
     rungs,
     speeds,
 )
-from kernelmux.registry import elsewhere, files, terminal
+from kernelmux.registry import elsewhere
 from kernelmux.registry.elsewhere import Package
 from kernelmux.registry.errors import ArgumentError, unknown
+from kernelmux.registry.util import files, terminal
 
 HOME = Path(__file__).parent
 PAGES = HOME / "operators"

@@ -11,9 +11,10 @@ from kernelmux.conformance.fits import calls, record
 from kernelmux.conformance.fits.judge import COMPILE, FAILS, REFUSED, ROOM
 from kernelmux.conformance.fits.record import AUTO, Entry
 from kernelmux.docs.families import by_family
-from kernelmux.registry import backend as registered
-from kernelmux.registry import cards, elsewhere, tables
-from kernelmux.registry.files import between
+from kernelmux.registry import elsewhere
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.util import cards, text_tables
+from kernelmux.registry.util.files import between
 
 BEGIN, END = "<!-- cards -->", "<!-- /cards -->"
 VERIFIED, FIT, NOT_ASKED = "verified", "fits", "not asked"
@@ -40,7 +41,7 @@ def matrix() -> str:
         f' "not": what the card has no instructions for; backend="auto" takes torch if that can. {asked:,} calls were'
         f" asked: {wrong}. `kernelmux support --cards` has it by operator."
     )
-    return f"{tables.markdown(heads, rows)}\n\n{legend}"
+    return f"{text_tables.markdown(heads, rows)}\n\n{legend}"
 
 
 def _names(key: str) -> str:

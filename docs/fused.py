@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from kernelmux.registry import tables
-from kernelmux.registry.files import between
+from kernelmux.registry.util import text_tables
+from kernelmux.registry.util.files import between
 
 RECORDS = Path(__file__).parent / "records"
 HEAD = ("rows x columns", "dtype", "who", "moves, in sizes of x", "us", "GB/s of that")
@@ -37,7 +37,7 @@ def content(example: str, table: Callable[[list[dict[str, Any]]], str]) -> str:
 
 
 def _fused(rows: list[dict[str, Any]]) -> str:
-    return tables.markdown(HEAD, _lines(rows))
+    return text_tables.markdown(HEAD, _lines(rows))
 
 
 def _ways(rows: list[dict[str, Any]]) -> str:
@@ -45,7 +45,7 @@ def _ways(rows: list[dict[str, Any]]) -> str:
     shapes, names = (list(dict.fromkeys(row[key] for row in rows)) for key in ("shape", "name"))
     us = {(row["shape"], row["name"]): row["us"] for row in rows}
     lines = [[name, *(f"{us[shape, name]:,.1f}".removesuffix(".0") for shape in shapes)] for name in names]
-    return tables.markdown(("softmax in bf16, us", *shapes), lines, right=shapes)
+    return text_tables.markdown(("softmax in bf16, us", *shapes), lines, right=shapes)
 
 
 def _lines(rows: list[dict[str, Any]]) -> Iterator[list[str]]:

@@ -10,8 +10,9 @@ from kernelmux.docs.rungs import backends
 from kernelmux.perf import records
 from kernelmux.perf.report import wording
 from kernelmux.perf.report.groups import ResultGroup, large_groups
-from kernelmux.registry import backend as registered
-from kernelmux.registry import elsewhere, tables
+from kernelmux.registry import elsewhere
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.util import text_tables
 
 HEAD = """# Operators
 
@@ -27,13 +28,13 @@ its [share of the floor](../roofline.md), and is stale if what it launches has c
 
 def page() -> str:
     """The whole page."""
-    marks = tables.markdown(("mark", "the variant"), list(ledger.meanings().items()))
+    marks = text_tables.markdown(("mark", "the variant"), list(ledger.meanings().items()))
     parts = [HEAD.format(marks=marks).rstrip()]
     timed = [row for record in records.recorded() for row in rungs.rows(record)]
     speeds = {group.op: _speed(group) for group in large_groups(timed)}
     for family, ops in by_family(elsewhere.own()).items():
         rows = [(f"[{op}]({op}.md)", *(_cell(op, name) for name in backends()), speeds.get(op, "-")) for op in ops]
-        parts += [f"## {family}", tables.markdown(("operator", *backends(), "best, us"), rows)]
+        parts += [f"## {family}", text_tables.markdown(("operator", *backends(), "best, us"), rows)]
     return "\n\n".join([*parts, "Written by `nox -s docs` from the specs and the records."]) + "\n"
 
 

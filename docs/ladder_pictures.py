@@ -12,7 +12,7 @@ from kernelmux.emulator.tracing.collector import Trace
 from kernelmux.emulator.tracing.drawing.svg import BLUE, PLAIN, YELLOW
 from kernelmux.perf.emulated import emulate
 from kernelmux.perf.report import figures
-from kernelmux.registry import backend as registered
+from kernelmux.registry.backend import lookup as registered
 
 IMAGES = Path(__file__).parent / "images"
 CALLS = {  # small enough to take seconds, large enough to fill a tile of every rung

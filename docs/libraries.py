@@ -20,9 +20,10 @@ from kernelmux.perf.report import wording
 from kernelmux.perf.report.groups import ResultGroup, groups
 from kernelmux.perf.result import Timed
 from kernelmux.perf.results import Results
-from kernelmux.registry import catalog, files, tables, terminal
+from kernelmux.registry import catalog
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.registry.files import between, file_stem
+from kernelmux.registry.util import files, terminal, text_tables
+from kernelmux.registry.util.files import between, file_stem
 
 FOLDER = Path(__file__).with_name("records")
 OURS = {"cuda": "CUDA", "triton": "Triton"}
@@ -170,7 +171,7 @@ def _about(run: Results) -> str:
 
 def _table(found: list[Line]) -> str:
     head = ("operator", *(f"{name}, us" for name in OURS.values()), "fastest other library, us", "call")
-    return tables.markdown(head, map(_cells, found))
+    return text_tables.markdown(head, map(_cells, found))
 
 
 def _cells(line: Line) -> list[str]:
@@ -191,7 +192,7 @@ def _versions(runs: Sequence[Results]) -> str:
     ops = [op for op in CALLS if any(op in times for times in found)]
     rows = [[f"`{op}`", *(wording.microseconds(times.get(op)) for times in found)] for op in ops]
     head = "The same calls of our Triton kernels under other versions of Triton, each a run:"
-    return f"{head}\n\n{tables.markdown(('operator', *names), rows, right=names)}"
+    return f"{head}\n\n{text_tables.markdown(('operator', *names), rows, right=names)}"
 
 
 def _of_triton(run: Results) -> Iterator[tuple[str, float]]:

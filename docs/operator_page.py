@@ -21,13 +21,15 @@ from kernelmux.perf import plan, records
 from kernelmux.perf.report import wording
 from kernelmux.perf.report.groups import ResultGroup, groups
 from kernelmux.perf.result import Timed
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, documentation, elsewhere, numerics, support, tables
+from kernelmux.registry import catalog, elsewhere
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.cli import support_matrix
 from kernelmux.registry.conditions import Capability
 from kernelmux.registry.dtypes import SHORT
-from kernelmux.registry.gradient import Composed, Gradient
-from kernelmux.registry.signature import REQUIRED
-from kernelmux.registry.spec import OpSpec
+from kernelmux.registry.spec import OpSpec, docstrings, numerics
+from kernelmux.registry.spec.gradient import Composed, Gradient
+from kernelmux.registry.spec.signature import REQUIRED
+from kernelmux.registry.util import text_tables
 
 TOP = Path(__file__).parents[1]
 SWEEPS = TOP / "perf/results/sweeps"  # <gpu>-<op>-<axis>.csv
@@ -82,8 +84,8 @@ def _home(backend: str, op: str) -> str:
 
 
 def _arguments(spec: OpSpec) -> str:
-    rows = [(f"`{i.name}`", documentation.kind(i), _default(i), documentation.said(i)) for i in spec.inputs]
-    return tables.markdown(("argument", "what", "default", "meaning"), rows)
+    rows = [(f"`{i.name}`", docstrings.kind(i), _default(i), docstrings.said(i)) for i in spec.inputs]
+    return text_tables.markdown(("argument", "what", "default", "meaning"), rows)
 
 
 def _default(item: Any) -> str:
@@ -92,10 +94,10 @@ def _default(item: Any) -> str:
 
 def _outputs(spec: OpSpec) -> str:
     rows = [
-        (f"`{o.name}`{', saved for the gradient' if o.saved else ''}", documentation.form(o), documentation.said(o))
+        (f"`{o.name}`{', saved for the gradient' if o.saved else ''}", docstrings.form(o), docstrings.said(o))
         for o in spec.outputs
     ]
-    return tables.markdown(("output", "what", "meaning"), rows)
+    return text_tables.markdown(("output", "what", "meaning"), rows)
 
 
 def _rules(spec: OpSpec) -> Iterator[str]:
@@ -112,24 +114,24 @@ def _rules(spec: OpSpec) -> Iterator[str]:
 
 
 def _support(op: str) -> str:
-    matrix = support.support_matrix(rungs.GPU, op)
+    matrix = support_matrix.support_matrix(rungs.GPU, op)
     entries = [e for name in backends() for e in matrix.of(op, name) if not registered.joined(op, e.variant)]
     rows = []
     for entry in entries:
         found = registered.variants(entry.backend, op)[entry.variant]
-        in_place = support.read_in_place(entry) if entry.able else ""
+        in_place = support_matrix.read_in_place(entry) if entry.able else ""
         rows.append((f"{entry.backend}/{entry.variant}", found.idea, "/".join(entry.dtypes) or "-", _needs(entry),
                      in_place, _status(op, entry)))  # fmt: skip
     head = ("variant", "idea", f"dtypes on {rungs.GPU}", "needs", "reads in place", "verified")
     return (
-        f"{tables.markdown(head, rows)}\n\n“Reads in place” names the strides with which a variant reads an input where it"
-        " lies. An input that is not named may have any. An input with other strides is copied first. The default of a"
-        " backend is its last variant that can run the call. A variant is verified on a GPU once it has passed the whole"
-        f" suite there as it stands{_see('conformance', '../conformance.md', op)}."
+        f"{text_tables.markdown(head, rows)}\n\n“Reads in place” names the strides with which a variant reads an input"
+        " where it lies. An input that is not named may have any. An input with other strides is copied first. The default"
+        " of a backend is its last variant that can run the call. A variant is verified on a GPU once it has passed the"
+        f" whole suite there as it stands{_see('conformance', '../conformance.md', op)}."
     )
 
 
-def _needs(entry: support.Support) -> str:
+def _needs(entry: support_matrix.Support) -> str:
     if not entry.able:
         return f"cannot run: {entry.problem}"
     found = registered.variants(entry.backend, entry.operator)[entry.variant]
@@ -137,7 +139,7 @@ def _needs(entry: support.Support) -> str:
     return "\n".join([*(c.text for c in found.requires if isinstance(c, Capability)), *entry.conditions, *rounds])
 
 
-def _status(op: str, entry: support.Support) -> str:
+def _status(op: str, entry: support_matrix.Support) -> str:
     status, gpus = ledger.status(op, entry.backend, entry.variant)
     on = ", ".join(gpus)
     told = {
@@ -166,11 +168,11 @@ def _errors(spec: OpSpec) -> Iterator[str]:
         (name, *_factor(numerics.arithmetic(name, dtype, call.scalars), terms, outputs)) for name in spec.arithmetics
     ]
     yield f"For `{case.text}` in {SHORT[dtype]}, terms in each result: {terms}."
-    yield tables.markdown(("arithmetic", "chain h", "factor", "u_acc"), rows)
+    yield text_tables.markdown(("arithmetic", "chain h", "factor", "u_acc"), rows)
 
 
 def _bound(model: numerics.ErrorModel, op: str) -> str:
-    """The terms of registry/numerics.py that this output has."""
+    """The terms of registry/spec/numerics.py that this output has."""
     if model.chosen:
         return "one of the inputs, found by comparisons: it must be equal to the reference."
     if not model.roundings:
@@ -224,7 +226,7 @@ def _best(found: Iterable[ResultGroup]) -> str:
     rows = [
         (g.workload, g.dtype, wording.floor(g.best), *(_cell(g.best_of(name)) for name in backends())) for g in found
     ]
-    return tables.markdown(("workload", "dtype", "floor us", *backends()), rows)
+    return text_tables.markdown(("workload", "dtype", "floor us", *backends()), rows)
 
 
 def _cell(row: Timed | None) -> str:

@@ -10,8 +10,8 @@ from kernelmux.perf.records import GpuRecord
 from kernelmux.perf.report import wording
 from kernelmux.perf.report.groups import groups, large_groups
 from kernelmux.perf.result import Timed
-from kernelmux.registry import tables
-from kernelmux.registry.files import between
+from kernelmux.registry.util import text_tables
+from kernelmux.registry.util.files import between
 
 SHOWN = ("add", "transpose", "softmax", "matmul", "attention")  # from few operations for each byte to many
 SHORTEST = 8
@@ -41,7 +41,7 @@ def states(record: GpuRecord) -> str:
     best = {group.op: group.best for group in large_groups(rungs.rows(record))}
     rows = [row for op in SHOWN if (row := best.get(op)) and row.held_us and row.mhz and row.held_mhz]
     head = ("largest workload", "variant", "rested, us", "MHz", "held, us", "MHz", "longer by")
-    return tables.markdown(head, ([f"`{r.op}` {r.dtype}", mark(r), *_state(r)] for r in rows))
+    return text_tables.markdown(head, ([f"`{r.op}` {r.dtype}", mark(r), *_state(r)] for r in rows))
 
 
 def _state(row: Timed) -> list[str]:
@@ -54,7 +54,7 @@ def _state(row: Timed) -> list[str]:
 def graphs(record: GpuRecord) -> str:
     """The shortest calls on record: alone, on the host, and in a graph."""
     head = ("call", "variant", "device, us", "host, us", "in a graph, us")
-    return tables.markdown(head, _graphs(record))
+    return text_tables.markdown(head, _graphs(record))
 
 
 def _graphs(record: GpuRecord) -> Iterator[list[str]]:
@@ -78,7 +78,7 @@ def ceilings(record: GpuRecord) -> str:
     rows += [(f"a large product, {name}", f"{rate / 1e12:.0f} TFLOP/s") for name, rate in found.matmul.items()]
     rows += [("a large product, bf16, held", f"{found.held / 1e12:.0f} TFLOP/s")] if found.held else []
     rows += [("two events with nothing between", f"{found.gap * 1e6:.1f} us")]
-    return tables.markdown(("ceiling", "reached"), rows)
+    return text_tables.markdown(("ceiling", "reached"), rows)
 
 
 TABLES = {"states": states, "graphs": graphs, "ceilings": ceilings}

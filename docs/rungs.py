@@ -17,9 +17,11 @@ from kernelmux.perf.records import GpuRecord
 from kernelmux.perf.report import wording
 from kernelmux.perf.report.groups import ResultGroup, groups, large_groups
 from kernelmux.perf.result import Timed
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, machines, tables
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.cli import target_device
 from kernelmux.registry.dtypes import SHORT, parse
+from kernelmux.registry.util import text_tables
 
 GPU = "sm_90"  # asked for what can run on recorded GPUs
 MARKER = re.compile(r"(<!-- rungs (\S+) ?(.*?) ?-->\n).*?(<!-- /rungs -->)", re.DOTALL)
@@ -55,7 +57,7 @@ def table_of(record: GpuRecord, op: str, which: str = "") -> str:
     group = next((g for g in groups(recorded) if (g.workload, g.dtype) == (workload, dtype)), None)
     cells = list(_lines(group or ResultGroup(op, workload, dtype, ())))
     intro = f"`{workload}` {dtype} on {wording.where(record.results.machine)}, {_when(record, group)}:"
-    return "\n\n".join([intro, tables.markdown(HEAD, cells), *_command(op, workload, dtype, cells)])
+    return "\n\n".join([intro, text_tables.markdown(HEAD, cells), *_command(op, workload, dtype, cells)])
 
 
 def rows(record: GpuRecord) -> tuple[Timed, ...]:
@@ -84,7 +86,7 @@ def _lines(group: ResultGroup) -> Iterator[list[str]]:
     call = catalog.spec(group.op).hypothetical(
         catalog.spec(group.op).case(group.workload),
         parse(group.dtype),
-        capability=machines.machine(GPU, GPU).capability,
+        capability=target_device.machine(GPU, GPU).capability,
     )
     for backend in backends():
         for variant, found in registered.variants(backend, group.op).items():

@@ -9,8 +9,8 @@ import torch
 
 import kernelmux as kx
 from kernelmux.nn.module import precision
-from kernelmux.registry import memory_order
-from kernelmux.registry.bound import unusual
+from kernelmux.registry.call.bound_call import unusual
+from kernelmux.registry.util import memory_format
 
 
 def attention(
@@ -55,25 +55,25 @@ def _attended(
     return torch.cat((triangle, kx.attention(query[:, :, columns:], key, value, False, **rest)), 2)
 
 
-def in_order(y: torch.Tensor, wanted: memory_order.Order | torch.Tensor) -> torch.Tensor:
+def in_order(y: torch.Tensor, wanted: memory_format.Order | torch.Tensor) -> torch.Tensor:
     """y with its axes in another order in memory, or in that of a tensor: a copy at the speed of memory, or y itself."""
     if torch.compiler.is_compiling() or unusual((y,)):
         return y  # torch sees the copies that follow, and makes them its own way
-    order = memory_order.order(wanted) if isinstance(wanted, torch.Tensor) else wanted
+    order = memory_format.order(wanted) if isinstance(wanted, torch.Tensor) else wanted
     if order is None:
         return y
     if not (torch.is_grad_enabled() and y.requires_grad):
-        return memory_order.laid(y, order)
+        return memory_format.laid(y, order)
     found: torch.Tensor = InOrder.apply(y, order)  # type: ignore[no-untyped-call]
     return found
 
 
 class InOrder(torch.autograd.Function):
-    """The copy of `memory_order.laid`; a gradient passes as it is."""
+    """The copy of `memory_format.laid`; a gradient passes as it is."""
 
     @staticmethod
-    def forward(ctx: Any, y: torch.Tensor, wanted: memory_order.Order) -> torch.Tensor:
-        return memory_order.laid(y, wanted)
+    def forward(ctx: Any, y: torch.Tensor, wanted: memory_format.Order) -> torch.Tensor:
+        return memory_format.laid(y, wanted)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:

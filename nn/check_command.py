@@ -22,8 +22,10 @@ import kernelmux as kx
 from kernelmux.nn.check_report import WIDTH
 from kernelmux.nn.checking import check_model
 from kernelmux.nn.named_models import NAMES, named_model
-from kernelmux.registry import dtypes, files, requests, terminal
+from kernelmux.registry import dtypes
+from kernelmux.registry.choice import requests
 from kernelmux.registry.errors import ArgumentError, shown
+from kernelmux.registry.util import files, terminal
 
 PROGRAM = "kernelmux check-model"
 DTYPES = ("fp32", "bf16", "fp16")

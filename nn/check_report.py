@@ -8,7 +8,7 @@ from typing import Any
 
 from kernelmux.nn.report import generic
 from kernelmux.nn.verdicts import Error
-from kernelmux.registry import tables
+from kernelmux.registry.util import text_tables
 
 WIDTH = 140
 LONG = 40  # rows of a table, beyond which layers of one kind share a row
@@ -156,14 +156,14 @@ class Report:
     def text(self, every_row: bool = False, width: int = WIDTH) -> str:
         """The tables. every_row: a row for each layer, also where many are of one kind."""
         lines = [
-            f"{self.model}, {self.dtype}, {self.device}: {tables.counted(self.swapped, 'module')} swapped; errors relative"
-            " to the size of float64's tensors",
+            f"{self.model}, {self.dtype}, {self.device}: {text_tables.counted(self.swapped, 'module')} swapped; errors"
+            " relative to the size of float64's tensors",
             "",
             "each layer by itself, given what it gets in the plain model:",
-            tables.text(("module", "operators", *NUMBERS, "verdict"), self._rows(every_row), NUMBERS, (), width),
+            text_tables.text(("module", "operators", *NUMBERS, "verdict"), self._rows(every_row), NUMBERS, (), width),
             "",
             "end to end, each with its own inputs: outputs, and the gradients that come back to them:",
-            tables.text(("module", *NUMBERS[:-1]), self._flow(every_row), NUMBERS, (), width),
+            text_tables.text(("module", *NUMBERS[:-1]), self._flow(every_row), NUMBERS, (), width),
             "",
         ]  # fmt: skip
         if self.uncalled:

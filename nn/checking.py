@@ -20,7 +20,7 @@ from kernelmux.nn.patching import Patch, patch
 from kernelmux.nn.verdicts import Error, errors_of, gradient_errors, scale_of, worst
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import ArgumentError, shown
-from kernelmux.registry.modules import Modules
+from kernelmux.registry.observe.module_hooks import Modules
 
 Tensor = torch.Tensor
 NOTHING = Error("output", 0.0, 0.0, 0.0)  # of what has none

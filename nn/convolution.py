@@ -9,7 +9,7 @@ import torch
 import kernelmux as kx
 from kernelmux.nn.module import Ours, unfit
 from kernelmux.registry.errors import shown
-from kernelmux.registry.windows import Pair, pair
+from kernelmux.registry.spec.sliding_windows import Pair, pair
 
 
 class Conv2d(Ours, torch.nn.Conv2d):

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch.fx import Proxy
 
-from kernelmux.registry import notices, stats
+from kernelmux.registry.choice import warn_once
 from kernelmux.registry.dtypes import FLOATS, SHORT  # FLOATS: those of every operator that modules are swapped for
+from kernelmux.registry.observe import counters
 
 
 def unsuited(x: torch.Tensor | Proxy, *others: torch.Tensor | None) -> str | None:
@@ -48,8 +49,8 @@ def _cast(x: torch.Tensor, other: torch.Tensor) -> bool:
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def tell(op: str, reason: str) -> None:
     """Count a call that runs as before, and warn of the first; of a compiled model when it is compiled."""
-    stats.counter(stats.Ran(op, "torch", "patch()", reason)).tick()
-    notices.warn_left(op, reason)
+    counters.counter(counters.Ran(op, "torch", "patch()", reason)).tick()
+    warn_once.warn_left(op, reason)
 
 
 def guarded(ours: Any, cls: Any) -> Callable[..., Any]:

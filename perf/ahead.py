@@ -23,8 +23,8 @@ from kernelmux.perf.harness import PLAN
 from kernelmux.perf.json_form import decode
 from kernelmux.perf.options import from_dict
 from kernelmux.perf.plan import BASELINE, Row
-from kernelmux.registry import backend as registered
-from kernelmux.registry import guests
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import temporary_backends
 from kernelmux.registry.spec import Call
 
 LIMIT = 150.0  # seconds; the timing worker compiles what is left
@@ -104,7 +104,7 @@ def main(folder: Path, share: int) -> None:
     options = from_dict(told["options"])
     if options.peers:
         peers.join()
-    ExitStack().enter_context(guests.joined(options.impl, "".join(options.ops)))  # until the process ends
+    ExitStack().enter_context(temporary_backends.joined(options.impl, "".join(options.ops)))  # until the process ends
     rows = [row for row in (decode(Row, fields, PLAN) for fields in told["rows"]) if _compiles(row)]
     with (folder / DONE.format(share)).open("w", encoding="utf-8") as done:
         for row in _taken(folder, rows, share):

@@ -16,8 +16,8 @@ from kernelmux.perf import peers, plan
 from kernelmux.perf.options import Options
 from kernelmux.perf.plan import BASELINE, LARGE, PLAIN, Row
 from kernelmux.perf.result import Contestant
-from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, dtypes
+from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.cases import Case
 from kernelmux.registry.spec import OpSpec
 

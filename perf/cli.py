@@ -18,8 +18,11 @@ from kernelmux.perf.against.session import ROUNDS
 from kernelmux.perf.budget import Budget
 from kernelmux.perf.options import QUICK_SAMPLES, REST_SECONDS, SAMPLES, Options
 from kernelmux.perf.sweeps import command as sweeping
-from kernelmux.registry import cards, conduct, guests, home, machines, terminal
+from kernelmux.registry.backend import tamper_guard
+from kernelmux.registry.call import temporary_backends
+from kernelmux.registry.cli import target_device
 from kernelmux.registry.errors import ArgumentError
+from kernelmux.registry.util import cards, terminal, user_folder
 
 OUTPUTS = ("--out", "--html")
 LIMIT, QUICK_LIMIT = 120.0, 45.0  # seconds of a row
@@ -113,7 +116,9 @@ def _selection(made: argparse.ArgumentParser) -> None:
 
 def _timing(made: argparse.ArgumentParser) -> None:
     made.add_argument("--device", choices=("cuda", "cpu"), help="where to time (default: cuda if there is a GPU)")
-    card = f"{machines.CARD}: what the emulator stands for; on a GPU the variants of a lesser card (never recorded)"
+    card = (
+        f"{target_device.CARD}: what the emulator stands for; on a GPU the variants of a lesser card (never recorded)"
+    )
     made.add_argument("--card", metavar="CARD", help=card)
     made.add_argument("--quick", action="store_true", help=f"one dtype, the largest workload, {QUICK_SAMPLES} samples")
     alone = "device times alone, until each is known to 0.5 %%: no held state, host time or time in a graph"
@@ -188,9 +193,8 @@ def _against(made: argparse.ArgumentParser) -> None:
 
 def _reports(made: argparse.ArgumentParser) -> None:
     made.add_argument("--out", default="build/perf", metavar="FOLDER", help="for the reports (default: build/perf)")
-    kept = (
-        f"keep the rows in your folder, where auto reads their times ({home.VARIABLE}, else ~/.local/share/kernelmux)"
-    )
+    place = f"{user_folder.VARIABLE}, else ~/.local/share/kernelmux"
+    kept = f"keep the rows in your folder, where auto reads their times ({place})"
     made.add_argument("--record", action="store_true", help=kept)
     shipped = (
         "with --record: in perf/results and registry/times, or in the package whose operators they are; all columns"
@@ -249,7 +253,7 @@ def options_of(args: argparse.Namespace, began: float = 0.0) -> Options:
     if args.record and args.peers and not args.sweep:
         raise ArgumentError("--record: the times of other libraries are not recorded; leave out --peers")
     if args.impl:
-        guests.check_ops(tuple(args.op))
+        temporary_backends.check_ops(tuple(args.op))
         beside = {
             "--record": args.record,
             "--overhead": args.overhead,
@@ -266,7 +270,7 @@ def options_of(args: argparse.Namespace, began: float = 0.0) -> Options:
         row_limit=args.limit or (QUICK_LIMIT if quick else LIMIT),
         jobs=_jobs(args, quick), brief=quick or args.brief, until_known=quick or args.brief, until=limit.rows_until,
         peers=args.peers or (quick and device == "cuda" and not args.op), rest=args.rest or REST_SECONDS,
-        impl=":".join(map(str, guests.located(args.impl))) if args.impl else "",
+        impl=":".join(map(str, temporary_backends.located(args.impl))) if args.impl else "",
     )  # fmt: skip
 
 
@@ -274,7 +278,7 @@ def _jobs(args: argparse.Namespace, quick: bool) -> int:
     """Processes that compile ahead; none for a few operators in minutes, where starting them takes longer than it saves."""
     if args.jobs is not None:
         return int(args.jobs)
-    return 0 if quick and 0 < len(set(args.op)) <= FEW else min(JOBS, max(1, machines.cores() - 1))
+    return 0 if quick and 0 < len(set(args.op)) <= FEW else min(JOBS, max(1, target_device.cores() - 1))
 
 
 def main(arguments: Sequence[str] | None = None, began: float | None = None) -> int:
@@ -286,7 +290,7 @@ def main(arguments: Sequence[str] | None = None, began: float | None = None) -> 
 
 def _as_card(args: argparse.Namespace, words: list[str], began: float) -> int:
     gpu = torch.cuda.is_available() and args.device != "cpu"
-    with machines.standing(args.card, "--card", gpu):
+    with target_device.standing(args.card, "--card", gpu):
         return _main(args, words, began)
 
 
@@ -313,7 +317,7 @@ def _main(args: argparse.Namespace, words: list[str], began: float) -> int:
         return command.overheads(console, options, args, _told(words))
     if args.sweep:
         return _sweep(console, options, args, _told(_without(words, "--sweep")))
-    with conduct.watched(), guests.joined(options.impl, "".join(options.ops)):
+    with tamper_guard.watched(), temporary_backends.joined(options.impl, "".join(options.ops)):
         if options.until_known and not options.ops and not args.list:
             return front.run(console, options, args, _told(words), limit_of(args, options.device, began))
         return _timed(console, options, args, words)

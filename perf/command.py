@@ -23,11 +23,12 @@ from kernelmux.perf.report import compare, curves, fewer_bytes, markdown, noise,
 from kernelmux.perf.result import FAILED as ROW_FAILED
 from kernelmux.perf.result import Result, Timed
 from kernelmux.perf.results import Results
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, terminal
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend.package_versions import missing_packages
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.registry.files import between, file_stem
-from kernelmux.registry.packages import missing_packages
+from kernelmux.registry.util import terminal
+from kernelmux.registry.util.files import between, file_stem
 
 OK, FAILED = 0, 1
 TABLES = {

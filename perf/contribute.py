@@ -15,9 +15,10 @@ from kernelmux.perf.report.noise import unstable
 from kernelmux.perf.result import Timed
 from kernelmux.perf.results import Results, read, text
 from kernelmux.perf.roofline import ABOVE, NOISY
-from kernelmux.registry import cards, elsewhere
-from kernelmux.registry.cards import Card
+from kernelmux.registry import elsewhere
 from kernelmux.registry.errors import ArgumentError
+from kernelmux.registry.util import cards
+from kernelmux.registry.util.cards import Card
 
 CLOCK = 1.25  # boards may run at higher clocks than those that peak rates are given for
 
@@ -79,7 +80,7 @@ def _impossible(record: Results, machine: Machine) -> Iterator[str]:
     """What is faster than the datasheet of the card allows."""
     major, minor = map(int, machine.capability.split("."))
     if (card := cards.by_device_name(machine.name, (major, minor))) is None:
-        yield f"{machine.name}, sm_{major}{minor}: expected a card of registry/cards.toml: add it, with its source"
+        yield f"{machine.name}, sm_{major}{minor}: expected a card of registry/util/cards.toml: add it, with its source"
         return
     card = replace(card, l2=machine.l2 or card.l2)
     if record.ceilings and (most := max(record.ceilings.copy, record.ceilings.read)) > ABOVE * card.bandwidth:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from kernelmux.registry import files
 from kernelmux.registry.errors import ArgumentError
+from kernelmux.registry.util import files
 
 
 def writable(path: Path, option: str, made: bool = False) -> None:

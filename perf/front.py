@@ -18,6 +18,7 @@ from kernelmux.perf.records import GpuRecord
 from kernelmux.perf.report import screen, wording
 from kernelmux.perf.result import Timed
 from kernelmux.perf.results import Results
+from kernelmux.registry.util import cards
 
 HANDFUL = ("softmax", "matmul", "rms_norm", "gelu", "add", "attention")  # whose host time is measured on a CPU
 
@@ -58,7 +59,7 @@ def _on_cpu(console: Console, measured: Results, options: Options, limit: Budget
         costs = overhead.measure(HANDFUL, (BASELINE,), "cpu")
     _say(console, screen.overhead(costs))
     needs, left = resources.until(console, options, limit.end)
-    _say(console, screen.resources(needs, left, resources.ARCH))
+    _say(console, screen.resources(needs, left, cards.emulated().arch))
     return replace(measured, overhead=costs, resources=needs, moved=moved.known(()))
 
 

@@ -21,8 +21,9 @@ from kernelmux.perf.plan import Row
 from kernelmux.perf.result import FAILED, LATE, SKIPPED, WRONG, Result, Timed
 from kernelmux.perf.roofline import Ceilings
 from kernelmux.perf.verify import WrongOutput
-from kernelmux.registry import backend as registered
-from kernelmux.registry import conduct, guests
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend import tamper_guard
+from kernelmux.registry.call import temporary_backends
 
 PLAN, EVENTS = "plan.json", "events.jsonl"
 CHECKED = {"cuda": 1 << 24, "cpu": 1 << 20}  # elements at most that the check of a quick row computes anew
@@ -42,8 +43,8 @@ class Harness:
         if self.options.peers:
             peers.join()
         self.joined = ExitStack()  # for as long as the process lives
-        self.joined.enter_context(conduct.watched())
-        self.joined.enter_context(guests.joined(self.options.impl, "".join(self.options.ops)))
+        self.joined.enter_context(tamper_guard.watched())
+        self.joined.enter_context(temporary_backends.joined(self.options.impl, "".join(self.options.ops)))
         self.rows = [decode(Row, fields, PLAN) for fields in told["rows"]]
         self.events, self.clock = folder / EVENTS, clock
         self.ceilings: Ceilings | None = None
@@ -97,7 +98,7 @@ class Harness:
         try:
             result = measure.time_row(row, implementation, shared, benchmark, self.clock, self.options, self.ceilings)
         finally:
-            found = conduct.patched(row.backend)
+            found = tamper_guard.patched(row.backend)
             if found:
                 raise Patched(f"patches {', '.join(found)}: what judges and times a call must stay as it is")
         result = replace(result, parts={"inputs": drawn} | result.parts)

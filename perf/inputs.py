@@ -10,10 +10,10 @@ import torch
 from kernelmux.perf.clock import l2_bytes
 from kernelmux.perf.plan import Row
 from kernelmux.perf.roofline import Work
-from kernelmux.registry import catalog, domains, dtypes
+from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.backend import Implementation, fits
 from kernelmux.registry.cases import Case, seed_of
-from kernelmux.registry.spec import Call, OpSpec, Tensor
+from kernelmux.registry.spec import Call, OpSpec, Tensor, value_domains
 
 COLD = 3  # copies together are this many times the L2 cache
 MOST_COPIES = 32
@@ -87,13 +87,13 @@ def _copies(call: Call) -> int:
 
 
 def _call(spec: OpSpec, case: Case, dtype: torch.dtype, device: str, copy: int) -> Call:
-    """A call whose tensors have lawful values: see `domains`."""
+    """A call whose tensors have lawful values: see `value_domains`."""
     shapes, scalars, formats = case.parsed
     rng = torch.Generator(device).manual_seed(seed_of(spec.name, case.name, dtype, copy) % (1 << 62))
     kinds = spec.dtypes_for(dtype, formats)
     given = (t for t in spec.tensors if t.name in shapes)
     values = {t.name: case.laid(t.name, _draw(t, shapes[t.name], kinds[t.name], rng)) for t in given}
-    return spec.bind(**domains.lawful(spec, values, scalars), **scalars)
+    return spec.bind(**value_domains.lawful(spec, values, scalars), **scalars)
 
 
 def _draw(tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype, rng: torch.Generator) -> torch.Tensor:

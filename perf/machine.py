@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from kernelmux.perf.json_form import SPARSE
-from kernelmux.registry import gpu_tables
-from kernelmux.registry.packages import not_installed, version
+from kernelmux.registry.backend import device_tables
+from kernelmux.registry.backend.package_versions import not_installed, version
 
 PACKAGES = (
     "torch", "triton", "cupy-cuda13x", "cupy-cuda12x", "numpy", "pytest-benchmark",
@@ -46,7 +46,7 @@ class Machine:
 
 def found_with(machine: Machine) -> dict[str, str]:
     """What tables of the registry keep of the packages and the driver of a machine."""
-    return gpu_tables.versions_of(machine.versions, machine.driver)
+    return device_tables.versions_of(machine.versions, machine.driver)
 
 
 def describe(device: str) -> Machine:

@@ -38,9 +38,9 @@ from kernelmux.perf.result import RooflinePoint, Timed
 from kernelmux.perf.roofline import Ceilings, Work
 from kernelmux.perf.stopping import WARMUP, Timing, timing_of, until_known
 from kernelmux.perf.verify import Checked, Oracle, WrongOutput
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, conduct, elsewhere
-from kernelmux.registry.backend import Implementation
+from kernelmux.registry import catalog, elsewhere
+from kernelmux.registry.backend import Implementation, tamper_guard
+from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.spec import Call
 
 FEWEST = 5
@@ -229,7 +229,7 @@ def ready(inputs: Inputs, implementation: Implementation, clock: VirtualClock) -
 
 def _alone(call: Callable[[int], Any], inputs: Inputs, backend: str) -> None:
     """WrongOutput if a call computes by calling what it is compared with."""
-    with conduct.Alarm(inputs.call.spec, backend) as alarm:
+    with tamper_guard.Alarm(inputs.call.spec, backend) as alarm:
         call(0)
     if alarm.heard:
         raise WrongOutput(alarm.heard)

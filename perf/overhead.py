@@ -11,12 +11,14 @@ from typing import Any
 import torch
 
 from kernelmux.perf.results import Overhead
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch, domains, gradient_support
-from kernelmux.registry.bound import bind
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.call.bound_call import bind
 from kernelmux.registry.cases import Case
-from kernelmux.registry.gradient import Composed, Gradient
-from kernelmux.registry.spec import OpSpec
+from kernelmux.registry.choice import gradient_support
+from kernelmux.registry.spec import OpSpec, value_domains
+from kernelmux.registry.spec.gradient import Composed, Gradient
 
 ROUNDS, FEWEST = 31, 7  # at least; and where those would take longer than LONGEST
 SECONDS = 0.002  # of one form in one round: short ones in turns, so that what the host does meanwhile meets every form
@@ -100,7 +102,7 @@ def _values(spec: OpSpec, case: Case, dtype: torch.dtype, device: str) -> tuple[
     shapes, scalars, formats = case.parsed
     kinds = spec.dtypes_for(dtype, formats)
     drawn = {name: torch.randn(shape).to(kinds[name]) for name, shape in shapes.items()}
-    values = domains.lawful(spec, drawn, scalars)
+    values = value_domains.lawful(spec, drawn, scalars)
     hosted = {tensor.name for tensor in spec.tensors if tensor.host}
     if device == "cuda":
         values = {name: x.pin_memory() if name in hosted else x.cuda() for name, x in values.items()}

@@ -11,8 +11,8 @@ import torch
 from kernelmux.perf import peers, records, room
 from kernelmux.perf.options import Options
 from kernelmux.perf.result import Contestant
-from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, dtypes
+from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.cases import Case
 from kernelmux.registry.errors import ArgumentError, KernelmuxError, unknown
 from kernelmux.registry.spec import Call, OpSpec

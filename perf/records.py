@@ -1,8 +1,8 @@
 """The record of each GPU, results/<gpu>.json, and whether its rows are of the sources as they are.
 
-A user's records lie in the user's folder (`registry.home`), and their times beside them. Those that ship are perf/results
-and registry/times; a package with operators keeps the rows of its own implementations in its folder `results`, and their
-times in `times`.
+A user's records lie in the user's folder (`registry.util.user_folder`), and their times beside them. Those that ship are
+perf/results and registry/times; a package with operators keeps the rows of its own implementations in its folder
+`results`, and their times in `times`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from kernelmux.perf.machine import Machine, found_with
 from kernelmux.perf.result import Result, Timed
 from kernelmux.perf.results import KIND, SCHEMA, Overhead, Results, read, text
 from kernelmux.perf.roofline import NOISY
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, elsewhere, home, measured
+from kernelmux.registry import catalog, elsewhere
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend import timings as measured
+from kernelmux.registry.backend.device_tables import Table
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.registry.files import file_stem
-from kernelmux.registry.gpu_tables import Table
+from kernelmux.registry.util import user_folder as home
+from kernelmux.registry.util.files import file_stem
 
 FOLDER = Path(__file__).with_name("results")
 # What a record keeps of a row, in this order.

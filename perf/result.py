@@ -126,7 +126,8 @@ class Timed(Result):
     mhz: the clock before the samples; held_us, held_mhz: time and clock once power and clock have settled.
     first_s: seconds of the first call; copies: sets of inputs. point: None without ceilings; second: None without A/A.
     parts: seconds of the parts of its work. date: of a row in a record. stale: the source or the work has changed since.
-    packages: of a row in a record, what it was timed with (`registry.gpu_tables`), if that is not what the machine says.
+    packages: of a row in a record, what it was timed with (`registry.backend.device_tables`), if that is not what
+    the machine says.
     """
 
     spec: str

@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 
-from kernelmux.registry import domains
 from kernelmux.registry.errors import KernelmuxError
-from kernelmux.registry.signature import Spec
-from kernelmux.registry.spec import Call, exact_arguments
+from kernelmux.registry.spec import Call, exact_arguments, value_domains
+from kernelmux.registry.spec.signature import Spec
 
 TINY = 24  # lengths of the small call; large enough for any scalar that indexes an axis of a workload
 CLOSE = 1e-9
@@ -126,7 +125,7 @@ def _tiny(call: Call) -> Call | None:
     shapes = {name: [min(n, TINY) for n in x.shape] for name, x in call.tensors.items()}
     drawn = {name: torch.randn(shapes[name], generator=rng).mul(8).to(x.dtype) for name, x in call.tensors.items()}
     try:
-        return call.spec.bind(**{**call.arguments, **domains.lawful(call.spec, drawn, call.scalars)})
+        return call.spec.bind(**{**call.arguments, **value_domains.lawful(call.spec, drawn, call.scalars)})
     except KernelmuxError:
         return None
 

@@ -11,9 +11,8 @@ from typing import Any, TypeVar
 import torch
 
 from kernelmux.perf import sampling
-from kernelmux.registry import numerics
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.spec import Call, exact_arguments
+from kernelmux.registry.spec import Call, exact_arguments, numerics
 
 LIVE = 16 * 8  # bytes per element that reference, bound and comparison hold at a time: about 16 float64 tensors
 ATTEMPTS = 3

@@ -12,8 +12,8 @@ import torch
 
 from kernelmux.registry import dtypes, elsewhere
 from kernelmux.registry.errors import ArgumentError, KernelmuxError, SpecError, unknown
-from kernelmux.registry.gradient import Gradient
-from kernelmux.registry.spec import OpSpec
+from kernelmux.registry.spec.gradient import Gradient
+from kernelmux.registry.spec.op_spec import OpSpec
 
 
 @lru_cache(maxsize=1)
@@ -123,7 +123,7 @@ def _taken(named: Sequence[str]) -> str:
 
 def _check_elsewhere(found: OpSpec, file: str) -> None:
     """SpecError for a spec that torch has no form for, or whose gradient is an operator that cannot be loaded."""
-    schema = importlib.import_module("kernelmux.registry.torch_ops").schema(found)
+    schema = importlib.import_module("kernelmux.registry.interop.torch_ops").schema(found)
     try:
         torch._C.parse_schema(schema)
     except RuntimeError as error:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
-from kernelmux.registry import ops, plugins
+from kernelmux.registry import ops
+from kernelmux.registry.util import entry_points
 
 OPS, BACKENDS = "ops", "backends"
 
@@ -69,7 +70,7 @@ class Listed:
 @lru_cache(maxsize=1)
 def listed() -> Listed:
     """All packages with operators, without an import."""
-    found = plugins.find_operators()
+    found = entry_points.find_operators()
     wrong, packages = dict(found.wrong), dict[str, Package]()
     for name, package in found.packages.items():
         if name in wrong:
@@ -156,5 +157,5 @@ def whose(op: str, variant: str = "") -> Package | None:
 
 def forget() -> None:
     """List the packages again when they are next asked for."""
-    for cached in (plugins.find_operators, listed, _modules):
+    for cached in (entry_points.find_operators, listed, _modules):
         cached.cache_clear()

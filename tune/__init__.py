@@ -1,1 +1,1 @@
-"""Searches the configurations that kernels declare (`registry.space`) for those that are faster than the rule's."""
+"""Searches the configurations that kernels declare (`search_space`) for those that are faster than the rule's."""

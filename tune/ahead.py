@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from kernelmux.perf.run import environment
-from kernelmux.registry import backend as registered
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend.search_space import Config
 from kernelmux.registry.errors import UnsupportedError
-from kernelmux.registry.space import Config
 from kernelmux.tune.job import Job, compiled
 
 PATIENCE = 60  # seconds for one configuration

@@ -21,7 +21,7 @@ from kernelmux.conformance.execute import execute
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
 from kernelmux.perf.run import environment
-from kernelmux.registry.space import Config, Forced
+from kernelmux.registry.backend.search_space import Config, Forced
 from kernelmux.tune.job import Job
 
 CHECKS = ("accuracy", "shapes")

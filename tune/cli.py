@@ -14,13 +14,15 @@ from rich.console import Console
 
 from kernelmux.perf import files, plan
 from kernelmux.perf.options import Options
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dtypes, elsewhere, home, terminal, tuning
+from kernelmux.registry import catalog, dtypes, elsewhere
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend import tuned_configs
+from kernelmux.registry.backend.tuned_configs import Entry
 from kernelmux.registry.cases import CHANNELS_LAST, TIERS, Case
 from kernelmux.registry.errors import ArgumentError, KernelmuxError
-from kernelmux.registry.files import between, file_stem
 from kernelmux.registry.spec import Call, OpSpec
-from kernelmux.registry.tuning import Entry
+from kernelmux.registry.util import terminal, user_folder
+from kernelmux.registry.util.files import between, file_stem
 from kernelmux.tune import report, run
 from kernelmux.tune.job import CAPABILITY, Job
 from kernelmux.tune.log import Log
@@ -96,12 +98,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(args: argparse.Namespace) -> int:
     console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=120)
     if args.list:
-        for folder in [Path(args.out)] if args.out else dict.fromkeys(tables.folder for tables in tuning.TABLES.all()):
+        for folder in (
+            [Path(args.out)] if args.out else dict.fromkeys(tables.folder for tables in tuned_configs.TABLES.all())
+        ):
             for line in report.listing(folder):
                 console.print(line, markup=False, soft_wrap=True)
         return OK
     if args.update is not None:
-        return _update(console, Path(args.update), Path(args.out or tuning.TABLES.folder))
+        return _update(console, Path(args.update), Path(args.out or tuned_configs.TABLES.folder))
     for op in args.op:
         catalog.spec(op)  # a misspelt operator is named before a missing GPU
     catalog.check_dtypes(args.op, args.dtype)
@@ -195,14 +199,14 @@ def _search(console: Console, found: list[Job], args: argparse.Namespace, device
 
 def _folder(args: argparse.Namespace) -> Path:
     """The folder of tables: that of --out, the one that ships, or the user's."""
-    ours = tuning.TABLES.folder
-    return Path(args.out) if args.out else ours if args.into_checkout else home.required(ours.name, "--out")
+    ours = tuned_configs.TABLES.folder
+    return Path(args.out) if args.out else ours if args.into_checkout else user_folder.required(ours.name, "--out")
 
 
 def _table_of(found: Job | Entry, out: Path) -> Path:
     """The folder of tables for a variant: `out`; in place of the one that ships, for a package with operators its own."""
     package = elsewhere.whose(found.op, found.variant)
-    return package.folder / out.name if package and out == tuning.TABLES.folder else out
+    return package.folder / out.name if package and out == tuned_configs.TABLES.folder else out
 
 
 def _update(console: Console, path: Path, folder: Path) -> int:

@@ -14,11 +14,11 @@ import torch
 
 from kernelmux import emulator
 from kernelmux.perf.inputs import Inputs
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dtypes, gpu_tables
-from kernelmux.registry.backend import Implementation
+from kernelmux.registry import catalog, dtypes
+from kernelmux.registry.backend import Implementation, device_tables
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend.search_space import Choice, Config, Forced, Key, Space
 from kernelmux.registry.errors import UnsupportedError
-from kernelmux.registry.space import Choice, Config, Forced, Key, Space
 from kernelmux.registry.spec import Call
 
 CAPABILITY = (9, 0)  # of the GPU for which kernels are compiled where there is none
@@ -71,7 +71,7 @@ class Job:
         """What a result is remembered by: the job, and what kernels are made of."""
         spec = catalog.spec(self.op).hash
         source = registered.source_hash(self.backend, self.op, self.variant)
-        found_with = " ".join(f"{name} {version}" for name, version in gpu_tables.installed().items())
+        found_with = " ".join(f"{name} {version}" for name, version in device_tables.installed().items())
         return self.op, self.label, self.call_text, spec, source, found_with
 
 

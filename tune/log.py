@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelmux.registry.space import Config
+from kernelmux.registry.backend.search_space import Config
 from kernelmux.tune.job import Job
 
 LOST = "the GPU or the process did not survive it"

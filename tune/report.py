@@ -7,11 +7,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from kernelmux.registry import tuning
-from kernelmux.registry.gpu_tables import Table
-from kernelmux.registry.space import Config
-from kernelmux.registry.tables import counted
-from kernelmux.registry.tuning import Entry
+from kernelmux.registry.backend import tuned_configs
+from kernelmux.registry.backend.device_tables import Table
+from kernelmux.registry.backend.search_space import Config
+from kernelmux.registry.backend.tuned_configs import Entry
+from kernelmux.registry.util.text_tables import counted
 from kernelmux.tune.run import Search
 
 
@@ -58,7 +58,7 @@ def listing(folder: Path) -> list[str]:
     """The entries of all tables in a folder; behind one that is ignored, or older, the reason."""
     lines = []
     for path in sorted(folder.glob("*.json")):
-        table = tuning.TABLES.read(path)
+        table = tuned_configs.TABLES.read(path)
         lines.append(f"{table.gpu}, {path}: {counted(len(table.rows), 'configuration')}")
         lines += [f"  {_listed(entry)}" for entry in table.rows]
     return lines or [f"no tables in {folder}"]
@@ -74,7 +74,7 @@ def _listed(entry: Entry) -> str:
 
 def markdown(folder: Path) -> str:
     """The tables of a page: what tuning gained over the rule, for each GPU."""
-    tables = [tuning.TABLES.read(path) for path in sorted(folder.glob("*.json"))]
+    tables = [tuned_configs.TABLES.read(path) for path in sorted(folder.glob("*.json"))]
     return "\n\n".join(_table(table) for table in tables if table.rows) or "No GPU has a table yet."
 
 

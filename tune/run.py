@@ -11,12 +11,13 @@ from pathlib import Path
 import torch
 
 from kernelmux.perf import files
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, gpu_tables, tuning
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import device_tables, tuned_configs
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend.device_tables import Table
+from kernelmux.registry.backend.search_space import Config
+from kernelmux.registry.backend.tuned_configs import Entry
 from kernelmux.registry.errors import KernelmuxError, UnsupportedError
-from kernelmux.registry.gpu_tables import Table
-from kernelmux.registry.space import Config
-from kernelmux.registry.tuning import Entry
 from kernelmux.tune import ahead, check, timing
 from kernelmux.tune.job import Candidates, Job, candidates, problem_of
 from kernelmux.tune.log import Log, Seen
@@ -135,7 +136,7 @@ def entries(searches: Iterable[Search]) -> Iterator[Entry]:
                 config=measured.config, us=round(measured.us, 2), rule=search.found.rule,
                 rule_us=round(measured.rule_us, 2), workload=job.workload,
                 dtype=job.dtype, spec=catalog.spec(job.op).hash,
-                source=registered.source_hash(job.backend, job.op, job.variant), versions=dict(gpu_tables.installed()),
+                source=registered.source_hash(job.backend, job.op, job.variant), versions=dict(device_tables.installed()),
             )  # fmt: skip
 
 
@@ -150,12 +151,12 @@ def write(found: Sequence[Entry], gpu: str, folder: Path, without: Collection[tu
 
     A table that cannot be read is replaced.
     """
-    tables = replace(tuning.TABLES, folder=folder)
+    tables = replace(tuned_configs.TABLES, folder=folder)
     try:
         before = tables.of(gpu)
     except KernelmuxError:
         before = Table(gpu)
-    made = gpu_tables.on_this_gpu(tuning.merged(before, found, without))
+    made = device_tables.on_this_gpu(tuned_configs.merged(before, found, without))
     files.write(path := tables.path(gpu), tables.text(made))
-    tuning.forget()
+    tuned_configs.forget()
     return path

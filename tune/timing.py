@@ -15,7 +15,7 @@ from kernelmux.perf import inputs
 from kernelmux.perf.clock import CudaStopwatch, poison
 from kernelmux.perf.plan import Row
 from kernelmux.perf.verify import Oracle, WrongOutput
-from kernelmux.registry.space import Config, Forced
+from kernelmux.registry.backend.search_space import Config, Forced
 from kernelmux.tune.job import Candidates, Job
 from kernelmux.tune.log import Log, Seen
 

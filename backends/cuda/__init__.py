@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kernelmux.registry.backend import Backend
-from kernelmux.registry.packages import NotInstalled, not_installed
+from kernelmux.registry.backend.package_versions import NotInstalled, not_installed
 
 
 def unavailable(device: torch.device) -> str | None:

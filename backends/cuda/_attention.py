@@ -10,8 +10,8 @@ import torch
 
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Bound, Tiles, card, cdiv, ctype
-from kernelmux.registry.cards import Card, remembered
-from kernelmux.registry.windows import Limit, Mask, mask_of
+from kernelmux.registry.spec.sliding_windows import Limit, Mask, mask_of
+from kernelmux.registry.util.cards import Card, remembered
 
 T = torch.Tensor
 

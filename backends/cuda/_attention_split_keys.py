@@ -12,7 +12,7 @@ import torch
 from kernelmux.backends.cuda._attention import Call, Config, Pair, nothing_seen
 from kernelmux.backends.cuda._room import fits
 from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, cdiv
-from kernelmux.registry.cards import remembered
+from kernelmux.registry.util.cards import remembered
 
 _SOURCE = Source(__file__, "attention_split_keys.cu")
 _WGMMA = Source(__file__, "attention_split_keys_wgmma.cu")

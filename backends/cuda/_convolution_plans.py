@@ -14,9 +14,9 @@ from kernelmux.backends.cuda._convolution import Convolution, operands
 from kernelmux.backends.cuda._room import fits
 from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, ctype
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.cards import Card, remembered
 from kernelmux.registry.conditions import AtLeast, AtMost, Capability, Condition, Dtypes, Multiple, Multiplies
 from kernelmux.registry.spec import Call
+from kernelmux.registry.util.cards import Card, remembered
 
 TILED = Source(__file__, "conv2d_tiled.cu")
 IMPLICIT_GEMM = Source(__file__, "conv2d_implicit_gemm.cu")

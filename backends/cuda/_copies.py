@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from kernelmux.backends.cuda._launch_cuda import current_stream
-from kernelmux.registry.cuda_driver import driver
+from kernelmux.registry.util.cuda_driver import driver
 
 _HOST_TO_DEVICE = 1  # cudaMemcpyKind
 _STREAM_ORDER = 1  # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from kernelmux.backends.cuda._runtime import Bound, Kernel, Source, cdiv, ctype
-from kernelmux.registry.cards import remembered
+from kernelmux.registry.util.cards import remembered
 
 ACCESS_BYTES = 16  # the widest load and store there is up to sm_90
 Strides = tuple[int, ...]

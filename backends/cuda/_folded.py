@@ -14,8 +14,8 @@ from kernelmux.backends.cuda._im2col import Walked
 from kernelmux.backends.cuda._layout import Layout
 from kernelmux.backends.cuda._pixels import VECTOR, copied
 from kernelmux.registry.conditions import AtLeast, AtMost, Condition
-from kernelmux.registry.memory_order import fresh
-from kernelmux.registry.windows import Fold, SideBySide
+from kernelmux.registry.spec.sliding_windows import Fold, SideBySide
+from kernelmux.registry.util.memory_format import fresh
 
 
 def asks(lead: str, *together: str, channels: str = "") -> tuple[Condition, ...]:

@@ -20,13 +20,13 @@ from kernelmux.backends.cuda._pixels import SECTOR, VECTOR, copied
 from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, cdiv, ctype
 from kernelmux.backends.cuda._tensor_map import DATA_TYPES
 from kernelmux.backends.cuda.transpose import transpose_batch
-from kernelmux.registry.batching import merged
-from kernelmux.registry.cards import remembered
 from kernelmux.registry.conditions import Condition
-from kernelmux.registry.cuda_driver import PROMOTION_256B, Encoder, driver
-from kernelmux.registry.memory_order import fresh
+from kernelmux.registry.interop.vmap_axes import merged
 from kernelmux.registry.spec import Call
-from kernelmux.registry.windows import InVectors
+from kernelmux.registry.spec.sliding_windows import InVectors
+from kernelmux.registry.util.cards import remembered
+from kernelmux.registry.util.cuda_driver import PROMOTION_256B, Encoder, driver
+from kernelmux.registry.util.memory_format import fresh
 
 SOURCE = Source(__file__, "conv2d_implicit_gemm_tma.cu")
 STEP = 64  # channels: 128 bytes

@@ -7,10 +7,10 @@ from kernelmux.backends.cuda._convolution import Convolution
 from kernelmux.backends.cuda._convolution_plans import ConvolutionPlan, halves_on_hopper, indices
 from kernelmux.backends.cuda._layout import Layout
 from kernelmux.backends.cuda._runtime import Source, cdiv, ctype
-from kernelmux.registry.cards import Card, remembered
 from kernelmux.registry.conditions import AtLeast, AtMost, Condition
 from kernelmux.registry.spec import Call
-from kernelmux.registry.windows import Fold, SideBySide, Window
+from kernelmux.registry.spec.sliding_windows import Fold, SideBySide, Window
+from kernelmux.registry.util.cards import Card, remembered
 
 SOURCE = Source(__file__, "conv2d_implicit_gemm_rows.cu")
 HALVES = 8  # of a vector

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from kernelmux.backends.cuda._signature import Parameter, form
-from kernelmux.registry import cards
-from kernelmux.registry.cuda_driver import Configurations, Frame, launch_kernel_ex, refused
+from kernelmux.registry.util import cards
+from kernelmux.registry.util.cuda_driver import Configurations, Frame, launch_kernel_ex, refused
 
 # Two of torch's own bindings instead of their public wrappers: the wrappers build a Stream object and repeat the
 # lazy initialisation, which together cost more host time than the rest of this file.

@@ -6,7 +6,7 @@ from typing import Any
 
 from kernelmux import emulator
 from kernelmux.emulator import nvrtc
-from kernelmux.registry import cards
+from kernelmux.registry.util import cards
 
 # CuPy adds these to the options of every kernel; NVRTC below 13.2 needs the second for a lambda that takes `auto`.
 AS_CUPY = ("-ftz=true", "--device-as-default-execution-space")

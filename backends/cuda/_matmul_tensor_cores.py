@@ -10,8 +10,8 @@ from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._matmul import MatmulPlan, Tiling, adding, choose, memory_of, problem, split_length
 from kernelmux.backends.cuda._room import fits
 from kernelmux.backends.cuda._runtime import Source, card, cdiv, ctype
-from kernelmux.registry.batching import result
-from kernelmux.registry.cards import Card, remembered
+from kernelmux.registry.interop.vmap_axes import result
+from kernelmux.registry.util.cards import Card, remembered
 
 SOURCE = Source(__file__, "matmul_tensor_cores.cu")
 NUMBERS = "M:i32 N:i32 K:i32 lda:i64 ldb:i64 k_split:i32"

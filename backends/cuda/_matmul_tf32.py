@@ -21,7 +21,7 @@ from kernelmux.backends.cuda._matmul import (
 from kernelmux.backends.cuda._matmul_wgmma import LINE, NUMBERS, k_contiguous, padded
 from kernelmux.backends.cuda._matmul_wgmma import wgmma as wgmma_of_any
 from kernelmux.backends.cuda._runtime import Source, Tiles, cdiv, multiprocessors
-from kernelmux.registry.cards import remembered
+from kernelmux.registry.util.cards import remembered
 
 SOURCE = Source(__file__, "matmul_wgmma_tf32.cu")
 STEP = LINE // 4  # of K, and columns of b in a box

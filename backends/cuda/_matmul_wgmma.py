@@ -20,8 +20,8 @@ from kernelmux.backends.cuda._matmul import (
 )
 from kernelmux.backends.cuda._runtime import Source, Tiles, cdiv, ctype, multiprocessors
 from kernelmux.backends.cuda.transpose import transpose_vectorized
-from kernelmux.registry.batching import Batch, result
-from kernelmux.registry.cards import remembered
+from kernelmux.registry.interop.vmap_axes import Batch, result
+from kernelmux.registry.util.cards import remembered
 
 SOURCE = Source(__file__, "matmul_wgmma.cu")
 NUMBERS = "M:i32 N:i32 K:i32 k_split:i32 works:i32"

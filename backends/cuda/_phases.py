@@ -9,10 +9,10 @@ from kernelmux.backends.cuda._convolution import Convolution
 from kernelmux.backends.cuda._convolution_plans import ConvolutionPlan, halves_on_hopper, indices
 from kernelmux.backends.cuda._pixels import VECTOR
 from kernelmux.backends.cuda._runtime import Source, cdiv, ctype
-from kernelmux.registry.cards import remembered
 from kernelmux.registry.conditions import AtLeast, AtMost, Condition, OneOf
 from kernelmux.registry.spec import Call
-from kernelmux.registry.windows import Window
+from kernelmux.registry.spec.sliding_windows import Window
+from kernelmux.registry.util.cards import remembered
 
 SOURCE = Source(__file__, "conv2d_backward_input_phases.cu")
 WARPS, THREADS = 4, 128

@@ -6,7 +6,7 @@ import torch
 
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Bound, Source, bits_type, cdiv
-from kernelmux.registry.cards import remembered
+from kernelmux.registry.util.cards import remembered
 
 SOURCE = Source(__file__, "conv2d_fold.cu")
 VECTOR = 8  # halves of 16 bytes

@@ -1,6 +1,6 @@
 """Whether blocks of a kernel find room on a multiprocessor of a card."""
 
-from kernelmux.registry.cards import Card
+from kernelmux.registry.util.cards import Card
 
 RESERVED = 1 << 10  # bytes of shared memory of each block, by the driver, from sm_80 on
 

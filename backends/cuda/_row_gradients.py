@@ -16,9 +16,9 @@ from kernelmux.backends.cuda._rows import RowPlan, Work, row_plan, row_width
 from kernelmux.backends.cuda._runtime import Bound, Kernel, Source, card, cdiv, ctype
 from kernelmux.backends.cuda._sums import sum_partial
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.cards import Card, remembered
 from kernelmux.registry.conditions import AtMost, Condition, SharedMemory
 from kernelmux.registry.spec import Call
+from kernelmux.registry.util.cards import Card, remembered
 
 SUMS_LIMIT = 18432  # fp32 sums in the registers of a block, beside the weights
 BYTES_LIMIT = 36864  # of a row: two of three inputs in shared memory

@@ -14,8 +14,8 @@ import torch
 from kernelmux.backends.cuda._elementwise import ACCESS_BYTES, common_width
 from kernelmux.backends.cuda._runtime import Bound, Kernel, Source, card, cdiv, ctype
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.cards import remembered
 from kernelmux.registry.conditions import AtMost, Capability
+from kernelmux.registry.util.cards import remembered
 
 REGISTER_LIMIT = 32768  # elements that a block holds without spilling
 CLUSTER_LIMIT = 262144  # elements that a cluster of eight blocks holds

@@ -20,8 +20,9 @@ import torch
 from kernelmux.backends.cuda import _launch_cuda
 from kernelmux.backends.cuda._signature import Parameter, parse, scalar_converter
 from kernelmux.backends.cuda._tensor_map import DeviceMap, Tiles
-from kernelmux.registry import cards, replay
-from kernelmux.registry.cards import Card
+from kernelmux.registry.call import launch_replay
+from kernelmux.registry.util import cards
+from kernelmux.registry.util.cards import Card
 
 __all__ = ["Bound", "Kernel", "Source", "Tiles", "bits_type", "card", "cdiv", "ctype", "multiprocessors"]
 
@@ -137,8 +138,8 @@ class Kernel:
         except (struct.error, OverflowError):
             self._converted(args)  # names the argument
             raise
-        if replay.watching():
-            replay.launched(function.prepared(grid, block, shared, ()), _noted(args))
+        if launch_replay.watching():
+            launch_replay.launched(function.prepared(grid, block, shared, ()), _noted(args))
 
     def bind(
         self,
@@ -241,9 +242,9 @@ class Bound:
         if self._follows and index >= 0:
             function = function.following
         function.launch(self._grid, self._block, values, self._shared)
-        if index >= 0 and replay.watching():
+        if index >= 0 and launch_replay.watching():
             launcher = function.prepared(self._grid, self._block, self._shared, self._numbers)
-            replay.launched(launcher, _noted(tensors))
+            launch_replay.launched(launcher, _noted(tensors))
 
 
 def _noted(args: tuple[Any, ...]) -> list[Any]:

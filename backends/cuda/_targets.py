@@ -3,7 +3,7 @@
 import torch
 
 from kernelmux.backends.cuda._runtime import Bound, Source, cdiv
-from kernelmux.registry.cards import remembered
+from kernelmux.registry.util.cards import remembered
 
 _SOURCE = Source(__file__, "cross_entropy_sums.cu")
 _BLOCK = 512

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from kernelmux.registry import replay
-from kernelmux.registry.cuda_driver import PROMOTION_256B, Encoder, TensorMaps, Tiled
+from kernelmux.registry.call import launch_replay
+from kernelmux.registry.util.cuda_driver import PROMOTION_256B, Encoder, TensorMaps, Tiled
 
 DATA_TYPES = {  # CUtensorMapDataType
     torch.uint8: 0, torch.int8: 0, torch.int32: 3, torch.int64: 5, torch.float16: 6, torch.float32: 7,
@@ -56,7 +56,7 @@ class Tiles:
             self._maps[tensor.dtype] = TensorMaps(self._encoder(tensor.dtype))
         maps = self._maps[tensor.dtype]
         found = DeviceMap(maps[tensor.data_ptr()], tensor.get_device())
-        replay.stands_for(found, tensor, maps.__getitem__)
+        launch_replay.stands_for(found, tensor, maps.__getitem__)
         return found
 
     def _encoder(self, dtype: torch.dtype) -> Encoder:

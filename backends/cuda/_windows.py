@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from kernelmux.backends.cuda._runtime import cdiv, ctype
-from kernelmux.registry.windows import Pair, Window
+from kernelmux.registry.spec.sliding_windows import Pair, Window
 
 BLOCK = 256
 UNROLLED = 32  # elements of a window up to which its loops are unrolled, one compilation for each size and stride

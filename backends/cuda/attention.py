@@ -32,9 +32,9 @@ from kernelmux.backends.cuda._layout import Layout
 from kernelmux.backends.cuda._room import fits
 from kernelmux.backends.cuda._runtime import Source, Tiles
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.cards import remembered
 from kernelmux.registry.conditions import Aligned, AtMost, Capability, Condition, Dtypes, Multiple, Multiplies
-from kernelmux.registry.windows import Limit
+from kernelmux.registry.spec.sliding_windows import Limit
+from kernelmux.registry.util.cards import remembered
 
 T = torch.Tensor
 

@@ -19,9 +19,9 @@ from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._room import fits
 from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, card, cdiv, ctype
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.cards import Card, remembered
 from kernelmux.registry.conditions import Aligned, AtMost, Capability, Condition, Dtypes, Multiple, Multiplies, OneOf
-from kernelmux.registry.windows import Limit, Mask, mask_of
+from kernelmux.registry.spec.sliding_windows import Limit, Mask, mask_of
+from kernelmux.registry.util.cards import Card, remembered
 
 T = torch.Tensor
 

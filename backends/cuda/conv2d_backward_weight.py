@@ -20,10 +20,10 @@ from kernelmux.backends.cuda._im2col import asks, best_plan, ready, result, spac
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Source, card, multiprocessors
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.cards import Card, remembered
 from kernelmux.registry.conditions import Condition
-from kernelmux.registry.memory_order import format_of, fresh
-from kernelmux.registry.windows import Pair, windows
+from kernelmux.registry.spec.sliding_windows import Pair, windows
+from kernelmux.registry.util.cards import Card, remembered
+from kernelmux.registry.util.memory_format import format_of, fresh
 
 SOURCE = Source(__file__)
 

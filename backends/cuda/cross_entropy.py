@@ -6,7 +6,7 @@ from kernelmux.backends.cuda._elementwise import ACCESS_BYTES
 from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, ctype
 from kernelmux.backends.cuda._targets import reduced
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.cards import remembered
+from kernelmux.registry.util.cards import remembered
 
 SOURCE = Source(__file__)
 # Accesses of a thread in flight. H200, 8192 x 128256 in bf16, in one run: 481 us by plain loads, 495 by streaming ones,

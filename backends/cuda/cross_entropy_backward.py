@@ -7,7 +7,7 @@ from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, ctype
 from kernelmux.backends.cuda._targets import reduced
 from kernelmux.backends.cuda.cross_entropy import aligned, group_of
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.cards import remembered
+from kernelmux.registry.util.cards import remembered
 
 SOURCE = Source(__file__)
 _SIGNATURE = (

@@ -15,8 +15,8 @@ from kernelmux.backends.cuda._runtime import Bound, Source, card, cdiv, ctype
 from kernelmux.backends.cuda._targets import reduced
 from kernelmux.backends.cuda.cross_entropy import aligned, group_of
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.cards import Card, remembered
 from kernelmux.registry.conditions import Capability
+from kernelmux.registry.util.cards import Card, remembered
 
 SOURCE = Source(__file__)
 TWO_PASS = Source(__file__, "cross_entropy_with_gradient_two_pass.cu")

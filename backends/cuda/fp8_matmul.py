@@ -25,8 +25,8 @@ from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, cdiv, ctype, multiprocessors
 from kernelmux.registry import dtypes
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.cards import remembered
 from kernelmux.registry.conditions import Multiplies
+from kernelmux.registry.util.cards import remembered
 
 SOURCE = Source(__file__)
 WGMMA = Source(__file__, "fp8_matmul_wgmma.cu")

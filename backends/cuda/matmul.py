@@ -24,9 +24,9 @@ from kernelmux.backends.cuda._matmul_tensor_cores import tensor_cores
 from kernelmux.backends.cuda._matmul_tf32 import reads_in_place, wgmma
 from kernelmux.backends.cuda._runtime import Source, cdiv
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.batching import readable
-from kernelmux.registry.cards import remembered
 from kernelmux.registry.conditions import AtMost, Capability, Condition, Dtypes, Multiplies
+from kernelmux.registry.interop.vmap_axes import readable
+from kernelmux.registry.util.cards import remembered
 
 SOURCE = Source(__file__)
 REGISTER_TILED = Source(__file__, "matmul_register_tiled.cu")

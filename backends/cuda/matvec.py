@@ -9,8 +9,8 @@ import torch
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, ctype
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.cards import remembered
 from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Condition, Dtypes, Multiple, Multiplies
+from kernelmux.registry.util.cards import remembered
 
 ROWS = Source(__file__)
 TENSOR_CORES = Source(__file__, "matvec_tensor_cores.cu")

@@ -20,9 +20,9 @@ from kernelmux.backends.cuda._windows import (
     divisor,
 )
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.cards import remembered
-from kernelmux.registry.memory_order import format_of
-from kernelmux.registry.windows import Pair, four_strides, planes
+from kernelmux.registry.spec.sliding_windows import Pair, four_strides, planes
+from kernelmux.registry.util.cards import remembered
+from kernelmux.registry.util.memory_format import format_of
 
 SOURCE = Source(__file__)
 WORDS = Source(__file__, "max_pool2d_words.cu")

@@ -14,9 +14,9 @@ from kernelmux.backends.cuda._attention_split_keys import fitting, most_stages, 
 from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._runtime import Bound, Source, card, cdiv
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.cards import Card, remembered
 from kernelmux.registry.conditions import AtMost, Multiple, Multiplies
-from kernelmux.registry.windows import Mask
+from kernelmux.registry.spec.sliding_windows import Mask
+from kernelmux.registry.util.cards import Card, remembered
 
 _SOURCE = Source(__file__, "paged_attention.cu")
 _NUMBERS = "batches:i32 kv_heads:i32 group:i32 page_count:i32 most:i32 row_tiles:i32 table_row:i64"

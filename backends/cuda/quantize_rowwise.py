@@ -14,7 +14,7 @@ from kernelmux.backends.cuda._rows import CLUSTERS, SHORT, cluster_plan, loop_ov
 from kernelmux.backends.cuda._runtime import Bound, Kernel, Source, cdiv, ctype
 from kernelmux.registry import dtypes
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.cards import remembered
+from kernelmux.registry.util.cards import remembered
 
 SOURCE = Source(__file__)
 FORMATS = {"int8": "Int8", "e4m3": "E4m3", "e5m2": "E5m2"}

@@ -8,7 +8,7 @@ import torch
 from kernelmux.backends.cuda._elementwise import Strides, common_width
 from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, ctype
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.cards import remembered
+from kernelmux.registry.util.cards import remembered
 
 SOURCE = Source(__file__)
 _BLOCK = 256

@@ -13,7 +13,7 @@ import torch
 from kernelmux.backends.cuda._rows import CLUSTERS, PEELED, SHORT, Rows, as_matrix
 from kernelmux.backends.cuda._runtime import Bound, Source, ctype
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.cards import remembered
+from kernelmux.registry.util.cards import remembered
 
 NAIVE = Source(__file__, "softmax_naive.cu")
 _ROWS = Rows(Source(__file__), "softmax", numbers=("sign", "factor"), loop="online")

@@ -14,7 +14,7 @@ import torch
 from kernelmux.backends.cuda._elementwise import ACCESS_BYTES, common_width
 from kernelmux.backends.cuda._runtime import Bound, Source, bits_type, cdiv
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.cards import remembered
+from kernelmux.registry.util.cards import remembered
 
 SOURCE = Source(__file__)
 VECTORIZED = Source(__file__, "transpose_vectorized.cu")

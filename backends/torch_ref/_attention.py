@@ -9,8 +9,8 @@ import torch
 from kernelmux.backends.torch_ref._conditions import USUAL, Where, filled
 from kernelmux.backends.torch_ref.matmul import _allowed
 from kernelmux.registry.conditions import Aligned, AtMost, Condition, Multiple
-from kernelmux.registry.tracing import has_memory
-from kernelmux.registry.windows import Limit
+from kernelmux.registry.spec.sliding_windows import Limit
+from kernelmux.registry.util.torch_modes import has_memory
 
 T = torch.Tensor
 

@@ -11,7 +11,7 @@ import torch
 from kernelmux.backends.torch_ref._attention import PAIRS, aligned, fits, flash, hidden, pieces, wide
 from kernelmux.backends.torch_ref._conditions import Where
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.windows import Limit
+from kernelmux.registry.spec.sliding_windows import Limit
 
 T = torch.Tensor
 Gradients = tuple[T, T, T]

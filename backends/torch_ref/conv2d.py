@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from kernelmux.backends.torch_ref._conditions import USUAL, at_most, filled
 from kernelmux.backends.torch_ref._zeros import zeros
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.memory_order import format_of, fresh
 from kernelmux.registry.numerics import Rounding
-from kernelmux.registry.windows import Pair, windows
+from kernelmux.registry.spec.sliding_windows import Pair, windows
+from kernelmux.registry.util.memory_format import format_of, fresh
 
 Maybe = torch.Tensor | None
 MOST = 2**31 - 1  # elements of a weight: cuDNN 9 reads outside of one that has more

@@ -7,8 +7,8 @@ from kernelmux.backends.torch_ref._conditions import USUAL, filled
 from kernelmux.backends.torch_ref._zeros import zeros
 from kernelmux.backends.torch_ref.conv2d import convolution
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.memory_order import format_of, fresh
-from kernelmux.registry.windows import Pair, windows
+from kernelmux.registry.spec.sliding_windows import Pair, windows
+from kernelmux.registry.util.memory_format import format_of, fresh
 
 
 def plain(

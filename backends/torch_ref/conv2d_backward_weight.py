@@ -10,8 +10,8 @@ from kernelmux.backends.torch_ref._zeros import zeros
 from kernelmux.backends.torch_ref.conv2d import MOST, coarse, through_single
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtMost
-from kernelmux.registry.memory_order import format_of, fresh
-from kernelmux.registry.windows import Pair
+from kernelmux.registry.spec.sliding_windows import Pair
+from kernelmux.registry.util.memory_format import format_of, fresh
 
 SIDE = 2**16  # filters or channels: cuDNN finds no way to compute a gradient of millions
 

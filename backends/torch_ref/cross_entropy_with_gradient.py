@@ -3,15 +3,15 @@
 import torch
 
 from kernelmux.backends.torch_ref import cross_entropy, cross_entropy_backward
-from kernelmux.registry import tracing
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.util import torch_modes
 
 
 def plain(
     logits: torch.Tensor, target: torch.Tensor, ignore_index: int, label_smoothing: float, reduction: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     options = (target, ignore_index, label_smoothing, reduction)
-    if tracing.transformed():  # autograd takes no leaves of one's own there
+    if torch_modes.transformed():  # autograd takes no leaves of one's own there
         found = torch.func.vjp(lambda z: cross_entropy.loss_of(z.float(), *options), logits)
         return found[0], found[1](torch.ones_like(found[0]))[0].detach().contiguous()
     further = torch.is_grad_enabled() and logits.requires_grad

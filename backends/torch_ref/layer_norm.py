@@ -2,13 +2,13 @@
 
 import torch
 
-from kernelmux.registry import tracing
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.util import torch_modes
 
 
 def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float) -> torch.Tensor:
     dtype = x.dtype
-    if tracing.transformed() and any(tracing.mapped(t) for t in (weight, bias) if t is not None):
+    if torch_modes.transformed() and any(torch_modes.mapped(t) for t in (weight, bias) if t is not None):
         # Under vmap torch rounds the normalised row before it multiplies with a weight for each example.
         x, weight, bias = x.float(), weight.float(), bias if bias is None else bias.float()
     return torch.nn.functional.layer_norm(x, weight.shape, weight, bias, eps).to(dtype).contiguous()

@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.memory_order import format_of, fresh
-from kernelmux.registry.windows import Pair
+from kernelmux.registry.spec.sliding_windows import Pair
+from kernelmux.registry.util.memory_format import format_of, fresh
 
 
 def max_pool2d(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> tuple[torch.Tensor, torch.Tensor]:

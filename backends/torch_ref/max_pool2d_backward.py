@@ -5,9 +5,9 @@ from math import prod
 import torch
 
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.memory_order import format_of, fresh
 from kernelmux.registry.numerics import Rounding
-from kernelmux.registry.windows import Pair
+from kernelmux.registry.spec.sliding_windows import Pair
+from kernelmux.registry.util.memory_format import format_of, fresh
 
 
 def plain(

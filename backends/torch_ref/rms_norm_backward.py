@@ -3,8 +3,8 @@
 import torch
 
 from kernelmux.backends.torch_ref._conditions import MANY_ROWS, few_rows
-from kernelmux.registry import tracing
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.util import torch_modes
 
 
 def plain(
@@ -26,7 +26,7 @@ def rms_norm_gradients(
     grad_out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The gradients of x and weight, computed in `dtype` and returned in it."""
-    if tracing.transformed():  # autograd takes no leaves of one's own there
+    if torch_modes.transformed():  # autograd takes no leaves of one's own there
         norm = torch.nn.functional.rms_norm
         found = torch.func.vjp(lambda x, weight: norm(x, weight.shape, weight, eps), x.to(dtype), weight.to(dtype))
         grad_x, grad_weight = found[1](grad_out.to(dtype))

@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
-from kernelmux.registry import cards
 from kernelmux.registry.backend import Ahead, Backend
+from kernelmux.registry.backend.package_versions import not_installed
 from kernelmux.registry.conditions import Capability
-from kernelmux.registry.packages import not_installed
+from kernelmux.registry.util import cards
 
 TRUE = ("1", "true", "on")  # as Triton reads its variables
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import torch
 
 from kernelmux.backends.triton._launch import Config, processors, shared_bytes
-from kernelmux.registry import cards, dtypes
+from kernelmux.registry import dtypes
 from kernelmux.registry.conditions import sm
 from kernelmux.registry.spec import Call
+from kernelmux.registry.util import cards
 
 FITTED = cards.table()["h200"]
 SPARE = 1024  # bytes of shared memory for barriers, and for what a step exchanges between warps

@@ -19,7 +19,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernelmux.backends.triton._packed import Given, packed
 from kernelmux.emulator import triton_cache
-from kernelmux.registry import cards, replay
+from kernelmux.registry.call import launch_replay
+from kernelmux.registry.util import cards
 
 triton_cache.ensure()
 
@@ -86,7 +87,9 @@ class Start(NamedTuple):
 
     def notes(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
         """The tensors as a replay takes them."""
-        return [x if of is None else replay.Made(x, of, self.whole) for of, x in zip(self.of, tensors, strict=True)]
+        return [
+            x if of is None else launch_replay.Made(x, of, self.whole) for of, x in zip(self.of, tensors, strict=True)
+        ]
 
 
 class Launch:
@@ -122,9 +125,9 @@ class Launch:
                 given = tensors if known.whole else addresses
                 values = [x if of is None else of(x) for of, x in zip(known.of, given, strict=True)]
                 known.launch(active.get_current_stream(device), *values, *numbers)
-            if replay.watching():
+            if launch_replay.watching():
                 hook = triton.knobs.runtime.launch_enter_hook
-                replay.launched(known.launch, (*known.notes(tensors), *numbers), hook)
+                launch_replay.launched(known.launch, (*known.notes(tensors), *numbers), hook)
 
     def _grouped(self, values: Sequence[Any], numbers: Sequence[Any]) -> tuple[Any, ...]:
         """What stands for the tensors and the numbers, as the kernel takes them: some take tuples."""

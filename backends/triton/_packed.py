@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from triton.backends.nvidia.driver import TMA_DTYPE_DEVICE_TO_HOST
 
-from kernelmux.registry.cuda_driver import (
+from kernelmux.registry.util.cuda_driver import (
     MAP_BYTES,
     PROMOTION_128B,
     Configurations,

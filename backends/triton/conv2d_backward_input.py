@@ -14,8 +14,8 @@ from kernelmux.backends.triton.conv2d._implicit_gemm import implicit_gemm
 from kernelmux.backends.triton.conv2d._problem import Problem, images
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import OneOf
-from kernelmux.registry.memory_order import format_of
-from kernelmux.registry.windows import Pair, windows
+from kernelmux.registry.spec.sliding_windows import Pair, windows
+from kernelmux.registry.util.memory_format import format_of
 
 
 def conv2d_backward_input(

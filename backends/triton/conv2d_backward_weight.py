@@ -25,8 +25,8 @@ from kernelmux.backends.triton.conv2d._specialised_weight import HalfFull
 from kernelmux.backends.triton.matmul._blocked import tile_of
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtLeast
-from kernelmux.registry.memory_order import format_of
-from kernelmux.registry.windows import PIXELS, Pair, windows
+from kernelmux.registry.spec.sliding_windows import PIXELS, Pair, windows
+from kernelmux.registry.util.memory_format import format_of
 
 
 @triton.jit(do_not_specialize=range(3, 31))

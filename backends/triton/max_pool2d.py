@@ -14,8 +14,8 @@ from kernelmux.backends.triton._rows import next_power
 from kernelmux.backends.triton._strides import Ints
 from kernelmux.backends.triton._windows import ELEMENTS, UNROLLED, coordinates, placed, position
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.memory_order import format_of
-from kernelmux.registry.windows import Pair, Window, four_strides, planes
+from kernelmux.registry.spec.sliding_windows import Pair, Window, four_strides, planes
+from kernelmux.registry.util.memory_format import format_of
 
 LINE_ELEMENTS, LONGEST = 512, 128  # results of a program that reads whole lines, at most so many in a line
 

@@ -11,8 +11,8 @@ from kernelmux.backends.triton._strides import Ints
 from kernelmux.backends.triton._windows import UNROLLED, coordinates, placed, position
 from kernelmux.backends.triton.max_pool2d import by_lines, lines
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.memory_order import format_of
-from kernelmux.registry.windows import Pair, four_strides, planes
+from kernelmux.registry.spec.sliding_windows import Pair, four_strides, planes
+from kernelmux.registry.util.memory_format import format_of
 
 LINE_ELEMENTS = 256  # blocks of elements of a program that writes whole lines
 

@@ -29,10 +29,10 @@ from kernelmux.conformance.probe import Probe
 from kernelmux.conformance.trials import Trial, bits
 from kernelmux.emulator.validation.hardware import comparing, gpu
 from kernelmux.emulator.validation.progress import bar
-from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.dtypes import SHORT
-from kernelmux.registry.files import between
+from kernelmux.registry.util.files import between
 
 RECORD = Path(__file__).with_name("nvidia_h200.json")
 BEGIN, END = "<!-- shipped kernels begin -->", "<!-- shipped kernels end -->"

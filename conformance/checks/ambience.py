@@ -14,9 +14,11 @@ import torch
 from kernelmux.conformance import ambience, origins
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Failed, Judge, Probe
-from kernelmux.registry import autocast, determinism, dispatch
-from kernelmux.registry import backend as registered
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.choice import determinism
 from kernelmux.registry.errors import UnsupportedError
+from kernelmux.registry.interop import autocast
 
 Result = tuple[tuple[Any, ...], list[str]]
 SEEDS = (20, 21)  # of the global generator; a result that depends on it shows, and a generator that is seeded anew

@@ -17,9 +17,9 @@ from kernelmux.conformance.trials import Trial
 from kernelmux.emulator.compilers import nvrtc
 from kernelmux.emulator.compilers.launch_log import Launch
 from kernelmux.emulator.compilers.resources import Resources, multiprocessor, resources
-from kernelmux.registry import cards
 from kernelmux.registry.backend import Backend
 from kernelmux.registry.cases import Case
+from kernelmux.registry.util import cards
 
 ODD = 32  # a length beyond it needs more than one of the narrowest tiles
 

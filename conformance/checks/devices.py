@@ -6,8 +6,9 @@ import torch
 
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Judge, Probe
-from kernelmux.registry import autograd, dispatch
 from kernelmux.registry.backend import Backend
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.interop import autograd
 
 
 def run(probe: Probe) -> None:

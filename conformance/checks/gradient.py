@@ -15,10 +15,10 @@ from kernelmux.conformance import breakpoints, generate
 from kernelmux.conformance.check import SPEC, Check
 from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial, computed
-from kernelmux.registry import catalog, gradient
+from kernelmux.registry import catalog
 from kernelmux.registry.cases import Case
-from kernelmux.registry.gradient import Composed, Gradient, NoGradient
-from kernelmux.registry.spec import OpSpec, Scalar
+from kernelmux.registry.spec import OpSpec, Scalar, gradient
+from kernelmux.registry.spec.gradient import Composed, Gradient, NoGradient
 
 CASES = 6  # small ones, as they are listed
 CLOSE = 1e-7  # of the largest element: float64 leaves 1e-16, which a cancellation makes larger

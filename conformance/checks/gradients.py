@@ -18,11 +18,13 @@ from kernelmux.conformance import rungs
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
-from kernelmux.registry import autograd, catalog, dispatch, gradient, numerics
-from kernelmux.registry import backend as registered
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import dispatch
 from kernelmux.registry.errors import UnsupportedError
-from kernelmux.registry.gradient import Composed, Gradient
-from kernelmux.registry.spec import OpSpec
+from kernelmux.registry.interop import autograd
+from kernelmux.registry.spec import OpSpec, gradient, numerics
+from kernelmux.registry.spec.gradient import Composed, Gradient
 
 Tensors = dict[str, torch.Tensor]
 LARGEST = 8192  # elements of a call that is compared with differences

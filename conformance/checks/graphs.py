@@ -7,8 +7,8 @@ import torch
 from kernelmux.conformance import nearby
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Judge, Probe
-from kernelmux.registry import dispatch
 from kernelmux.registry.backend import Backend
+from kernelmux.registry.call import dispatch
 
 REPLAYS = 2
 

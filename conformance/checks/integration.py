@@ -20,11 +20,11 @@ from kernelmux.conformance.integration import NO_GRADIENT, STATIC, WAYS
 from kernelmux.conformance.probe import Failed, Judge, Probe
 from kernelmux.conformance.trials import Trial
 from kernelmux.conformance.ways import FUNCTION, OPERATOR, Tensors
-from kernelmux.registry import autograd, numerics
-from kernelmux.registry import backend as registered
+from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import KernelmuxError, UnsupportedError
-from kernelmux.registry.signature import spread
-from kernelmux.registry.spec import Tensor
+from kernelmux.registry.interop import autograd
+from kernelmux.registry.spec import Tensor, numerics
+from kernelmux.registry.spec.signature import spread
 
 EXAMPLES = 2  # of a batch
 LEAST = 4  # elements of the largest tensor

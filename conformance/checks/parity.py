@@ -8,9 +8,10 @@ import torch
 
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Judge, Probe
-from kernelmux.registry import backend as registered
-from kernelmux.registry import dispatch, numerics
 from kernelmux.registry.backend import Backend, Implementation
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.spec import numerics
 
 BASELINE = "torch_ref"
 

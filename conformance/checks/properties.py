@@ -17,10 +17,9 @@ from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.resize import AxisName
 from kernelmux.conformance.trials import Trial
-from kernelmux.registry import backend as registered
-from kernelmux.registry import numerics
-from kernelmux.registry.properties import BatchInvariant, PermutationInvariant, Property, ShiftInvariant
-from kernelmux.registry.spec import Axis
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.spec import Axis, numerics
+from kernelmux.registry.spec.metamorphic import BatchInvariant, PermutationInvariant, Property, ShiftInvariant
 
 FEWEST = 3  # rows of a call, so that some can be left out and change places
 MOST = 32  # rows that are asked backwards

@@ -12,10 +12,9 @@ from kernelmux.conformance import generate, layouts
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Probe
 from kernelmux.conformance.trials import Trial
-from kernelmux.registry import numerics
 from kernelmux.registry.cases import Case
 from kernelmux.registry.numerics import Bound
-from kernelmux.registry.spec import REQUIRED, Scalar
+from kernelmux.registry.spec import REQUIRED, Scalar, numerics
 
 LEAST = 64  # elements of the largest tensor
 CANDIDATES = 8  # calls of which those that tell are chosen

@@ -19,9 +19,10 @@ import torch
 
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Judge, Probe
-from kernelmux.registry import backend as registered
-from kernelmux.registry import dispatch, selection
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.choice import precedence
 from kernelmux.registry.errors import UnsupportedError
 from kernelmux.registry.spec import Call
 
@@ -44,7 +45,7 @@ class Way:
 
     note: str
     source: str
-    argument: selection.Names | None = None
+    argument: precedence.Names | None = None
     around: AbstractContextManager[Any] = field(default_factory=nullcontext)
 
 
@@ -82,7 +83,7 @@ def _each_way(judge: Judge, outputs: Sequence[torch.Tensor], ways: Iterable[Way]
     probe, trial = judge.probe, judge.trial
     for way in ways:
         with way.around, _standing_in(probe, outputs) as calls:
-            source = selection.requested(probe.spec.name, way.argument, trial.call).source
+            source = precedence.requested(probe.spec.name, way.argument, trial.call).source
             named = _which(judge, way.argument)
             got = _called(judge, way.argument)
         judge.require(named == probe.label, f"{way.note} names {probe.label}, but which() says {named}")
@@ -98,10 +99,10 @@ def _ways(probe: Probe, path: Path) -> Iterator[Way]:
     op, label = probe.spec.name, probe.label
     yield Way("an argument", "call argument", label)
     yield Way("a chain as argument", "call argument", [label, label])
-    yield Way("use()", "use()", around=selection.use(label))
-    yield Way("use() of the operator", "use()", around=selection.use(label, ops=op, strict=True))
+    yield Way("use()", "use()", around=precedence.use(label))
+    yield Way("use() of the operator", "use()", around=precedence.use(label, ops=op, strict=True))
     yield Way("set_default()", f"set_default({op!r})", around=_default(op, label))
-    for variable in (f"{selection.VARIABLE}_{op.upper()}", selection.VARIABLE):
+    for variable in (f"{precedence.VARIABLE}_{op.upper()}", precedence.VARIABLE):
         yield Way(variable, variable, around=_set(variable, label))
     yield Way("a rule of a file", f"{path}, rule 1", around=_set(FILE, str(path)))
 
@@ -132,12 +133,15 @@ def _strict(judge: Judge, outputs: Sequence[torch.Tensor]) -> None:
     probe, unable = judge.probe, _name(judge.probe, "unable")
     chain = [unable, probe.label]
     with _standing_in(probe, outputs) as calls, _unable(probe):
-        for scope, argument in ((selection.use(chain, strict=True), None), (selection.use("auto", strict=True), chain)):
+        for scope, argument in (
+            (precedence.use(chain, strict=True), None),
+            (precedence.use("auto", strict=True), chain),
+        ):
             with scope:
                 _refused(judge, argument, calls)
 
 
-def _refused(judge: Judge, argument: selection.Names | None, calls: Sequence[object]) -> None:
+def _refused(judge: Judge, argument: precedence.Names | None, calls: Sequence[object]) -> None:
     """The call raises with the reason, and nothing has run."""
     before = len(calls)
     try:
@@ -171,13 +175,13 @@ def _propagates(judge: Judge, outputs: Sequence[torch.Tensor]) -> None:
 # --- calls --------------------------------------------------------------------------------------------------------------
 
 
-def _called(judge: Judge, argument: selection.Names | None) -> tuple[torch.Tensor, ...]:
+def _called(judge: Judge, argument: precedence.Names | None) -> tuple[torch.Tensor, ...]:
     with judge.probe.environment():
         result = dispatch.call(judge.probe.spec, judge.trial.values, argument)
     return result if isinstance(result, tuple) else (result,)
 
 
-def _which(judge: Judge, argument: selection.Names | None) -> str:
+def _which(judge: Judge, argument: precedence.Names | None) -> str:
     with judge.probe.environment():
         return dispatch.which(judge.probe.spec.name, *judge.trial.values, backend=argument)
 
@@ -201,7 +205,7 @@ def _rung(probe: Probe, variant: str, implementation: Implementation) -> Iterato
     ladder = registered.variants(probe.backend, probe.spec.name)
     before = ladder.get(variant)
     ladder[variant] = implementation
-    selection.reread()
+    precedence.reread()
     try:
         yield
     finally:
@@ -209,7 +213,7 @@ def _rung(probe: Probe, variant: str, implementation: Implementation) -> Iterato
             del ladder[variant]
         else:
             ladder[variant] = before
-        selection.reread()
+        precedence.reread()
 
 
 def _like(probe: Probe, fn: Callable[..., Any]) -> Implementation:
@@ -238,17 +242,17 @@ def _standing_in(probe: Probe, outputs: Sequence[torch.Tensor]) -> Iterator[list
 
 @contextmanager
 def _default(op: str, name: str) -> Iterator[None]:
-    selection.set_default(op, name)
+    precedence.set_default(op, name)
     try:
         yield
     finally:
-        selection.set_default(op, None)
+        precedence.set_default(op, None)
 
 
 @contextmanager
 def _silent() -> Iterator[None]:
     """Nothing in the environment chooses a backend, and there is no file; read anew at both ends."""
-    before = {name: value for name, value in os.environ.items() if name == FILE or name.startswith(selection.VARIABLE)}
+    before = {name: value for name, value in os.environ.items() if name == FILE or name.startswith(precedence.VARIABLE)}
     for name in before:
         del os.environ[name]
     try:
@@ -256,7 +260,7 @@ def _silent() -> Iterator[None]:
             yield
     finally:
         os.environ.update(before)
-        selection.reread()
+        precedence.reread()
 
 
 @contextmanager
@@ -264,7 +268,7 @@ def _set(variable: str, value: str) -> Iterator[None]:
     """A variable of the environment for a while; read anew at both ends."""
     before = os.environ.get(variable)
     os.environ[variable] = value
-    selection.reread()
+    precedence.reread()
     try:
         yield
     finally:
@@ -272,7 +276,7 @@ def _set(variable: str, value: str) -> Iterator[None]:
             del os.environ[variable]
         else:
             os.environ[variable] = before
-        selection.reread()
+        precedence.reread()
 
 
 CHECK = Check(

@@ -12,11 +12,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
-from kernelmux.registry import dispatch
+from kernelmux.registry.call import dispatch
 from kernelmux.registry.dtypes import computes
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.registry.signature import spread
 from kernelmux.registry.spec import REQUIRED, Axis, Scalar, Tensor
+from kernelmux.registry.spec.signature import spread
 
 
 def run(probe: Probe) -> None:

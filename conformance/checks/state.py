@@ -24,7 +24,7 @@ from kernelmux.conformance.interleaving import PAUSE, side_by_side
 from kernelmux.conformance.layouts import LAYOUTS, contiguous_strides, laid_out
 from kernelmux.conformance.probe import Failed, Judge, Probe
 from kernelmux.conformance.trials import Trial, bits, computed, same_bits
-from kernelmux.registry import dispatch
+from kernelmux.registry.call import dispatch
 
 UNFORESEEN = 3  # seeds that are drawn anew in each run
 ALIVE = 5  # results of one shape at the same time

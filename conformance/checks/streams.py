@@ -11,8 +11,8 @@ import torch
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.guard import Guard
 from kernelmux.conformance.probe import Failed, Judge, Probe
-from kernelmux.registry import dispatch
 from kernelmux.registry.backend import Backend
+from kernelmux.registry.call import dispatch
 
 ELSEWHERE = "work is on another stream, which is not ordered with the current one"
 DELAY = 50_000_000  # clock cycles, some 25 ms: a launch on another stream is over by then

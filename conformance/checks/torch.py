@@ -16,8 +16,9 @@ from kernelmux.conformance import rungs
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
-from kernelmux.registry import autograd, dispatch, torch_ops
+from kernelmux.registry.call import dispatch
 from kernelmux.registry.dtypes import computes
+from kernelmux.registry.interop import autograd, torch_ops
 
 ALL = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
 EMULATED = ("test_autograd_registration", "test_faketensor")  # the others run the operator ten times and more

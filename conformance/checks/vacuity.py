@@ -18,8 +18,8 @@ from kernelmux.conformance import trials
 from kernelmux.conformance.check import SPEC, Check
 from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
-from kernelmux.registry import numerics
 from kernelmux.registry.cases import Case
+from kernelmux.registry.spec import numerics
 
 Tensors = tuple[torch.Tensor, ...]
 DRAWS = 5  # of which one must show what is asked

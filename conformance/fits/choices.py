@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 import torch
 
-from kernelmux.registry import cards, dispatch, requests
-from kernelmux.registry.cards import Card
+from kernelmux.registry.call import dispatch
 from kernelmux.registry.cases import Case
-from kernelmux.registry.choice import Decision
-from kernelmux.registry.requests import AUTO
+from kernelmux.registry.choice import requests
+from kernelmux.registry.choice.decision import Decision
+from kernelmux.registry.choice.requests import AUTO
 from kernelmux.registry.spec import OpSpec
+from kernelmux.registry.util import cards
+from kernelmux.registry.util.cards import Card
 
 ASKED = ("auto", "cuda", "triton")
 REFERENCE = "h100"  # what this card refuses too is refused for the call's sake

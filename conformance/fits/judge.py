@@ -23,11 +23,11 @@ from kernelmux.emulator.compilers.launch_log import Launch
 from kernelmux.emulator.compilers.nvrtc import CompileError, with_machine_code
 from kernelmux.emulator.compilers.resources import Resources, multiprocessor, occupancy, resources
 from kernelmux.emulator.running.launch import MAX_GRID
-from kernelmux.registry import backend as registered
-from kernelmux.registry.cards import Card
+from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.cases import INPUTS, Case
 from kernelmux.registry.errors import UnsupportedError, described
 from kernelmux.registry.spec import Call, OpSpec
+from kernelmux.registry.util.cards import Card
 
 FITS, TORCH, REFUSED, COMPILE, ROOM, FAILS = "fits", "torch", "refused", "does not compile", "does not fit", "fails"
 OUTCOMES = (FITS, TORCH, REFUSED, COMPILE, ROOM, FAILS)

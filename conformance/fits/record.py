@@ -14,10 +14,12 @@ from typing import Any
 
 from kernelmux.conformance import files
 from kernelmux.conformance.fits.judge import OUTCOMES
-from kernelmux.registry import backend as registered
-from kernelmux.registry import cards, catalog, gpu_tables, packages
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import device_tables, package_versions
+from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import KernelmuxError, SpecError
-from kernelmux.registry.fingerprint import digest
+from kernelmux.registry.util import cards
+from kernelmux.registry.util.fingerprint import digest
 
 FILE = Path(__file__).with_name("cards.json")
 SCHEMA = 1
@@ -55,7 +57,7 @@ def source(op: str, name: str) -> str:
 
 def _source(op: str, backend: str) -> str:
     try:
-        return gpu_tables.source(backend, op, "")
+        return device_tables.source(backend, op, "")
     except KernelmuxError:  # a backend whose package is not installed
         return ""
 
@@ -79,7 +81,7 @@ def versions() -> dict[str, str]:
     """The compilers at hand, with their ptxas."""
     from kernelmux.emulator import nvrtc
 
-    return {"NVRTC": ".".join(map(str, nvrtc.version())), "triton": packages.version("triton") or ""}
+    return {"NVRTC": ".".join(map(str, nvrtc.version())), "triton": package_versions.version("triton") or ""}
 
 
 def read(path: Path | None = None) -> dict[str, Any]:

@@ -23,8 +23,10 @@ from kernelmux.conformance import files
 from kernelmux.conformance.fits import calls, choices, record, table
 from kernelmux.conformance.fits.judge import GOOD, OUTCOMES
 from kernelmux.conformance.options import Options
-from kernelmux.registry import cards, catalog, elsewhere, machines
+from kernelmux.registry import catalog, elsewhere
+from kernelmux.registry.cli import target_device
 from kernelmux.registry.errors import ArgumentError
+from kernelmux.registry.util import cards
 
 OK, FAILED = 0, 1
 FOLDER = "fits"  # of the logs, in the folder of --out
@@ -126,7 +128,7 @@ def _made(
 ) -> Mapping[str, Entries]:
     """The entries by card, those of the cards with most calls first."""
     order = sorted(asked, key=lambda card: card not in calls.DRAWN)
-    count = machines.cores() if workers in ("", "auto") else int(workers)
+    count = target_device.cores() if workers in ("", "auto") else int(workers)
     made: dict[str, Entries] = {}
     with _progress(console) as bar, ThreadPoolExecutor(min(count, len(order))) as pool:
         tasks = {card: bar.add_task(card, total=len(ops)) for card in order}

@@ -8,8 +8,9 @@ from typing import Any
 from kernelmux.conformance.fits import calls, record
 from kernelmux.conformance.fits.judge import COMPILE, FAILS, FITS, GOOD, OUTCOMES, REFUSED, ROOM, TORCH
 from kernelmux.conformance.fits.record import AUTO, Entry
-from kernelmux.registry import cards, catalog, tables
-from kernelmux.registry.cards import Card
+from kernelmux.registry import catalog
+from kernelmux.registry.util import cards, text_tables
+from kernelmux.registry.util.cards import Card
 
 YES, NOT_ASKED = "yes", "-"
 COLUMNS = {FITS: "fit", TORCH: "left to torch", REFUSED: "refused", COMPILE: COMPILE, ROOM: ROOM, FAILS: "fail"}
@@ -21,15 +22,15 @@ LEGEND = (
 )
 
 
-def text(ops: Sequence[str], width: int = tables.WIDTH) -> str:
+def text(ops: Sequence[str], width: int = text_tables.WIDTH) -> str:
     """Operators and cards, then the totals and the problems."""
     found = _chosen(ops)
     shown = [card for card in calls.CARDS if any(e.card == card for e in found)]
     if not shown:
         return f"{HEAD}: nothing is on record; kernelmux conformance --fits --record asks"
     rows = [(op, *(cell(found, op, card) for card in shown)) for op in ops or catalog.usable()]
-    parts = [*tables.wrapped(HEAD, width), "", tables.text(("operator", *shown), rows, width=width), ""]
-    parts += [*tables.wrapped(LEGEND, width), *tables.wrapped(others(), width), "", totals(found, width)]
+    parts = [*text_tables.wrapped(HEAD, width), "", text_tables.text(("operator", *shown), rows, width=width), ""]
+    parts += [*text_tables.wrapped(LEGEND, width), *text_tables.wrapped(others(), width), "", totals(found, width)]
     return "\n".join([*parts, *problems(found, width)])
 
 
@@ -76,7 +77,7 @@ def _wrong(entry: Entry) -> str:
     return ", ".join(f"{count} {text}" for outcome, text in words.items() if (count := entry.count(outcome)))
 
 
-def totals(found: Sequence[Entry], width: int = tables.WIDTH) -> str:
+def totals(found: Sequence[Entry], width: int = text_tables.WIDTH) -> str:
     """A row per card: how many calls, and what came of them."""
     rows = []
     for key in dict.fromkeys(e.card for e in found):
@@ -84,10 +85,10 @@ def totals(found: Sequence[Entry], width: int = tables.WIDTH) -> str:
         counts = [f"{sum(e.count(outcome) for e in own):,}" for outcome in OUTCOMES]
         rows.append((key, cards.named(key).sm, f"{sum(e.count() for e in own):,}", *counts))
     columns = ("card", "capability", "calls", *COLUMNS.values())
-    return tables.text(columns, rows, right=columns[2:], width=width)
+    return text_tables.text(columns, rows, right=columns[2:], width=width)
 
 
-def problems(found: Iterable[Entry], width: int = tables.WIDTH) -> Iterator[str]:
+def problems(found: Iterable[Entry], width: int = text_tables.WIDTH) -> Iterator[str]:
     """What does not compile, does not fit or fails: by operator, backend and reason the cards, and a call."""
     at: dict[tuple[str, str], list[str]] = {}
     calls_of: dict[tuple[str, str], str] = {}
@@ -99,10 +100,10 @@ def problems(found: Iterable[Entry], width: int = tables.WIDTH) -> Iterator[str]
                 calls_of.setdefault(place, call)
     for (name, why), where in at.items():
         line = f"{name} on {', '.join(where)}: {why} ({calls_of[name, why]})"
-        yield from tables.wrapped(line, width, "", "  ")
+        yield from text_tables.wrapped(line, width, "", "  ")
 
 
-def spills(found: Iterable[Entry], width: int = tables.WIDTH) -> Iterator[str]:
+def spills(found: Iterable[Entry], width: int = text_tables.WIDTH) -> Iterator[str]:
     """What spills most, by operator and backend: bytes per thread and the cards, with a call."""
     at: dict[str, list[Entry]] = {}
     for e in found:
@@ -110,7 +111,7 @@ def spills(found: Iterable[Entry], width: int = tables.WIDTH) -> Iterator[str]:
             at.setdefault(f"{e.operator} {e.backend}", []).append(e)
     for name, own in at.items():
         where = ", ".join(f"{e.spills[0]:,} bytes on {e.card}" for e in own)
-        yield from tables.wrapped(f"{name} spills {where} ({own[0].spills[1]})", width, "", "  ")
+        yield from text_tables.wrapped(f"{name} spills {where} ({own[0].spills[1]})", width, "", "  ")
 
 
 def document(ops: Sequence[str] = ()) -> dict[str, Any]:

@@ -18,12 +18,13 @@ import torch
 
 from kernelmux.conformance.fits import calls, choices, record
 from kernelmux.conformance.fits.judge import COMPILE, FITS, OUTCOMES, REFUSED, judged, noting
-from kernelmux.registry import backend as registered
-from kernelmux.registry import cards, catalog
-from kernelmux.registry.cards import Card
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.cases import Case
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.spec import OpSpec
+from kernelmux.registry.util import cards
+from kernelmux.registry.util.cards import Card
 
 REASONS = 3  # of an operator in a backend, kept with an example each
 

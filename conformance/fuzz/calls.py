@@ -11,8 +11,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from kernelmux.conformance.fuzz import odd
-from kernelmux.registry import catalog, determinism, domains, selection
-from kernelmux.registry.signature import lengths
+from kernelmux.registry import catalog
+from kernelmux.registry.choice import determinism, precedence
 from kernelmux.registry.spec import (
     REQUIRED,
     Axis,
@@ -23,7 +23,9 @@ from kernelmux.registry.spec import (
     OpSpec,
     Scalar,
     Tensor,
+    value_domains,
 )
+from kernelmux.registry.spec.signature import lengths
 
 LAZY = (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer)
 LENGTHS = (0, 1, 1, 2, 3, 4, 5, 7, 8, 16, 17, 33)
@@ -252,7 +254,7 @@ def _make_lawful(spec: OpSpec, arguments: dict[str, Any], strays: bool) -> None:
     try:
         call = spec.bind(**arguments)
         with torch.no_grad():
-            lawful = domains.lawful(spec, call.tensors, call.scalars)
+            lawful = value_domains.lawful(spec, call.tensors, call.scalars)
     except Exception:  # a call that is wrong in some other way
         return
     arguments.update({name: lawful[name] for name in chosen})
@@ -270,12 +272,12 @@ def surrounded(made: Draft, able: tuple[str, ...]) -> Iterator[None]:
                 stack.callback(torch.set_default_dtype, torch.get_default_dtype())
                 torch.set_default_dtype(torch.float64)
             elif what == "default":
-                stack.callback(selection.set_default, made.spec.name, None)
-                selection.set_default(made.spec.name, able[0])
+                stack.callback(precedence.set_default, made.spec.name, None)
+                precedence.set_default(made.spec.name, able[0])
             elif what == "use":
-                stack.enter_context(selection.use(able[-1], ops=made.spec.name))
+                stack.enter_context(precedence.use(able[-1], ops=made.spec.name))
             elif what == "strict":
-                stack.enter_context(selection.use([*able, "torch_ref"], strict=True))
+                stack.enter_context(precedence.use([*able, "torch_ref"], strict=True))
             else:
                 stack.enter_context(MODES[what]())
         yield

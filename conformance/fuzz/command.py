@@ -26,8 +26,9 @@ from kernelmux.conformance.fuzz import calls, judge
 from kernelmux.conformance.fuzz.judge import UNTYPED, Verdict
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.progress import PAUSE, duration
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, machines
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.cli import target_device
 from kernelmux.registry.errors import KernelmuxError
 
 BASELINE = "torch_ref"
@@ -200,7 +201,7 @@ def command(chosen: Options, count: int, asked: str, only: int | None, console: 
     seeds = chosen.seeds or (chosen.seed,)
     if only is not None:
         return _again(chosen, seeds[0], only, ops, console)
-    workers = int(asked) if asked.isdigit() else machines.cores() if count >= PARALLEL_FROM else 1
+    workers = int(asked) if asked.isdigit() else target_device.cores() if count >= PARALLEL_FROM else 1
     start, total = time.monotonic(), Found()
     for seed in seeds:
         found = _watched(seed, count, ops, workers, console)

@@ -15,8 +15,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 import kernelmux
 from kernelmux.conformance.fuzz import calls, odd
 from kernelmux.conformance.fuzz.calls import BIND, EXPLAIN, FUNCTION, MAPPED, MAPPED_OPERATOR, OPERATOR, WHICH, Draft
-from kernelmux.registry import autocast, bound, dispatch, torch_ops
+from kernelmux.registry.call import bound_call, dispatch
 from kernelmux.registry.errors import KernelmuxError
+from kernelmux.registry.interop import autocast, torch_ops
 from kernelmux.registry.spec import REQUIRED, Tensor
 
 RETURNED, SPELLING, OUTSIDE, TOO_LARGE, UNTYPED, WRONG = (
@@ -115,7 +116,7 @@ def _operator(draft: Draft) -> Any:
 def _bind(draft: Draft) -> Any:
     tensors = [draft.given.get(item.name) for item in draft.spec.tensors]
     scalars = {name: value for name, value in draft.given.items() if name not in {t.name for t in draft.spec.tensors}}
-    made = bound.bind(draft.spec.name, tensors, draft.backend, **scalars)
+    made = bound_call.bind(draft.spec.name, tensors, draft.backend, **scalars)
     return made(*[x for x in tensors if x is not None])
 
 

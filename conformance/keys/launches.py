@@ -25,13 +25,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from kernelmux.conformance.keys import meaning
-from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
 from kernelmux.registry import dtypes as dtypes_
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend.launch_keys import DECLARED, DIGITS, TIERS, UNMET, UNTOLD, digest, workload
 from kernelmux.registry.cases import INPUTS, Case
 from kernelmux.registry.dtypes import SHORT
-from kernelmux.registry.launch_keys import DECLARED, DIGITS, TIERS, UNMET, UNTOLD, digest, workload
 from kernelmux.registry.spec import OpSpec
 
 CARD = SimpleNamespace(  # what an H100 and an H200 answer alike

@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 
-from kernelmux.registry import numerics
 from kernelmux.registry.spec import (
     Axis,
     Domain,
@@ -32,6 +31,7 @@ from kernelmux.registry.spec import (
     SpecialValues,
     Tensor,
     exact_arguments,
+    numerics,
 )
 
 DIGITS = 12
@@ -43,8 +43,12 @@ PARTS = (
 VOCABULARY = (Tensor, Scalar, Axis, Output, Domain)
 # Texts of failures, and how inputs are drawn: what is right does not depend on them.
 OUTSIDE = tuple(
-    f"kernelmux.{name}"
-    for name in ("conformance.failures", "conformance.explained", "registry.errors", "registry.cases", "registry.files")
+    f"kernelmux.{place}.{name}"
+    for place, names in {
+        "conformance": ("failures", "explained"),
+        "registry": ("errors", "spec.cases", "util.files"),
+    }.items()
+    for name in names
 )
 # Fields that say why, or which values of a scalar may be asked: they are like cases, which do not change what is right.
 UNREAD = ("reason", "text", "doc", "trials", "range", "also", "extent", "since", "breakpoints")

@@ -19,11 +19,12 @@ from queue import Queue
 
 from kernelmux.conformance import files, ledger, report
 from kernelmux.conformance.keys import meaning
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, elsewhere, launch_keys, measured, packages, tuning
+from kernelmux.registry import catalog, elsewhere
+from kernelmux.registry.backend import launch_keys, package_versions, timings, tuned_configs
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend.launch_keys import DIGITS, FORMAT, OTHER, Keys, Row, split
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.registry.fingerprint import digest
-from kernelmux.registry.launch_keys import DIGITS, FORMAT, OTHER, Keys, Row, split
+from kernelmux.registry.util.fingerprint import digest
 
 MISSING, PINS = "missing", "pins"  # what --rekey computes
 WORKERS = 2
@@ -107,7 +108,7 @@ def versions() -> dict[str, str]:
     """What keys depend on: of torch the calls of its own operators, of the others the PTX."""
     from kernelmux.emulator import nvrtc
 
-    found = {name: packages.version(name) or "" for name in ("torch", "triton")}
+    found = {name: package_versions.version(name) or "" for name in ("torch", "triton")}
     return {**{n: v.partition("+")[0] for n, v in found.items()}, "NVRTC": ".".join(map(str, nvrtc.version()))}
 
 
@@ -126,8 +127,8 @@ def pairs(ops: Sequence[str]) -> list[Pair]:
 def timed() -> dict[str, list[tuple[str, str]]]:
     """Of each operator the workloads and dtypes that have times on some GPU."""
     found: dict[str, list[tuple[str, str]]] = {}
-    for path in sorted(measured.TABLES.folder.glob("*.json")):
-        for row in measured.TABLES.read(path).rows:
+    for path in sorted(timings.TABLES.folder.glob("*.json")):
+        for row in timings.TABLES.read(path).rows:
             if (item := (row.workload, row.dtype)) not in found.setdefault(row.op, []):
                 found[row.op].append(item)
     return found
@@ -139,7 +140,7 @@ def recorded() -> set[launch_keys.Place]:
         (*key.split("/")[:2], entry["source"]) for book in ledger.books() for key, entry in book["entries"].items()
     )
     found: set[launch_keys.Place] = {(op, backend, source) for op, backend, source in names}
-    for tables in (measured.TABLES, tuning.TABLES):
+    for tables in (timings.TABLES, tuned_configs.TABLES):
         for path in tables.folder.glob("*.json"):
             found |= {(row.op, row.backend, row.source) for row in tables.read(path).rows}
     return found
@@ -212,8 +213,8 @@ def standing(ops: Sequence[str]) -> dict[str, str]:
         for key, entry in book["entries"].items():
             if not ops or key.split("/")[0] in ops:
                 found[f"{key} on {book['gpu']}"] = ledger.standing(entry, *key.split("/"))
-    for path in sorted(measured.TABLES.folder.glob("*.json")):
-        table = measured.TABLES.read(path)
+    for path in sorted(timings.TABLES.folder.glob("*.json")):
+        table = timings.TABLES.read(path)
         for t in table.rows:
             if not ops or t.op in ops:
                 name = f"{t.op}/{t.backend}/{t.variant} {t.workload} {t.dtype}"

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from kernelmux import emulator
-from kernelmux.registry import cards
+from kernelmux.registry.util import cards
 
 SHARED = 48 << 10  # bytes that a block may have without asking
 ELEMENTS = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}

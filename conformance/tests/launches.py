@@ -7,7 +7,7 @@ from typing import Any
 from kernelmux.emulator import recorder
 from kernelmux.emulator.compilers import launch_log
 from kernelmux.emulator.compilers.launch_log import Launch
-from kernelmux.registry import dispatch
+from kernelmux.registry.call import dispatch
 
 
 def launched(op: str, name: str, *arguments: Any) -> Launch:

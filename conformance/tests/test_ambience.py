@@ -9,8 +9,9 @@ from kernelmux.conformance.checks import ambience as check
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.probe import Probe
 from kernelmux.conformance.record import Record
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, determinism
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.choice import determinism
 
 
 def judged(label: str, case: str) -> list[Record]:

@@ -14,10 +14,12 @@ from kernelmux.backends.cuda._attention import Call, call_of, l2_share
 from kernelmux.backends.cuda._layout import layout
 from kernelmux.conformance import trials
 from kernelmux.emulator import checks, nvrtc
-from kernelmux.registry import cards, catalog, dispatch
-from kernelmux.registry.cards import Card
+from kernelmux.registry import catalog
+from kernelmux.registry.call import dispatch
 from kernelmux.registry.errors import UnsupportedError
-from kernelmux.registry.windows import Mask
+from kernelmux.registry.spec.sliding_windows import Mask
+from kernelmux.registry.util import cards
+from kernelmux.registry.util.cards import Card
 
 CARDS = ("t4", "a100", "rtx3090", "rtx4090", "rtx5090", "gb10", "b200", "b300")
 needs_nvrtc = pytest.mark.skipif(bool(nvrtc.unavailable()), reason=str(nvrtc.unavailable()))

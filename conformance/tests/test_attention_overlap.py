@@ -11,8 +11,8 @@ from kernelmux.backends.cuda import attention, attention_backward
 from kernelmux.backends.cuda._launch_emulated import AS_CUPY
 from kernelmux.backends.cuda._layout import layout
 from kernelmux.emulator import compile_ptx, nvrtc
-from kernelmux.registry import cards
-from kernelmux.registry.windows import Mask
+from kernelmux.registry.spec.sliding_windows import Mask
+from kernelmux.registry.util import cards
 
 needs_nvrtc = pytest.mark.skipif(bool(nvrtc.unavailable()), reason=str(nvrtc.unavailable()))
 

@@ -6,8 +6,11 @@ import torch
 from kernelmux.conformance import check as catalogue
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.probe import Enough, Probe
-from kernelmux.registry import autograd, catalog, dispatch, torch_ops
-from kernelmux.registry import backend as registered
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.choice import gradient_support
+from kernelmux.registry.interop import autograd, torch_ops
 
 KERNELS = [name for name in ("triton", "cuda") if not registered.unavailable(name, torch.device("cpu"))]
 pytestmark = pytest.mark.skipif(not KERNELS, reason="needs a backend of kernels: triton or cuda cannot be imported")
@@ -100,7 +103,7 @@ def test_a_gradient_that_only_comes_for_all_at_once(monkeypatch):
 
 
 def test_a_refusal_that_says_nothing(monkeypatch):
-    monkeypatch.setattr(autograd, "lack", lambda spec, backend, tensor: None)
+    monkeypatch.setattr(gradient_support, "lack", lambda spec, backend, tensor: None)
     assert "came without a gradient and without a word" in judged("gradients", "silu_backward")
 
 
@@ -126,5 +129,5 @@ def test_a_fake_tensor_of_another_shape(monkeypatch):
 def test_a_compiled_call_that_computes_something_else(monkeypatch):
     dispatch.function("silu")  # made from what is there before
     call = dispatch.call
-    monkeypatch.setattr(torch_ops.dispatch, "call", lambda spec, values, backend: 2 * call(spec, values, backend))
+    monkeypatch.setattr(torch_ops, "runs", lambda spec, values, backend: 2 * call(spec, values, backend))
     assert "y of a compiled call" in judged("torch", "silu")

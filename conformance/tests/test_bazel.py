@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelmux.registry.fingerprint import sources
+from kernelmux.registry.util.fingerprint import sources
 
 TOP = Path(__file__).resolve().parents[2]
 

@@ -12,8 +12,8 @@ from kernelmux.conformance.bits import cli as bits
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.probe import Probe
 from kernelmux.emulator import nvrtc
-from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
 
 pytestmark = pytest.mark.skipif(nvrtc.unavailable() is not None, reason="NVRTC is not installed")
 

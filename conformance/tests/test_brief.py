@@ -15,8 +15,8 @@ from kernelmux.conformance.options import Options
 from kernelmux.conformance.probe import Probe
 from kernelmux.conformance.trials import Trial
 from kernelmux.emulator.compilers.launch_log import Compiled, Launch, Recipe
-from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
 
 pytestmark = pytest.mark.skipif(
     bool(registered.unavailable("triton", torch.device("cpu"))), reason="Triton is not there"

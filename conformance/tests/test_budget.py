@@ -15,7 +15,7 @@ from kernelmux.conformance.execute import BY_GPU, IN_PART, NOT, WHOLE, Outcome
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item, items
 from kernelmux.conformance.probe import Probe
-from kernelmux.registry import backend as registered
+from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import ArgumentError
 
 WHOLE_CI = budget.WHOLE["cpu"]["ci"]

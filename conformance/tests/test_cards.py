@@ -15,8 +15,9 @@ from kernelmux.conformance.cli import main
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
 from kernelmux.emulator import nvrtc
-from kernelmux.registry import cards, machines
+from kernelmux.registry.cli import target_device
 from kernelmux.registry.errors import ArgumentError
+from kernelmux.registry.util import cards
 
 COMPILES = pytest.mark.skipif(nvrtc.unavailable() is not None, reason="needs NVRTC")
 ADD = ("--op", "add", "--backend", "cuda", "--check", "accuracy", "--tier", "smoke")
@@ -37,8 +38,8 @@ def test_a_run_as_a_card_says_so_and_leaves_nothing_behind(
 def test_processes_that_start_inside_stand_for_the_card_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(cards.VARIABLE, "a100")
     cards.reread()
-    code = "from kernelmux.registry import cards; print(cards.emulated().key)"
-    with machines.standing("8.9", "--card") as card:
+    code = "from kernelmux.registry.util import cards; print(cards.emulated().key)"
+    with target_device.standing("8.9", "--card") as card:
         assert card is cards.emulated() and card is not None and card.key == "rtx4090"
         assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "rtx4090\n"
     assert os.environ[cards.VARIABLE] == "a100" and cards.emulated().key == "a100"
@@ -46,7 +47,7 @@ def test_processes_that_start_inside_stand_for_the_card_too(monkeypatch: pytest.
 
 def test_failures_are_shown_again_with_the_card_and_no_record_says_less_is_to_be_asked() -> None:
     words = ["--card", "sm_89", "--tier", "smoke", "--program", "suite"]
-    with machines.standing("sm_89", "--card"):
+    with target_device.standing("sm_89", "--card"):
         chosen = arguments.options_of(arguments.parser().parse_args(words))
     assert (chosen.card, chosen.program, chosen.verified) == ("rtx4090", "suite --card sm_89", ())
     assert tested.place(chosen, "cuda") == "emulated on the CPU as NVIDIA GeForce RTX 4090"
@@ -69,7 +70,7 @@ def test_a_gpu_that_stands_for_a_card_verifies_nothing() -> None:
 def test_a_gpu_stands_for_no_newer_card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
     with pytest.raises(ArgumentError, match="--card: expected a card of at most sm_90, as here, got b200, sm_100"):
-        machines.standing("b200", "--card", gpu=True).__enter__()
-    with machines.standing("a100", "--card", gpu=True):
+        target_device.standing("b200", "--card", gpu=True).__enter__()
+    with target_device.standing("a100", "--card", gpu=True):
         assert os.environ[cards.AS_VARIABLE] == "a100"
     assert cards.AS_VARIABLE not in os.environ

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import dispatch
 
 Call = tuple[tuple[tuple[int, ...], ...], dict[str, Any]]
 CALLS: dict[str, Call] = {

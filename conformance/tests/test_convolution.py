@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import kernelmux
-from kernelmux.registry import backend as registered
+from kernelmux.registry.backend import lookup as registered
 
 KERNELS = [name for name in ("triton", "cuda") if not registered.unavailable(name, torch.device("cpu"))]
 pytestmark = pytest.mark.filterwarnings("ignore:.*runs its GPU kernels on the emulator")

@@ -12,7 +12,9 @@ from kernelmux.backends.cuda import _attention_split_keys as split
 from kernelmux.backends.cuda import _launch_cuda, attention, paged_attention
 from kernelmux.backends.cuda._attention import Call, call_of
 from kernelmux.emulator import checks, nvrtc
-from kernelmux.registry import catalog, cuda_driver, dispatch
+from kernelmux.registry import catalog
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.util import cuda_driver
 
 SHARED = 227 * 1024  # bytes that a block may have on sm_90
 needs_nvrtc = pytest.mark.skipif(bool(nvrtc.unavailable()), reason=str(nvrtc.unavailable()))

@@ -16,8 +16,9 @@ from kernelmux.backends.cuda._matmul_wgmma import WgmmaTiling
 from kernelmux.backends.cuda._pixels import copied
 from kernelmux.backends.cuda._runtime import Source
 from kernelmux.emulator import nvrtc
-from kernelmux.registry import catalog, dispatch
-from kernelmux.registry.windows import Window
+from kernelmux.registry import catalog
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.spec.sliding_windows import Window
 
 MULTIPROCESSORS = 132
 MMA = (plans.IMPLICIT_GEMM, "conv2d_implicit_gemm")

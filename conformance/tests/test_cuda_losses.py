@@ -13,7 +13,7 @@ import kernelmux
 from kernelmux import emulator
 from kernelmux.backends.cuda import cross_entropy_with_gradient as losses
 from kernelmux.emulator import nvrtc
-from kernelmux.registry import cards
+from kernelmux.registry.util import cards
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*on the emulator"),

@@ -17,9 +17,11 @@ from kernelmux.backends.cuda._matmul import memory_of
 from kernelmux.backends.cuda._matmul_tensor_cores import SMALL_TILINGS, TILINGS, MmaTiling
 from kernelmux.emulator import nvrtc
 from kernelmux.emulator.compilers.resources import resources
-from kernelmux.registry import cards, catalog, dispatch
-from kernelmux.registry.cards import Card
+from kernelmux.registry import catalog
+from kernelmux.registry.call import dispatch
 from kernelmux.registry.errors import UnsupportedError
+from kernelmux.registry.util import cards
+from kernelmux.registry.util.cards import Card
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*on the emulator")
 needs_nvrtc = pytest.mark.skipif(bool(nvrtc.unavailable()), reason=str(nvrtc.unavailable()))

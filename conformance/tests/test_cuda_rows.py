@@ -23,7 +23,8 @@ from kernelmux.backends.cuda.softmax_backward import softmax_backward
 from kernelmux.conformance.tests.launches import launched, ptx
 from kernelmux.emulator import nvrtc
 from kernelmux.emulator.compilers.launch_log import recorder
-from kernelmux.registry import cards, dispatch
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.util import cards
 
 LENGTHS = (1, 2, 7, 31, 33, 100, 127, 515, 768, 1000, 1025, 4099, 5000, 5120, 7168, 8191, 9001, 12288, 18432, 32768)
 LONG = (20003, 32769, 50257, 65536, 100000, 131072, 262144)

@@ -48,7 +48,7 @@ def test_it_is_a_path_and_no_import_hook(checkout: Path, installed: Path) -> Non
     assert pth.read_text() == f"{(checkout / '.pyroot').resolve()}\n"
     assert not list(installed.glob("*finder*"))
     (info,) = installed.glob("kernelmux-*.dist-info")
-    assert "kernelmux = kernelmux.registry.cli:main" in (info / "entry_points.txt").read_text()
+    assert "kernelmux = kernelmux.registry.cli.main:main" in (info / "entry_points.txt").read_text()
 
 
 def test_files_that_come_later_are_seen(checkout: Path, installed: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernelmux.conformance.tests.launches import launched, ptx
-from kernelmux.registry import backend as registered
+from kernelmux.registry.backend import lookup as registered
 
 HOST = torch.device("cpu")
 AVAILABLE = [b for b in ("cuda", "triton") if not registered.unavailable(b, HOST)]

@@ -14,7 +14,9 @@ pytest.importorskip("triton")
 from kernelmux.conformance import trials
 from kernelmux.conformance.trials import Trial
 from kernelmux.emulator import recorder
-from kernelmux.registry import cards, catalog, dispatch, dtypes
+from kernelmux.registry import catalog, dtypes
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.util import cards
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -13,8 +13,9 @@ from kernelmux.conformance.cli import main
 from kernelmux.conformance.fits import calls, choices, judge, record, sweep, table, worker
 from kernelmux.conformance.fits.judge import COMPILE, FITS, OUTCOMES, REFUSED, ROOM, TORCH
 from kernelmux.emulator import nvrtc
-from kernelmux.registry import cards, catalog, terminal
-from kernelmux.registry import cli as program
+from kernelmux.registry import catalog
+from kernelmux.registry.cli import main as program
+from kernelmux.registry.util import cards, terminal
 
 COMPILES = pytest.mark.skipif(nvrtc.unavailable() is not None, reason="needs NVRTC")
 SQUARE = catalog.spec("square")

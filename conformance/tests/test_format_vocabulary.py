@@ -10,11 +10,11 @@ import torch
 from kernelmux.conformance import generate
 from kernelmux.conformance.checks import accuracy, shapes
 from kernelmux.conformance.tests.trial_specs import PICKED, SINGLE, failures, operator
-from kernelmux.registry import cases, numerics, stubs
-from kernelmux.registry.documentation import documentation
+from kernelmux.registry.cli import type_stubs
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.numerics import EQUAL, ErrorModel
-from kernelmux.registry.spec import Call, Output, Scalar, Tensor
+from kernelmux.registry.spec import Call, Output, Scalar, Tensor, cases, numerics
+from kernelmux.registry.spec.docstrings import documentation
 
 # --- scalars of several numbers -----------------------------------------------------------------------------------
 
@@ -62,7 +62,7 @@ def test_no_other_scalar_has_several() -> None:
 
 
 def test_the_public_face_takes_one_or_several() -> None:
-    assert "stride: int | tuple[int, int] = 1" in stubs._function(STRIDED)
+    assert "stride: int | tuple[int, int] = 1" in type_stubs._function(STRIDED)
     assert "stride: int, or 2 of them" in documentation(STRIDED)
 
 

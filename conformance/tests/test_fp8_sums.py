@@ -6,8 +6,9 @@ import torch
 
 import kernelmux
 from kernelmux.emulator.arithmetic.fused_dot import FP8, fused_dot
-from kernelmux.registry import catalog, numerics
+from kernelmux.registry import catalog
 from kernelmux.registry.dtypes import SHORT
+from kernelmux.registry.spec import numerics
 
 SIZE = 24  # rows and columns
 STEP = 32

@@ -8,7 +8,7 @@ import torch
 from kernelmux.backends.cuda._layout import layout
 from kernelmux.backends.cuda.fp8_matmul import NARROW, SUMS, WIDE, Ending, Tile, tile, wgmma_plan
 from kernelmux.emulator import checks, nvrtc
-from kernelmux.registry import backend as registered
+from kernelmux.registry.backend import lookup as registered
 
 SHARED = 227 * 1024  # bytes that a block may have on sm_90
 LARGE = ((8192, 8192, 8192), (4096, 4096, 4096), (128, 14336, 4096))  # M, N, K

@@ -11,7 +11,9 @@ import torch
 from kernelmux.conformance import cli
 from kernelmux.conformance.fuzz import calls, command, judge
 from kernelmux.conformance.fuzz.judge import CLASS, OUTSIDE, RETURNED, SPELLING, UNTYPED, WRONG
-from kernelmux.registry import catalog, dispatch, torch_ops
+from kernelmux.registry import catalog
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.interop import torch_ops
 
 PLAIN = ("torch_ref",)
 X = torch.linspace(-2, 2, 12).reshape(3, 4)

@@ -9,8 +9,8 @@ from kernelmux.conformance import generate, neighbours
 from kernelmux.conformance.checks import shapes
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.probe import Probe
-from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.conditions import AtLeast, Dtypes, Multiple, OneOf
 from kernelmux.registry.spec import Scalar
 

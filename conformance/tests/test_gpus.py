@@ -40,7 +40,7 @@ def test_one_gpu_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_more_gpus_get_more_workers(four: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run.machines, "cores", lambda: 64)
+    monkeypatch.setattr(run.target_device, "cores", lambda: 64)
     card = SimpleNamespace(total_memory=80 * 2**30)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)

@@ -22,12 +22,13 @@ from kernelmux.conformance.tests.trial_specs import (
     registered_as,
     weights,
 )
-from kernelmux.registry import catalog, stubs
-from kernelmux.registry.dispatch import _key_of
-from kernelmux.registry.documentation import documentation
+from kernelmux.registry import catalog
+from kernelmux.registry.call.dispatch import _key_of
+from kernelmux.registry.cli import type_stubs
 from kernelmux.registry.errors import ArgumentError, SpecError
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.spec import Computed, Index, OpSpec, Output, Positive, Real, Tensor
+from kernelmux.registry.spec.docstrings import documentation
 
 EVERYWHERE = (layout, memory, repeatability, shapes, special_values, state)
 
@@ -84,7 +85,7 @@ def test_none_is_no_shape_of_a_tensor_that_is_needed() -> None:
 def test_the_public_face_says_that_it_is_optional() -> None:
     assert str(AFFINE.signature) == "(x, weight, bias=None)"
     assert "bias: [N] like x or None; added at the end" in documentation(AFFINE)
-    assert "bias: Tensor | None = None, *" in stubs._function(AFFINE)
+    assert "bias: Tensor | None = None, *" in type_stubs._function(AFFINE)
 
 
 def test_calls_with_and_without_it_are_remembered_apart() -> None:
@@ -273,7 +274,7 @@ PAIR = (Output("y", like="x"), Output("total", like="x", saved=True, doc="x * we
 def test_saved_outputs_are_judged_and_not_returned() -> None:
     errors = (ErrorModel(magnitude=lambda x, w, b: x.abs() + 1),) * 2
     spec = replace(AFFINE, outputs=PAIR, error=errors, reference=lambda x, w, b: (affine(x, w, b), x * w))
-    assert spec.visible == 1 and "-> Tensor: ..." in stubs._function(spec)
+    assert spec.visible == 1 and "-> Tensor: ..." in type_stubs._function(spec)
     text = documentation(spec)
     assert (
         text.index("Returns:") < text.index("    y: ") < text.index("Saved for the backward") < text.index("    total:")

@@ -10,8 +10,9 @@ from kernelmux.conformance.execute import execute
 from kernelmux.conformance.integration import WAYS
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
-from kernelmux.registry import autograd, dispatch, torch_ops
-from kernelmux.registry import backend as registered
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.interop import autograd, torch_ops
 
 
 @pytest.fixture(autouse=True)

@@ -16,14 +16,15 @@ from kernelmux.conformance.execute import Outcome, execute
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
 from kernelmux.emulator import EmulatorError
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch
-from kernelmux.registry import spec as specs
+from kernelmux.registry import catalog
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import dispatch
 from kernelmux.registry.cases import Case
 from kernelmux.registry.conditions import AtLeast, Condition, Dtypes, Multiple
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.spec import OpSpec
+from kernelmux.registry.spec import op_spec as specs
 
 Respecified = Callable[..., Outcome]
 

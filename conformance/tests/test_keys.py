@@ -16,9 +16,10 @@ import torch
 
 from kernelmux.conformance import ledger, report
 from kernelmux.conformance.keys import launches, meaning, rekey
-from kernelmux.registry import catalog, launch_keys, measured
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import launch_keys, timings
+from kernelmux.registry.backend.launch_keys import CHANGED, OTHER, SAME, UNKNOWN, Keys, Row, compared
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.registry.launch_keys import CHANGED, OTHER, SAME, UNKNOWN, Keys, Row, compared
 
 ROOT = Path(__file__).resolve().parents[2]
 ASKED = ["cuda transpose", "cuda square", "triton silu", "torch_ref swiglu"]
@@ -26,7 +27,7 @@ MEANT = ["silu", "silu_backward", "swiglu", "swiglu_backward", "linear", "softma
 SCRIPT = f"""
 import json, sys
 from kernelmux.conformance.keys import launches, meaning
-from kernelmux.registry import backend as registered
+from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry import catalog
 launches.stand_for_the_card()
 found = {{op: meaning.oracle(catalog.spec(op)) for op in {MEANT}}} | {{"judge": meaning.judge()}}
@@ -102,7 +103,7 @@ def test_comments_names_and_places_change_no_key(tmp_path: Path, before: dict[st
 def test_formulas_bounds_tiles_and_options_change_keys(tmp_path: Path, before: dict[str, str]) -> None:
     tree = Tree(tmp_path / "tree")
     tree.edit("registry/ops/silu.py", "return x * torch.sigmoid(x)", "return 2 * x * torch.sigmoid(x)")
-    tree.edit("registry/numerics.py", "factor = 8 + tail", "factor = 9 + tail")
+    tree.edit("registry/spec/numerics.py", "factor = 8 + tail", "factor = 9 + tail")
     tree.edit("registry/ops/add.py", "torch.zeros_like(x)),", "torch.ones_like(x)),")
     tree.edit("backends/cuda/transpose.py", "_TILE, _TILE_ROWS = 32, 8", "_TILE, _TILE_ROWS = 32, 16")
     tree.edit("backends/cuda/_launch_emulated.py", "-ftz=true", "-ftz=false")
@@ -202,7 +203,7 @@ def test_a_time_counts_while_its_workload_launches_the_same(map_file: Callable[.
         for s, k in ((now, "111111222222"), ("old", "111111333333"))
     ]
     map_file(*rows)
-    time = measured.Time("square", text, "bf16", "torch_ref", "plain", 1.0, "old", cost.bytes, cost.flops)
+    time = timings.Time("square", text, "bf16", "torch_ref", "plain", 1.0, "old", cost.bytes, cost.flops)
     assert time.current
     map_file(rows[0], Row("square", "torch_ref", "old", item, {"plain": "444444"}))
     assert not time.current

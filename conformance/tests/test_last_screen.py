@@ -18,9 +18,10 @@ from kernelmux.conformance.execute import Outcome
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import UNAVAILABLE, Item
 from kernelmux.conformance.record import Record
-from kernelmux.registry import catalog, guests
+from kernelmux.registry import catalog
 from kernelmux.registry.backend import Backend
-from kernelmux.registry.packages import NotInstalled
+from kernelmux.registry.backend.package_versions import NotInstalled
+from kernelmux.registry.call import temporary_backends
 
 EXACT = ["--op", "add", "--check", "exact", "-n", "1"]
 MISSING = NotInstalled("the package theirs is not installed: pip install theirs")
@@ -132,7 +133,7 @@ def theirs() -> Iterator[list[str | None]]:
     package = ModuleType("kernelmux_theirs")
     vars(package).update(BACKEND=Backend("theirs", "a backend", 1, lambda device: reason[0]), __path__=[])
     sys.modules[package.__name__] = package
-    with guests.announced({"theirs": package.__name__, "gone": "no_such_package"}):
+    with temporary_backends.announced({"theirs": package.__name__, "gone": "no_such_package"}):
         yield reason
     sys.modules.pop(package.__name__)
 

@@ -48,7 +48,7 @@ MARKS = (
     "test_scaffold",
     "new_operator",
 )  # what writes, tries and shows the marks of new operators
-VARIABLES = Path("registry/requests.py")  # which names every one
+VARIABLES = Path("registry/choice/requests.py")  # which names every one
 
 
 def files(*patterns: str, parts: tuple[str, ...] = PARTS) -> list[Path]:

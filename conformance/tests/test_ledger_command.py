@@ -12,8 +12,8 @@ import pytest
 
 from kernelmux.conformance import ledger, ledger_command, report
 from kernelmux.conformance.keys import meaning
-from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import BackendUnavailable
 
 HERE, GONE = "NVIDIA H200", "NVIDIA A100-SXM4-40GB"
@@ -126,7 +126,7 @@ WITHOUT = """
 import sys
 
 sys.modules |= dict.fromkeys(("pytest", "xdist", "hypothesis", "jinja2", "filelock"))
-from kernelmux.registry import cli
+from kernelmux.registry.cli import main as cli
 
 assert cli.main(["ledger", "add"]) == 0
 """

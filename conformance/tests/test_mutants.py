@@ -15,8 +15,8 @@ from kernelmux.conformance.execute import Outcome, execute
 from kernelmux.conformance.mutation import Mutant
 from kernelmux.conformance.options import Options
 from kernelmux.emulator import nvrtc
-from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
 
 with mutation.registration():
     POPULATION = mutation.population("cpu")

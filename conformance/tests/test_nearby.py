@@ -6,8 +6,8 @@ from kernelmux.conformance import nearby
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.probe import Probe
 from kernelmux.conformance.trials import Trial
-from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
 
 
 def _probe(op: str) -> Probe:

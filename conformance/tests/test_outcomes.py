@@ -21,8 +21,8 @@ from kernelmux.conformance.plan import Item
 from kernelmux.conformance.probe import Probe
 from kernelmux.conformance.progress import Clock, Reporter, duration
 from kernelmux.conformance.record import Record
-from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import ArgumentError, SpecError
 
 ITEM = Item("softmax", "torch_ref", "exact", "accuracy")

@@ -11,9 +11,9 @@ import torch
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.probe import Probe
 from kernelmux.emulator.settings import current_checks, current_time_limit
-from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.backend import lookup as registered
 
 
 @pytest.mark.parametrize(("tier", "seconds"), [("smoke", 60), ("ci", 60), ("full", 600), ("huge", 3600)])

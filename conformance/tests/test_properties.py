@@ -12,10 +12,10 @@ from kernelmux.conformance.checks import properties
 from kernelmux.conformance.tests.trial_specs import failures, registered_as
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.backend.validation import check_implementation
 from kernelmux.registry.errors import SpecError
-from kernelmux.registry.properties import Property
-from kernelmux.registry.registration import check_implementation
 from kernelmux.registry.spec import BatchInvariant, OpSpec, PermutationInvariant, ShiftInvariant
+from kernelmux.registry.spec.metamorphic import Property
 
 T = torch.Tensor
 

@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 
 import kernelmux
-from kernelmux.registry.packages import PACKAGES, TESTED
+from kernelmux.registry.backend.package_versions import PACKAGES, TESTED
 
 TOP = Path(__file__).parents[2]
 LOCK = TOP / "bazel/requirements.lock"

@@ -11,8 +11,8 @@ import torch
 from kernelmux import emulator
 from kernelmux.conformance.tests.launches import launched, ptx
 from kernelmux.emulator import recorder
-from kernelmux.registry import backend as registered
-from kernelmux.registry import dispatch
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import dispatch
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*on the emulator"),

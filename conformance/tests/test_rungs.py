@@ -8,8 +8,8 @@ from kernelmux.conformance import arguments, budget, execute, ledger, rungs
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
 from kernelmux.conformance.probe import Probe
-from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
 
 
 @pytest.mark.parametrize("op", catalog.names())

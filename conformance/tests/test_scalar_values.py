@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from kernelmux.conformance.trials import Trial
-from kernelmux.registry import catalog, dispatch, numerics
+from kernelmux.registry import catalog
 from kernelmux.registry.backend import backends, variants
+from kernelmux.registry.call import dispatch
 from kernelmux.registry.cases import draw, generator
-from kernelmux.registry.spec import Scalar
+from kernelmux.registry.spec import Scalar, numerics
 
 VALUED = {
     "softmax": ("scale", ("x=5x300", "x=70x5 axis=0")),

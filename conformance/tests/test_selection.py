@@ -5,8 +5,10 @@ import pytest
 from kernelmux.conformance.checks import selection as check
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.probe import Enough, Probe
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch, requests, scope, selection
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.choice import precedence, requests, scope
 from kernelmux.registry.errors import UnsupportedError
 
 
@@ -26,26 +28,26 @@ def judged(op: str = "softmax", backend: str = "torch_ref", variant: str = "exac
 def test_a_sound_dispatcher_passes_and_everything_is_as_it_was(monkeypatch, op):
     monkeypatch.setenv("KERNELMUX_BACKEND", "torch_ref")
     ladder = dict(registered.variants("torch_ref", op))
-    selection.reread()
+    precedence.reread()
     assert judged(op, variant=[*ladder][-1]) == ""
     assert registered.variants("torch_ref", op) == ladder and scope.state() == ()
-    assert selection.requested(op, None) == selection.Request(("torch_ref",), "KERNELMUX_BACKEND")
+    assert precedence.requested(op, None) == precedence.Request(("torch_ref",), "KERNELMUX_BACKEND")
     monkeypatch.undo()
-    selection.reread()
+    precedence.reread()
 
 
 def test_a_default_that_is_not_kept(monkeypatch):
-    monkeypatch.setattr(selection, "set_default", lambda op, backend: None)
+    monkeypatch.setattr(precedence, "set_default", lambda op, backend: None)
     assert "set_default(): expected that set_default('softmax') spoke, got auto" in judged()
 
 
 def test_an_environment_that_is_not_read(monkeypatch):
-    monkeypatch.setattr(selection, "_of_environment", lambda op: None)
+    monkeypatch.setattr(precedence, "_of_environment", lambda op: None)
     assert "KERNELMUX_BACKEND_SOFTMAX: expected that KERNELMUX_BACKEND_SOFTMAX spoke, got auto" in judged()
 
 
 def test_a_file_whose_rules_are_not_asked(monkeypatch):
-    monkeypatch.setattr("kernelmux.registry.config.Config.request", lambda self, op, call: None)
+    monkeypatch.setattr("kernelmux.registry.choice.config_file.Config.request", lambda self, op, call: None)
     assert "a rule of a file: expected that" in judged()
 
 

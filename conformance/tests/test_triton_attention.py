@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernelmux.registry import cards
+from kernelmux.registry.util import cards
 
 triton = pytest.importorskip("kernelmux.backends.triton", exc_type=ImportError)
 attention = pytest.importorskip("kernelmux.backends.triton.attention", exc_type=ImportError)

@@ -16,7 +16,9 @@ from kernelmux.backends.triton.matmul._epilogue import PLAIN
 from kernelmux.backends.triton.matmul._problem import Problem
 from kernelmux.conformance import trials
 from kernelmux.emulator import recorder
-from kernelmux.registry import cards, catalog, dispatch
+from kernelmux.registry import catalog
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.util import cards
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

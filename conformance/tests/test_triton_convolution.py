@@ -16,8 +16,8 @@ from kernelmux.backends.triton.conv2d import _order, _specialised
 from kernelmux.backends.triton.conv2d._problem import images
 from kernelmux.backends.triton.conv2d._specialised import TILES, readable
 from kernelmux.emulator.tracing.collector import Trace
-from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 OPERATORS = {m.__name__.rpartition(".")[2]: m for m in (conv2d, conv2d_backward_input, conv2d_backward_weight)}

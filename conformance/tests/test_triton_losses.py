@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from kernelmux import emulator
 from kernelmux.backends.triton import cross_entropy as forward
 from kernelmux.backends.triton import cross_entropy_with_gradient as losses
-from kernelmux.registry import backend as registered
-from kernelmux.registry import cards
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.util import cards
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*on the emulator", "ignore:.*FP_FUSION")
 LONG = [

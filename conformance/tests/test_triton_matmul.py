@@ -11,7 +11,7 @@ from kernelmux.backends.triton.matmul import _tiles
 from kernelmux.backends.triton.matmul._epilogue import PLAIN, Ending
 from kernelmux.backends.triton.matmul._problem import Problem, problem
 from kernelmux.backends.triton.matmul._specialised import specialised
-from kernelmux.registry import backend as registered
+from kernelmux.registry.backend import lookup as registered
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -13,8 +13,8 @@ from kernelmux.backends.triton.matmul import _from_registers as registers
 from kernelmux.backends.triton.matmul._epilogue import PLAIN
 from kernelmux.backends.triton.matmul._problem import problem
 from kernelmux.backends.triton.matmul._register_tiles import SPACE, TILES, rule
-from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*on the emulator", "ignore:.*FP_FUSION")
 Tile = tuple[int, int, int, float]

@@ -20,8 +20,8 @@ from kernelmux.backends.triton import _packed
 from kernelmux.backends.triton._launch import Launch
 from kernelmux.emulator import TensorMap
 from kernelmux.emulator.compilers import triton_driver
-from kernelmux.registry import cuda_driver
 from kernelmux.registry.tests.fake_cuda import FakeCuda
+from kernelmux.registry.util import cuda_driver
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SWIZZLES = (0, 32, 64, 128)

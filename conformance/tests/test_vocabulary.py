@@ -12,11 +12,11 @@ from kernelmux.conformance.options import Options
 from kernelmux.conformance.probe import Probe
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.documentation import documentation
+from kernelmux.registry.backend.validation import check_implementation
 from kernelmux.registry.errors import SpecError
 from kernelmux.registry.numerics import EQUAL
-from kernelmux.registry.registration import check_implementation
 from kernelmux.registry.spec import Call, OpSpec, Output
+from kernelmux.registry.spec.docstrings import documentation
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 

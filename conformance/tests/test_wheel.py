@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelmux.registry import cli
+from kernelmux.registry.cli import main
 
 TOP = Path(__file__).parents[2]
 PARTS = ("registry", "backends", "nn", "emulator", "conformance", "perf", "tune")
@@ -48,7 +48,7 @@ def checkout() -> set[str]:
 
 
 def modules(files: set[str]) -> set[str]:
-    """kernelmux/registry/spec.py and kernelmux/registry/spec/__init__.py are both kernelmux.registry.spec."""
+    """kernelmux/registry/spec/op_spec.py and kernelmux/registry/spec/__init__.py are both kernelmux.registry.spec."""
     return {f.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for f in files if f.endswith(".py")}
 
 
@@ -86,7 +86,7 @@ def test_the_wheel_names_license_and_command(wheel: dict[str, bytes]) -> None:
 
 
 HELPED = """
-from kernelmux.registry import cli
+from kernelmux.registry.cli import main as cli
 for name in sorted({*cli.COMMANDS, *cli.PROVIDED, *cli.PROGRAMS}, key=lambda name: name == "conformance"):
     print("$", name, flush=True)  # conformance comes last: it ends the process
     try:
@@ -107,7 +107,7 @@ def test_every_command_of_an_installed_copy_shows_its_help(wheel: dict[str, byte
     command = [sys.executable, "-P", "-c", HELPED]
     done = subprocess.run(command, cwd=empty, env=env, capture_output=True, text=True, check=False)
     parts = dict(part.split("\n", 1) for part in done.stdout.split("$ ")[1:])
-    assert done.returncode == 0 and len(parts) == len(cli.COMMANDS) + len(cli.PROVIDED) + len(cli.PROGRAMS)
+    assert done.returncode == 0 and len(parts) == len(main.COMMANDS) + len(main.PROVIDED) + len(main.PROGRAMS)
     assert parts.pop("docs") == "status 2\n"  # alone in a checkout
     assert [line for line in done.stderr.splitlines() if line.startswith("kernelmux")] == [
         "kernelmux: docs: expected a checkout of kernelmux: an installed package has no kernelmux.docs"

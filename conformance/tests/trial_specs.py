@@ -13,9 +13,9 @@ import torch
 from kernelmux.conformance import trials
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.probe import Enough, Probe
-from kernelmux.registry import backend as registered
-from kernelmux.registry import dispatch
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import dispatch
 from kernelmux.registry.cases import Case
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.numerics import ErrorModel

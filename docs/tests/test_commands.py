@@ -23,7 +23,7 @@ from kernelmux.nn import check_command
 from kernelmux.perf import cli as perf
 from kernelmux.perf.emulated import emulate
 from kernelmux.perf.profile import cli as profile
-from kernelmux.registry import cli as registry
+from kernelmux.registry.cli import main as registry
 from kernelmux.registry.scaffold import command as new
 from kernelmux.tune import cli as tune
 
@@ -192,7 +192,7 @@ def test_the_backend_of_the_page_on_conformance_computes_softmax() -> None:
 
 
 def test_the_space_of_the_page_on_tuning_is_one() -> None:
-    from kernelmux.registry.space import Space
+    from kernelmux.registry.backend.search_space import Space
 
     (code,) = snippets(DOCS / "tuning.md")
     names: dict[str, Any] = {"Space": Space, "persistent_rule": dict, "key": str, "refusal": str}

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelmux.registry import catalog, cli, completion
+from kernelmux.registry import catalog
+from kernelmux.registry.cli import completion, main
 
 pytest.importorskip("shtab")
 ASKED = """
@@ -30,7 +31,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("completion")
     for shell in completion.SHELLS:
         with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
-            assert cli.main(["completion", shell]) == 0
+            assert main.main(["completion", shell]) == 0
         assert not err.getvalue()
         (folder / shell).write_text(out.getvalue())
     return folder
@@ -85,7 +86,7 @@ def test_bash_completes(scripts: Path, line: str, offered: list[str] | None) -> 
 
 
 def test_every_command_completes_its_options(scripts: Path) -> None:
-    for name in (*cli.COMMANDS, *cli.PROVIDED, *cli.PROGRAMS):
+    for name in (*main.COMMANDS, *main.PROVIDED, *main.PROGRAMS):
         assert "--help" in completed(scripts, f"kernelmux {name} --"), name
 
 

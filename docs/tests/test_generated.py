@@ -10,7 +10,9 @@ from kernelmux.docs import __main__ as docs
 from kernelmux.docs import index_page, operator_page, rungs
 from kernelmux.docs.families import FAMILIES, OTHERS, by_family, family
 from kernelmux.perf import records
-from kernelmux.registry import backend, catalog, terminal
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup
+from kernelmux.registry.util import terminal
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +83,7 @@ def test_a_record_counts_while_spec_and_source_are_as_they_were(
 ) -> None:
     now = {"spec": catalog.spec("softmax").hash, "source": report.source_hash("triton", "softmax")}
     entry = now | changed
-    name = list(backend.variants("triton", "softmax"))[-1]
+    name = list(lookup.variants("triton", "softmax"))[-1]
     book = {"gpu": "GPU A", "entries": {f"softmax/triton/{name}": entry}}
     monkeypatch.setattr(ledger, "books", lambda: (book,))
     found = {row[0]: row[-1] for row in rows(operator_page.page("softmax"), "variant")}

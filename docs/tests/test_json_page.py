@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kernelmux.registry import cli
+from kernelmux.registry.cli import main
 
 PAGE = (Path(__file__).parents[1] / "choosing_a_backend.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| `(\w+)(?: OP)?` \| (.*) \|$", PAGE.partition("## As data")[2], re.MULTILINE)
@@ -30,12 +30,12 @@ def keys(value: Any, outer: str = "") -> Iterator[str]:
 
 
 def test_the_table_has_all_commands_that_take_json() -> None:
-    assert [command for command, _ in ROWS] == [*(name for name in cli.COMMANDS if name != "completion"), "ledger"]
+    assert [command for command, _ in ROWS] == [*(name for name in main.COMMANDS if name != "completion"), "ledger"]
 
 
 @pytest.mark.parametrize(("command", "told"), ROWS, ids=lambda text: text[:8])
 def test_each_key_is_in_the_table(command: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([command, *WORDS.get(command, []), "--json"]) == 0
+    assert main.main([command, *WORDS.get(command, []), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     named = set(re.findall(r"`(\w+)`", told))
     assert set(found) <= named and set(keys(found)) <= named, set(keys(found)) - named

@@ -17,7 +17,8 @@ from kernelmux.perf.options import Options
 from kernelmux.perf.report import figures
 from kernelmux.perf.result import SecondTiming, Timed
 from kernelmux.perf.results import Results
-from kernelmux.registry import backend, catalog, dtypes
+from kernelmux.registry import catalog, dtypes
+from kernelmux.registry.backend import lookup as backend
 from kernelmux.registry.errors import ArgumentError
 
 DOCS = Path(__file__).parents[1]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelmux.registry import cli
+from kernelmux.registry.cli import main
 from kernelmux.registry.scaffold import command
 
 PAGE = (Path(__file__).parents[1] / "new_operator.md").read_text(encoding="utf-8")
@@ -41,7 +41,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package of the page, filled in, with an operator of each family as it is written."""
     folder = tmp_path_factory.mktemp("new") / "our_ops"
     for name, like in (("softplus", "relu"), *((f"as_{like}", like) for like in command.LIKE)):
-        assert cli.main(["new", "op", name, "--like", like, "--package", str(folder)]) == 0
+        assert main.main(["new", "op", name, "--like", like, "--package", str(folder)]) == 0
     for name, diff in DIFFS:
         path = folder / name
         path.write_text(typed_in(path.read_text(encoding="utf-8"), diff), encoding="utf-8")
@@ -52,7 +52,7 @@ def test_the_page_shows_what_the_command_prints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["new", "op", "softplus", "--like", "relu", "--package", "our_ops"]) == 0
+    assert main.main(["new", "op", "softplus", "--like", "relu", "--package", "our_ops"]) == 0
     (shown,) = re.findall(r"^```text\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     assert capsys.readouterr().out.replace(f"{tmp_path}{os.sep}", "") == shown
 

@@ -22,9 +22,13 @@ from kernelmux.docs import index_page, operator_page
 from kernelmux.perf import command, records
 from kernelmux.perf.roofline import Work
 from kernelmux.perf.tests import synthetic
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch, elsewhere, gpu_tables, measured, plugins, refresh, stubs, tuning
-from kernelmux.registry.tuning import Entry
+from kernelmux.registry import catalog, elsewhere
+from kernelmux.registry.backend import device_tables, timings, tuned_configs
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend.tuned_configs import Entry
+from kernelmux.registry.call import dispatch, refresh
+from kernelmux.registry.cli import type_stubs
+from kernelmux.registry.util import entry_points
 from kernelmux.tune import cli, run
 from kernelmux.tune.job import Job
 
@@ -41,8 +45,8 @@ def home(tmp_path_factory):
     shutil.copytree(EXAMPLE, place / NAME, ignore=shutil.ignore_patterns("__pycache__"))
     patch = pytest.MonkeyPatch()
     patch.syspath_prepend(place)
-    patch.setattr(plugins, "_with_operators", {})
-    plugins.announce_operators(NAME, NAME)
+    patch.setattr(entry_points, "_with_operators", {})
+    entry_points.announce_operators(NAME, NAME)
     yield place / NAME
     patch.undo()
     refresh.refresh()
@@ -53,8 +57,8 @@ def ours(home, tmp_path, monkeypatch):
     """Folders for the records of kernelmux itself, empty at first; those of the package go afterwards."""
     monkeypatch.setattr(ledger, "FOLDER", tmp_path / "verified")
     monkeypatch.setattr(records, "FOLDER", tmp_path / "results")
-    monkeypatch.setattr(measured, "TABLES", replace(measured.TABLES, folder=tmp_path / "times"))
-    monkeypatch.setattr(tuning, "TABLES", replace(tuning.TABLES, folder=tmp_path / "tuned"))
+    monkeypatch.setattr(timings, "TABLES", replace(timings.TABLES, folder=tmp_path / "times"))
+    monkeypatch.setattr(tuned_configs, "TABLES", replace(tuned_configs.TABLES, folder=tmp_path / "tuned"))
     for name in ("verified", "results", "times", "tuned"):
         (tmp_path / name).mkdir()
     forget()
@@ -68,8 +72,8 @@ def ours(home, tmp_path, monkeypatch):
 def forget():
     for cached in (ledger.books, records.recorded):
         cached.cache_clear()
-    measured.forget()
-    tuning.forget()
+    timings.forget()
+    tuned_configs.forget()
     dispatch._plans.clear()
 
 
@@ -111,8 +115,8 @@ def test_times_are_kept_in_the_package_and_auto_goes_by_them(home, ours, monkeyp
     assert paths == [ours / "results/nvidia_h200.json", home / "results/nvidia_h200.json"]
     assert [r.variant for r in records.recorded()[0].rows] == ["resident", "registers"]
     assert {(r.variant, r.stale) for r in records.find(GPU).rows} == {(r.variant, False) for r in rows}
-    assert [r.variant for r in measured.TABLES.all()[1].of(GPU).rows] == ["blocked", SHORT]
-    monkeypatch.setattr(gpu_tables, "gpu", lambda device: GPU)
+    assert [r.variant for r in timings.TABLES.all()[1].of(GPU).rows] == ["blocked", SHORT]
+    monkeypatch.setattr(device_tables, "gpu", lambda device: GPU)
     monkeypatch.setattr(registered, "emulates", lambda name, device: False)  # as on a GPU, where "auto" takes kernels
     x = torch.zeros(4096, 1024, dtype=torch.bfloat16)
     decision = dispatch.explain("softmax", x)
@@ -128,20 +132,20 @@ def test_tiles_are_kept_in_the_package(home, ours):
     spec, source = catalog.spec("softmax").hash, registered.source_hash("triton", "softmax", SHORT)
     entry = Entry(op="softmax", backend="triton", variant=SHORT, kind="", sizes=(1,), config={"a": 2}, us=1.0,
                   rule={"a": 1}, rule_us=2.0, workload="x=4096x1024", dtype="bf16", spec=spec, source=source,
-                  versions=dict(gpu_tables.installed()))  # fmt: skip
+                  versions=dict(device_tables.installed()))  # fmt: skip
     ours_job, theirs = (Job("softmax", "triton", v, "x=4x8", "bf16") for v in ("online", SHORT))
     assert cli._table_of(ours_job, ours / "tuned") == ours / "tuned"
     assert cli._table_of(theirs, ours / "tuned") == home / "tuned" and cli._table_of(theirs, ours) == ours
     run.write([entry], GPU, home / "tuned")
-    assert tuning.times(GPU, "softmax", "x=4096x1024", "bf16") == {f"triton/{SHORT}": 1.0} and not entry.stale
+    assert tuned_configs.times(GPU, "softmax", "x=4096x1024", "bf16") == {f"triton/{SHORT}": 1.0} and not entry.stale
 
 
 def test_a_table_of_a_package_that_is_damaged_is_a_line_and_nothing_else(home, ours):
     (home / "times").mkdir()
     (home / "times/nvidia_h200.json").write_text("{")
     forget()
-    assert measured.TABLES.everywhere(GPU) == ()
-    assert any(line.startswith("! ") and "expected times" in line for line in measured.summary())
+    assert timings.TABLES.everywhere(GPU) == ()
+    assert any(line.startswith("! ") and "expected times" in line for line in timings.summary())
 
 
 def test_expected_failures_and_budgets_of_the_package_are_for_its_own_items(home):
@@ -188,12 +192,12 @@ def test_the_pages_of_a_package_and_ours_without_it(home, tmp_path, capsys):
     assert docs.main(["--package", "kept", "--out", str(tmp_path)]) == 2
     assert f'did you mean "{NAME}"' in capsys.readouterr().err
     assert SHORT not in operator_page.page("softmax") and "hardswish" not in index_page.page()
-    assert "hardswish" not in stubs.text() and set(elsewhere.own()) < set(catalog.names())
+    assert "hardswish" not in type_stubs.text() and set(elsewhere.own()) < set(catalog.names())
 
 
 def test_a_type_checker_knows_the_operators_of_a_package(home, tmp_path):
     pytest.importorskip("mypy")
-    assert stubs.main(["--out", str(tmp_path / "typings")]) == 0
+    assert type_stubs.main(["--out", str(tmp_path / "typings")]) == 0
     lines = [
         "import torch",
         "import kernelmux as kx",

@@ -13,7 +13,9 @@ import torch
 
 from kernelmux.docs import ladder_pictures
 from kernelmux.emulator import nvrtc
-from kernelmux.registry import backend, catalog, cli
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup
+from kernelmux.registry.cli import main
 
 DOCS = Path(__file__).parents[1]
 PAGES = (
@@ -91,7 +93,7 @@ def test_the_snippets_print_what_the_page_shows(page: str, tmp_path: Path, monke
 )  # fmt: skip
 def test_the_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli.main(shlex.split(command)[1:]) == 0
+    assert main.main(shlex.split(command)[1:]) == 0
 
 
 @pytest.mark.parametrize("page", [*PAGES, "README", *OTHERS])
@@ -134,10 +136,8 @@ def test_a_ladder_has_its_table_its_picture_and_a_word_on_each_rung(op: str) -> 
     page, picture = text(op), ladder_pictures.path_of(op).read_text(encoding="utf-8")
     assert f"<!-- rungs {op}" in page and f"(images/{op}_ladder_counts.svg)" in page
     for name in ("cuda", "triton"):
-        assert not [
-            rung for rung in backend.variants(name, op) if f"**{rung}**" not in page and f"`{rung}`" not in page
-        ]
-    assert all(f">{rung}</text>" in picture for rung in backend.variants("cuda", op))
+        assert not [rung for rung in lookup.variants(name, op) if f"**{rung}**" not in page and f"`{rung}`" not in page]
+    assert all(f">{rung}</text>" in picture for rung in lookup.variants("cuda", op))
     assert "prefers-color-scheme:dark" in picture
 
 
@@ -158,6 +158,6 @@ def test_a_picture_is_that_of_the_kernels_as_they_are(op: str) -> None:
     shape = ladder_pictures.CALLS[op]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        rungs = ladder_pictures.counted(op, shape, list(backend.variants("cuda", op)))
+        rungs = ladder_pictures.counted(op, shape, list(lookup.variants("cuda", op)))
     wanted = ladder_pictures.picture(op, shape, rungs)
     assert ladder_pictures.path_of(op).read_text(encoding="utf-8") == wanted, "python -m kernelmux.docs --pictures"

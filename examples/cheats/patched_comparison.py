@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from kernelmux.registry import numerics
+from kernelmux.registry.spec import numerics
 
 _compare = numerics.compare
 

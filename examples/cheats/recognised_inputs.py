@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import torch
 
-from kernelmux.registry import cases, catalog
+from kernelmux.registry import catalog
 from kernelmux.registry.dtypes import SHORT
+from kernelmux.registry.spec import cases
 
 SPEC = catalog.spec("softmax")
 

@@ -17,8 +17,9 @@ from kernelmux.perf import fresh, inputs, measure, plan
 from kernelmux.perf.clock import VirtualClock
 from kernelmux.perf.options import Options as PerfOptions
 from kernelmux.perf.plan import Row
-from kernelmux.registry import backend as registered
-from kernelmux.registry import conduct, guests
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend import tamper_guard
+from kernelmux.registry.call import temporary_backends
 
 CHEATS = Path(__file__).parents[1] / "cheats"
 NAMED = {  # the check that finds it, what it says, what perf says
@@ -30,7 +31,7 @@ NAMED = {  # the check that finds it, what it says, what perf says
     "unwritten": ("memory", "they were never written", "wrong at"),
     "calls_reference": ("accuracy", "calls the reference", "calls the reference"),
     "calls_another_backend": ("accuracy", "calls another backend, torch_ref", "calls another backend, torch_ref"),
-    "patched_comparison": ("accuracy", "kernelmux.registry.numerics.compare, torch.equal", "numerics.compare"),
+    "patched_comparison": ("accuracy", "kernelmux.registry.spec.numerics.compare, torch.equal", "numerics.compare"),
     "patched_timer": ("accuracy", "patches time.perf_counter, torch.cuda.Event.elapsed_time", "time.perf_counter"),
     "recognised_inputs": ("state", "it recognises inputs", "it recognises inputs"),
 }
@@ -53,8 +54,8 @@ def test_every_cheat_is_asked_about() -> None:
 def test_it_fails_by_name_in_the_suite(cheat: str) -> None:
     check, told, _ = (NAMED | ON_A_GPU)[cheat]
     options = Options(ops=("softmax",), tier="smoke", impl=given(cheat), device=DEVICE)
-    with conduct.watched(), guests.joined(options.impl, "softmax"):
-        outcome = execute(Item("softmax", guests.NAME, "softmax", check), options)
+    with tamper_guard.watched(), temporary_backends.joined(options.impl, "softmax"):
+        outcome = execute(Item("softmax", temporary_backends.NAME, "softmax", check), options)
     assert outcome.status == "failed" and told in outcome.text, outcome.text
 
 
@@ -72,8 +73,8 @@ class Benchmark:
 
 def timed(text: str, workload: str = WORKLOAD) -> str:
     """What perf says of a function: the error, or "" for one that was timed and right."""
-    with conduct.watched(), guests.joined(text, "softmax"):
-        row = Row("softmax", workload, "fp32", guests.NAME, "softmax")
+    with tamper_guard.watched(), temporary_backends.joined(text, "softmax"):
+        row = Row("softmax", workload, "fp32", temporary_backends.NAME, "softmax")
         implementation = registered.variants(row.backend, row.op)[row.variant]
         shared = measure.Shared(inputs.make(row, DEVICE), fresh.draw(row, DEVICE))
         error = ""
@@ -82,7 +83,7 @@ def timed(text: str, workload: str = WORKLOAD) -> str:
             measure.time_row(row, implementation, shared, Benchmark(), VirtualClock(), options, None)
         except AssertionError as raised:
             error = str(raised)
-        return " ".join([error, *conduct.patched(row.backend)])
+        return " ".join([error, *tamper_guard.patched(row.backend)])
 
 
 @pytest.mark.parametrize("cheat", [*NAMED, *(ON_A_GPU if DEVICE == "cuda" else ())])
@@ -93,7 +94,7 @@ def test_it_fails_by_name_under_the_timer(cheat: str) -> None:
 
 def test_perf_times_it_beside_torch_and_nothing_that_is_emulated() -> None:
     text = given("zeros")
-    with conduct.watched(), guests.joined(text, "softmax"):
+    with tamper_guard.watched(), temporary_backends.joined(text, "softmax"):
         rows = plan.rows(PerfOptions(ops=("softmax",), dtypes=("fp32",), impl=text, device=DEVICE))
     found = [f"{row.backend}/{row.variant}" for row in rows if row.workload == rows[0].workload]
     assert {"impl/softmax", "torch_ref/exact"} <= set(found) and len(found) == len({f.partition("/")[0] for f in found})
@@ -104,8 +105,8 @@ def test_an_honest_function_passes_both(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(f"{text}    return y.to(x.dtype).contiguous()\n")
     path = f"{tmp_path / 'mine.py'}:softmax"
     options = Options(ops=("softmax",), tier="smoke", impl=path, device=DEVICE)
-    with conduct.watched(), guests.joined(path, "softmax"):
+    with tamper_guard.watched(), temporary_backends.joined(path, "softmax"):
         for check in ("accuracy", "memory", "state"):
-            outcome = execute(Item("softmax", guests.NAME, "softmax", check), options)
+            outcome = execute(Item("softmax", temporary_backends.NAME, "softmax", check), options)
             assert outcome.status == "passed", outcome.text
     assert not timed(path).strip()

@@ -38,7 +38,7 @@ def search(site: Path) -> str:
 
 DOCTOR_AND_CALL = """
 import torch, kernelmux as kx
-from kernelmux.registry import doctor
+from kernelmux.registry.cli import doctor
 print(doctor.text(doctor.report(), 200), flush=True)
 kx.rms_norm(torch.ones(2, 4), torch.ones(4), backend="load_inline")
 """

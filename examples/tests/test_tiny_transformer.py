@@ -8,7 +8,7 @@ import torch
 
 import kernelmux as kx
 from kernelmux.nn.tests.counting import counted
-from kernelmux.registry import backend as registered
+from kernelmux.registry.backend import lookup as registered
 
 KERNELS = [name for name in ("triton", "cuda") if not registered.unavailable(name, torch.device("cpu"))]
 SHORT = ["--steps", "24", "--batch", "8", "--length", "32"]

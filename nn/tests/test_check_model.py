@@ -11,7 +11,7 @@ import kernelmux as kx
 from kernelmux.nn import check_command, modes
 from kernelmux.nn.checking import check_model
 from kernelmux.nn.verdicts import Scale, error
-from kernelmux.registry import cli
+from kernelmux.registry.cli import main
 
 NAMES = ("llama", "qwen3", "gemma", "gpt2", "bert", "hunyuan_v1_moe")
 WRONG: Any = 3
@@ -257,7 +257,7 @@ def test_float64_is_float64_inside_too():
 
 
 def run(capsys, *words):
-    code = cli.main(["check-model", *words])
+    code = main.main(["check-model", *words])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
 

@@ -17,8 +17,10 @@ import kernelmux as kx
 from kernelmux import nn
 from kernelmux.nn import candidates, llama
 from kernelmux.nn.module import Ours
-from kernelmux.registry import catalog, notices, stats
+from kernelmux.registry import catalog
+from kernelmux.registry.choice import warn_once
 from kernelmux.registry.dtypes import FLOATS, SHORT
+from kernelmux.registry.observe import counters
 
 HALVES = (torch.float16, torch.bfloat16)
 DTYPES = (*FLOATS, torch.float64, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool, torch.complex64)
@@ -48,8 +50,8 @@ LOSSES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def nothing_counted_or_told(monkeypatch):
-    monkeypatch.setattr(notices, "_told", set())
-    monkeypatch.setattr(stats, "_counters", {})
+    monkeypatch.setattr(warn_once, "_told", set())
+    monkeypatch.setattr(counters, "_counters", {})
 
 
 def drawn(shape, dtype=torch.float32):
@@ -147,7 +149,7 @@ def test_one_warning_at_the_line_of_the_user_and_every_call_is_counted():
         f"layer_norm: a call of a module that patch() swapped runs as before, because {reason}\n"
     )
     (entry,) = [entry for entry in kx.stats().entries if entry.source == "patch()"]
-    assert entry == stats.Counted("layer_norm", "torch", "patch()", reason, 3)
+    assert entry == counters.Counted("layer_norm", "torch", "patch()", reason, 3)
 
 
 def test_a_module_that_the_user_made_stays_strict():

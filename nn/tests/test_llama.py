@@ -11,7 +11,7 @@ import kernelmux as kx
 from kernelmux.nn import llama
 from kernelmux.nn.decoder import Decoder
 from kernelmux.nn.tests.counting import counted
-from kernelmux.registry import notices
+from kernelmux.registry.choice import warn_once
 
 transformers = pytest.importorskip("transformers", reason="bazel/requirements.lock has it")
 
@@ -34,7 +34,7 @@ def made(kind="Llama", dtype=torch.float32, **options):
 
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch):
-    monkeypatch.setattr(notices, "_told", set())
+    monkeypatch.setattr(warn_once, "_told", set())
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import torch
 import kernelmux as kx
 from kernelmux import nn
 from kernelmux.nn.tests.counting import counted
-from kernelmux.registry import backend as registered
-from kernelmux.registry import memory_order
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.util import memory_format
 
 KERNELS = [name for name in ("triton", "cuda") if not registered.unavailable(name, torch.device("cpu"))]
 
@@ -184,7 +184,7 @@ def test_attention_trains_on_every_backend(backend, rows, columns, causal):
 @pytest.mark.filterwarnings("ignore:.*on the emulator")
 def test_attention_lies_in_memory_as_its_values_do(backend, monkeypatch):
     """So that heads are put side by side without a copy; with and without a gradient."""
-    monkeypatch.setattr(memory_order, "WORTH", 0)
+    monkeypatch.setattr(memory_format, "WORTH", 0)
     q, k, v = (x.detach() for x in drawn_for_attention(torch.bfloat16, 5, 7))
     apart = torch.empty(2, 7, 2, 16, dtype=torch.bfloat16).transpose(1, 2).copy_(v).requires_grad_()
     plain = nn.attention(q, k, v, enable_gqa=True, backend=backend)

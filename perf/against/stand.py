@@ -27,9 +27,9 @@ from kernelmux.perf.clock import VirtualClock
 from kernelmux.perf.json_form import decode, encode
 from kernelmux.perf.options import Options, from_dict
 from kernelmux.perf.plan import Row
-from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import KernelmuxError
 
 

@@ -20,9 +20,10 @@ from kernelmux.perf.emulated import resources
 from kernelmux.perf.emulated.resources import Candidate
 from kernelmux.perf.options import Options
 from kernelmux.perf.report.markdown import table
-from kernelmux.registry import catalog, dtypes, terminal
+from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.registry.files import between
+from kernelmux.registry.util import terminal
+from kernelmux.registry.util.files import between
 
 BACKEND = "triton"  # the language that compiles for AMD GPUs; launching CUDA C++ would only take time
 BEGIN, END = "<!-- amd -->", "<!-- /amd -->"

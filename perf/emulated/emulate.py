@@ -22,11 +22,15 @@ from kernelmux.emulator.tracing.collector import Trace
 from kernelmux.emulator.tracing.drawing import page
 from kernelmux.perf import files, room
 from kernelmux.perf.emulated import trace_table
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch, domains, guests, machines, requests, terminal
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import dispatch, temporary_backends
 from kernelmux.registry.cases import draw, generator
+from kernelmux.registry.choice import requests
+from kernelmux.registry.cli import target_device
 from kernelmux.registry.errors import ArgumentError, UnsupportedError
-from kernelmux.registry.spec import Call
+from kernelmux.registry.spec import Call, value_domains
+from kernelmux.registry.util import terminal
 
 OK, FAILED = 0, 1
 WIDTH = 160  # of a table that goes into a file
@@ -54,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
     chosen.add_argument("--backend", nargs="+", metavar="B", help="cuda, triton, or variants: cuda/tiled cuda/padded")
     chosen.add_argument("--impl", default="", metavar="FILE.py:FUNCTION", help="one function from any file instead")
     made.add_argument("--shape", required=True, metavar="NAME=MxN[:dtype],...", help="as for `kernelmux explain`")
-    made.add_argument("--card", metavar="CARD", help=f"emulate {machines.CARD} (default: an H200)")
+    made.add_argument("--card", metavar="CARD", help=f"emulate {target_device.CARD} (default: an H200)")
     made.add_argument("--block", type=int, default=0, metavar="B", help="the block to draw, by its linear number")
     made.add_argument("--warp", type=int, default=0, metavar="W", help="its warp to draw")
     made.add_argument("--lines", type=int, metavar="N", help="only the N lines that cost most (default: all)")
@@ -79,8 +83,8 @@ def _main(options: argparse.Namespace) -> int:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     try:
         _check(options)
-        with machines.standing(options.card, "--card"), guests.joined(options.impl, options.op):
-            traces = [run(options, backend) for backend in options.backend or [guests.NAME]]
+        with target_device.standing(options.card, "--card"), temporary_backends.joined(options.impl, options.op):
+            traces = [run(options, backend) for backend in options.backend or [temporary_backends.NAME]]
         for _, trace in traces:
             _check_drawn(options, trace)
     except emulator.EmulatorError as error:
@@ -109,7 +113,7 @@ def run(options: argparse.Namespace, backend: str) -> tuple[str, Trace]:
     room.require(shaped, f"--shape {options.shape}")
     chosen = _choose(shaped, backend)
     drawn = {name: _drawn(shaped, name) for name in shaped.tensors}
-    inputs = domains.lawful(spec, drawn, shaped.scalars)
+    inputs = value_domains.lawful(spec, drawn, shaped.scalars)
     scalars = {s.name: shaped.arguments[s.name] for s in spec.scalars}
     with warnings.catch_warnings(), emulator.time_limit(options.limit):
         warnings.filterwarnings("ignore", message=".*on the emulator.*")  # expected here: this command emulates

@@ -26,10 +26,14 @@ from kernelmux.perf.options import Options
 from kernelmux.perf.report import wording
 from kernelmux.perf.report.columns import Columns
 from kernelmux.perf.results import Moved
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch, domains, dtypes, elsewhere, requests, terminal
+from kernelmux.registry import catalog, dtypes, elsewhere
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import dispatch
 from kernelmux.registry.cases import draw, generator
+from kernelmux.registry.choice import requests
 from kernelmux.registry.errors import KernelmuxError
+from kernelmux.registry.spec import value_domains
+from kernelmux.registry.util import terminal
 
 RECORD = Path(__file__).with_name("moved.json")
 SECONDS = 120.0  # that one launch may take
@@ -82,7 +86,7 @@ def count(question: Question) -> Moved:
     call = spec.hypothetical(spec.case(question.workload), dtypes.parse(question.dtype))
     drawn = {name: _drawn(question.op, name, call.arguments[name]) for name in call.tensors}
     scalars = {s.name: call.arguments[s.name] for s in spec.scalars}
-    inputs = domains.lawful(spec, drawn, call.scalars) | scalars
+    inputs = value_domains.lawful(spec, drawn, call.scalars) | scalars
     bound = spec.bind(**inputs)  # with values: they may say how much work there is
     chosen = dispatch.decide(bound, requests.parse(question.backend, "the count")).chosen
     if chosen is None:

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 
 from kernelmux import emulator
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, domains, dtypes
+from kernelmux.registry import catalog, dtypes
+from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.cases import draw, generator, parse
+from kernelmux.registry.spec import value_domains
 
 SOURCE = Path(__file__).with_name("access_patterns.cu")
 ELEMENTS = 1 << 14  # floats that a pattern may address
@@ -121,7 +122,7 @@ class _Operator:
         shapes, self.scalars, formats = parse(shape, self.spec)
         kinds = self.spec.dtypes_for(formats.get(self.spec.leading.name, dtypes.parse("fp32")), formats)
         drawn = {name: draw(shape, kinds[name], generator(op, name)) for name, shape in shapes.items()}
-        self.tensors = domains.lawful(self.spec, drawn, self.scalars)
+        self.tensors = value_domains.lawful(self.spec, drawn, self.scalars)
 
     @property
     def runs(self) -> bool:
@@ -132,7 +133,7 @@ class _Operator:
         return not registered.variants(name, self.spec.name)[variant].reasons(call)
 
     def __call__(self, device: str) -> None:
-        from kernelmux.registry import dispatch
+        from kernelmux.registry.call import dispatch
 
         tensors = {name: tensor.to(device) for name, tensor in self.tensors.items()}
         dispatch.function(self.spec.name)(**tensors, **self.scalars, backend=self.backend)

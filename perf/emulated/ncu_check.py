@@ -21,8 +21,8 @@ from kernelmux import emulator
 from kernelmux.perf import ncu
 from kernelmux.perf.emulated.ncu_calls import compared_calls
 from kernelmux.perf.ncu import Measured
+from kernelmux.registry.backend.package_versions import version
 from kernelmux.registry.errors import BackendUnavailable
-from kernelmux.registry.packages import version
 
 GLOBAL = [f"l1tex__t_{what}_pipe_lsu_mem_global_op_{op}.sum"
           for op in ("ld", "st", "atom", "red") for what in ("requests", "sectors")]  # fmt: skip

@@ -1,7 +1,8 @@
 """What each kernel needs of a multiprocessor, known without a GPU: registers, spills, shared memory, occupancy.
 
-A variant is called with its largest workload on CPU tensors that are never written; the emulator notes what would have
-been launched, and reads the machine code of every kernel. Nothing is timed meanwhile: the variants share all CPUs.
+The multiprocessor is that of the card that the emulator stands for. A variant is called with its largest workload on CPU
+tensors that are never written; the emulator notes what would have been launched, and reads the machine code of every
+kernel. Nothing is timed meanwhile: the variants share all CPUs.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from kernelmux.perf import brief, plan
 from kernelmux.perf.options import Options
 from kernelmux.perf.report.columns import Columns
 from kernelmux.perf.results import KernelNeed
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dtypes, machines
+from kernelmux.registry import catalog, dtypes
+from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.cases import Case
+from kernelmux.registry.cli import target_device
 from kernelmux.registry.spec import OpSpec
+from kernelmux.registry.util import cards
 
-ARCH = "sm_90a"
-EMULATED = (9, 0)
 PROCESSES = 8  # at most: the compiler uses gigabytes for some sources
 
 
@@ -91,7 +92,9 @@ def _refused(candidate: Candidate) -> list[str]:
     """Why a variant cannot run the largest workload of its operator."""
     spec = catalog.spec(candidate.op)
     case = plan.large(spec)
-    call = spec.hypothetical(case, brief.dtype_of(case.dtypes or spec.dtypes), torch.device("cpu"), EMULATED)
+    call = spec.hypothetical(
+        case, brief.dtype_of(case.dtypes or spec.dtypes), torch.device("cpu"), cards.emulated().capability
+    )
     return registered.variants(candidate.backend, candidate.op)[candidate.variant].reasons(call)
 
 
@@ -132,7 +135,7 @@ def command(console: Console, options: Options) -> tuple[KernelNeed, ...]:
 @contextmanager
 def _side_by_side(todo: list[Candidate], options: Options) -> Iterator[list[Future[list[KernelNeed]]]]:
     """The `needs` of each, in copies of this process, which have imported everything; leaving drops what is not begun."""
-    processes = max(1, min(PROCESSES, machines.cores(), len(todo)))
+    processes = max(1, min(PROCESSES, target_device.cores(), len(todo)))
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), _begin)
     try:
         with warnings.catch_warnings():
@@ -178,7 +181,7 @@ def launches(candidate: Candidate, case: Case, dtype: torch.dtype) -> list[Launc
     spec = catalog.spec(candidate.op)
     implementation = registered.variants(candidate.backend, candidate.op)[candidate.variant]
     values: dict[str, Any] = {**spec.untouched(case, dtype), **case.scalars}
-    call = spec.bind(**values, capability=EMULATED)
+    call = spec.bind(**values, capability=cards.emulated().capability)
     if implementation.reasons(call):
         return None
     emulation = registered.backend(candidate.backend).emulation
@@ -210,11 +213,12 @@ def _different(launches: list[Launch]) -> list[Launch]:
 def _examined(launch: Launch) -> dict[str, Any]:
     if launch.recipe is None:
         raise LookupError(f"{launch.kernel}: launched, but it is not known how it was compiled")
-    compiled = launch.recipe.compile(ARCH)
+    arch = cards.emulated().arch
+    compiled = launch.recipe.compile(arch)
     need = resources(compiled.image, compiled.log)[launch.kernel]
     dynamic = launch.shared if compiled.shared is None else compiled.shared
     threads = launch.block[0] * launch.block[1] * launch.block[2]
-    fit = occupancy(need, ARCH, threads, dynamic)
+    fit = occupancy(need, arch, threads, dynamic)
     return {
         "kernel": launch.kernel,
         "registers": need.registers,
@@ -230,7 +234,8 @@ def _examined(launch: Launch) -> dict[str, Any]:
 
 def show(console: Console, kernels: list[KernelNeed]) -> None:
     """Print the table."""
-    title = f"kernels as compiled for {ARCH}, each for its largest workload; registers and spilled bytes are per thread"
+    head = f"kernels as compiled for {cards.emulated().arch}, each for its largest workload"
+    title = f"{head}; registers and spilled bytes are per thread"
     rows: list[tuple[list[Text], str | None]] = []
     last = ""
     for need in kernels:

@@ -6,8 +6,8 @@ library that is not installed is left out with that reason. Libraries round more
 is right within `SLACK` times the bound; a wrong one is reported as wrong, and not timed.
 """
 
-from kernelmux.registry import plugins
 from kernelmux.registry.backend import Backend
+from kernelmux.registry.util import entry_points
 
 NAME = "peers"
 ABSENT = "is not installed"
@@ -23,4 +23,4 @@ BACKEND = Backend(
 
 def join() -> None:
     """Make the backend known in this process."""
-    plugins.announce(NAME, __name__)
+    entry_points.announce(NAME, __name__)

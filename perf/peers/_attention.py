@@ -10,7 +10,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from kernelmux.registry.conditions import AtMost, Condition, Dtypes, Multiple, OneOf
 from kernelmux.registry.spec import Call
-from kernelmux.registry.windows import Limit
+from kernelmux.registry.spec.sliding_windows import Limit
 
 
 @dataclass(frozen=True)

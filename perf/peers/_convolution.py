@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from kernelmux.registry.windows import Pair
+from kernelmux.registry.spec.sliding_windows import Pair
 
 T = torch.Tensor
 

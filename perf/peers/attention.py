@@ -10,7 +10,7 @@ import torch
 from kernelmux.perf.peers._attention import COMMON, CUDNN, EFFICIENT, FLASH_2, window_sizes
 from kernelmux.perf.peers._libraries import function, library
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.windows import Limit
+from kernelmux.registry.spec.sliding_windows import Limit
 
 _flash_4 = function("flash_attn.cute.flash_attn_func")
 T = torch.Tensor

@@ -11,7 +11,7 @@ from kernelmux.perf.peers._attention import COMMON, CUDNN, EFFICIENT, FLASH_2, L
 from kernelmux.perf.peers._libraries import function, library
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Multiple
-from kernelmux.registry.windows import Limit
+from kernelmux.registry.spec.sliding_windows import Limit
 
 _flash_4 = function("flash_attn.cute.interface._flash_attn_bwd")
 T = torch.Tensor

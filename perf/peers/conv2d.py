@@ -5,8 +5,8 @@ import torch.nn.functional as F
 
 from kernelmux.perf.peers._libraries import compiled, through_torch
 from kernelmux.registry.conditions import Dtypes
-from kernelmux.registry.memory_order import format_of
-from kernelmux.registry.windows import Pair
+from kernelmux.registry.spec.sliding_windows import Pair
+from kernelmux.registry.util.memory_format import format_of
 
 Maybe = torch.Tensor | None
 FLAGS = (True, False, True, False)  # benchmark, deterministic, cuDNN, tf32

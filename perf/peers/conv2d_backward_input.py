@@ -5,8 +5,8 @@ import torch
 from kernelmux.perf.peers._convolution import backward, benchmarked
 from kernelmux.perf.peers._libraries import compiled, through_torch
 from kernelmux.registry.conditions import Dtypes
-from kernelmux.registry.memory_order import format_of
-from kernelmux.registry.windows import Pair, windows
+from kernelmux.registry.spec.sliding_windows import Pair, windows
+from kernelmux.registry.util.memory_format import format_of
 
 HALVES = Dtypes("grad_out", torch.float16, torch.bfloat16)  # in fp32 torch lets cuDNN round to tf32
 

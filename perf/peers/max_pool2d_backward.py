@@ -4,8 +4,8 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from kernelmux.perf.peers._libraries import compiled, through_torch
-from kernelmux.registry.memory_order import format_of
-from kernelmux.registry.windows import Pair
+from kernelmux.registry.spec.sliding_windows import Pair
+from kernelmux.registry.util.memory_format import format_of
 
 _wide: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 

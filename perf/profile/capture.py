@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 from kernelmux.perf.profile.subject import WARMUP, Subject
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.registry.ranges import ranges
+from kernelmux.registry.observe.profiler_ranges import ranges
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ from kernelmux.perf import files, plan
 from kernelmux.perf.profile import capture, counters, report, subject, timeline
 from kernelmux.perf.profile.capture import Schedule
 from kernelmux.perf.profile.subject import Subject
-from kernelmux.registry import backend as registered
-from kernelmux.registry import guests, terminal
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import temporary_backends
 from kernelmux.registry.errors import ArgumentError
+from kernelmux.registry.util import terminal
 
 NAME = "profile"
 WIDTH = 160  # of tables that go into a file
@@ -86,8 +87,8 @@ def _main(args: argparse.Namespace) -> int:
     if args.op is None:
         files.folder(args.out, "--out")
         return _script(console, args)
-    with guests.joined(args.impl, args.op):
-        args.backend = args.backend or ([guests.NAME] if args.impl else [])
+    with temporary_backends.joined(args.impl, args.op):
+        args.backend = args.backend or ([temporary_backends.NAME] if args.impl else [])
         if args.launch:
             return _launch(args)
         files.folder(args.out, "--out")

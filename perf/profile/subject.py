@@ -13,11 +13,12 @@ import torch
 from kernelmux.perf import inputs, plan
 from kernelmux.perf.options import Options
 from kernelmux.perf.plan import Row
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch, dtypes, guests
+from kernelmux.registry import catalog, dtypes
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import dispatch, temporary_backends
 from kernelmux.registry.cases import Case
 from kernelmux.registry.errors import ArgumentError, KernelmuxError, UnsupportedError
-from kernelmux.registry.ranges import ranges
+from kernelmux.registry.observe.profiler_ranges import ranges
 from kernelmux.registry.spec import OpSpec
 
 H200 = (9, 0)  # the capability whose variants are listed where there is no GPU
@@ -64,7 +65,11 @@ class Subject:
     @property
     def words(self) -> list[str]:
         """The options that choose it."""
-        chosen = ["--impl", self.impl] if self.backend.startswith(f"{guests.NAME}/") else ["--backend", self.backend]
+        chosen = (
+            ["--impl", self.impl]
+            if self.backend.startswith(f"{temporary_backends.NAME}/")
+            else ["--backend", self.backend]
+        )
         return ["--op", self.op, *chosen, "--workload", self.workload, "--dtype", self.dtype]
 
     def commands(self) -> Iterator[str]:
@@ -116,7 +121,7 @@ def ladder(op: str, workload: str, dtype: str) -> list[Subject]:
     kind = _dtype(spec, case, dtype)
     call = spec.hypothetical(case, dtypes.parse(kind), capability=_capability())
     found = []
-    for name in (n for n in registered.backend_names() if n != guests.NAME):
+    for name in (n for n in registered.backend_names() if n != temporary_backends.NAME):
         try:
             variants = registered.variants(name, op)
         except KernelmuxError:

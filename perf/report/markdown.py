@@ -11,7 +11,7 @@ from kernelmux.perf.report import beside, picture, wording
 from kernelmux.perf.report.groups import ResultGroup, backends_of, groups, large_groups
 from kernelmux.perf.result import Result, Timed
 from kernelmux.perf.results import KernelNeed, Moved, Overhead, Results
-from kernelmux.registry import tables
+from kernelmux.registry.util import text_tables
 
 LEGEND = (
     "Median device time of single calls with a cold L2 cache, after a rest (CUDA events, random normal inputs, every"
@@ -62,7 +62,7 @@ def _sentence(text: str) -> str:
 
 def table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
     """A Markdown table; every column but the first is aligned to the right."""
-    return tables.markdown(head, body, right=head[1:])
+    return text_tables.markdown(head, body, right=head[1:])
 
 
 def ladder(group: ResultGroup) -> str:

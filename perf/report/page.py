@@ -16,8 +16,9 @@ from kernelmux.perf.report.groups import UNKNOWN, ResultGroup, backends_of, draw
 from kernelmux.perf.result import FAILED, SKIPPED, WRONG, Result, RooflinePoint, Timed
 from kernelmux.perf.results import Results
 from kernelmux.perf.roofline import Ceilings
-from kernelmux.registry import catalog, pages
+from kernelmux.registry import catalog
 from kernelmux.registry.errors import KernelmuxError
+from kernelmux.registry.util import html_pages
 
 TEMPLATE = Path(__file__).with_name("page.html")
 Context = dict[str, Any]
@@ -37,7 +38,7 @@ def html(results: Results, earlier: Results | None = None) -> str:
         "percent": _percent,
         "times": wording.times,
     }
-    return pages.rendered(TEMPLATE, context(results, earlier), filters)
+    return html_pages.rendered(TEMPLATE, context(results, earlier), filters)
 
 
 def _percent(value: float | None, digits: int = 0) -> str:

@@ -20,8 +20,9 @@ from kernelmux.perf.sweeps import curve as measured
 from kernelmux.perf.sweeps.curve import Curve, Point
 from kernelmux.perf.sweeps.grammar import parse
 from kernelmux.perf.sweeps.plan import Planned, planned
-from kernelmux.registry import catalog, home, terminal
+from kernelmux.registry import catalog
 from kernelmux.registry.errors import ArgumentError
+from kernelmux.registry.util import terminal, user_folder
 
 ELSEWHERE = ("aa", "compare", "html", "overhead", "quick")
 
@@ -81,7 +82,7 @@ def show(console: Console, args: argparse.Namespace) -> int:
     """Print the recorded sweeps of a GPU, and draw them with --plot."""
     _check_plot(args)
     out = files.folder(Path(args.out), "--out") if args.plot is not None else Path()
-    own = [measured.folder_of_user()] if home.folder() else []
+    own = [measured.folder_of_user()] if user_folder.folder() else []
     for known in measured.recorded(args.show_sweeps, tuple(args.op), *own, measured.FOLDER):
         curves.show(console, known)
         console.print(f"{known.machine.name}, {known.date}: {known.command}", style="dim", markup=False, soft_wrap=True)

@@ -31,7 +31,7 @@ from kernelmux.perf.result import OK, RooflinePoint, Timed
 from kernelmux.perf.roofline import Ceilings
 from kernelmux.registry.cases import CHANNELS_LAST
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.registry.files import file_stem
+from kernelmux.registry.util.files import file_stem
 
 FOLDER = records.FOLDER / "sweeps"
 HEAD = "kernelmux.perf sweep 1"

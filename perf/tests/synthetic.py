@@ -10,8 +10,8 @@ from kernelmux.perf.results import Results
 from kernelmux.perf.roofline import Ceilings, Work
 from kernelmux.perf.run import environment
 from kernelmux.perf.sweeps.curve import Curve, Point
-from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
 
 H200 = Ceilings(
     copy=4.278e12,

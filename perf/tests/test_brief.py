@@ -23,9 +23,11 @@ from kernelmux.perf.report.groups import baseline
 from kernelmux.perf.result import LATE, NotTimed
 from kernelmux.perf.results import KernelNeed, Overhead
 from kernelmux.perf.tests import synthetic
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, packages
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend import package_versions
 from kernelmux.registry.errors import ArgumentError
+from kernelmux.registry.util import cards
 
 GPU = Options(device="cuda", brief=True, until_known=True, peers=True)
 LINES, WIDTH = 60, 120
@@ -194,7 +196,7 @@ def test_what_was_timed_is_in_the_head_of_every_report():
 
 
 def test_a_backend_without_its_package_fails_the_run_unless_it_is_left_out(monkeypatch):
-    lack = packages.NotInstalled("the package cupy is not installed: pip install cupy-cuda13x")
+    lack = package_versions.NotInstalled("the package cupy is not installed: pip install cupy-cuda13x")
     real = registered.unavailable
     monkeypatch.setattr(registered, "unavailable", lambda name, device: lack if name == "cuda" else real(name, device))
     (told,) = command.lacking(Options())
@@ -331,6 +333,14 @@ def test_the_default_variant_of_each_backend_is_compiled():
     (taken,) = (c for c in found if c.backend == "cuda" and c.op == "matmul")
     ladder = list(registered.variants("cuda", "matmul"))
     assert all(resources._refused(replace(taken, variant=v)) for v in ladder[ladder.index(taken.variant) + 1 :])
+
+
+def test_for_another_card_its_own_variants_are_compiled():
+    options = Options(ops=("matmul",))
+    with cards.standing_for("rtx4090"):
+        found = {c.label: resources.needs(c, options) for c in resources.defaults(options)}
+    assert "cuda/tensor_cores" in found and not any("specialised" in label for label in found)  # no wgmma, no TMA
+    assert all(need.kernel and not need.error for of in found.values() for need in of)
 
 
 def test_rows_of_minutes_are_not_called_hot():

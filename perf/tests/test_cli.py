@@ -10,7 +10,7 @@ import torch
 
 from kernelmux.perf import cli
 from kernelmux.perf.tests import synthetic
-from kernelmux.registry import cards
+from kernelmux.registry.util import cards
 
 BACKEND = """
 from kernelmux.registry.backend import Backend

@@ -11,7 +11,8 @@ from rich.console import Console
 
 from kernelmux.emulator import nvrtc
 from kernelmux.perf.emulated import emulate, trace_table
-from kernelmux.registry import cli, dispatch, guests
+from kernelmux.registry.call import dispatch, temporary_backends
+from kernelmux.registry.cli import main
 
 pytestmark = pytest.mark.skipif(nvrtc.unavailable() is not None, reason=str(nvrtc.unavailable()))
 
@@ -37,7 +38,7 @@ def counts(launch: dict[str, Any]) -> tuple[float, float, int]:
 def test_each_rung_of_the_transpose_ladder_is_better_than_the_last(tmp_path: Path, capsys: Any) -> None:
     names = [f"cuda/{rung}" for rung in LADDER]
     files = ["--json", str(tmp_path / "all.json"), "--picture", str(tmp_path / "all.html")]
-    assert cli.main(["emulate", "transpose", "--backend", *names, "--shape", "x=64x64:fp32", *files]) == 0
+    assert main.main(["emulate", "transpose", "--backend", *names, "--shape", "x=64x64:fp32", *files]) == 0
     launches = json.loads((tmp_path / "all.json").read_text())["launches"]
     assert {launch["call"].split()[1].removeprefix("cuda/"): counts(launch) for launch in launches} == LADDER
     printed = capsys.readouterr().out
@@ -90,9 +91,9 @@ def test_usage_errors_are_printed(change: list[str], message: str, capsys: Any) 
 
 def test_the_kernel_is_the_one_that_a_card_would_run(capsys: Any) -> None:
     words = ["emulate", "matmul", "--backend", "cuda", "--shape", "a=64x64:bf16,b=64x64:bf16", "--lines", "1"]
-    assert cli.main([*words, "--card", "rtx4090"]) == 0
+    assert main.main([*words, "--card", "rtx4090"]) == 0
     assert "matmul cuda/tensor_cores" in capsys.readouterr().out
-    assert cli.main([*words, "--card", "rtx490"]) == 2
+    assert main.main([*words, "--card", "rtx490"]) == 2
     assert 'did you mean "rtx4090"?' in capsys.readouterr().err
 
 
@@ -118,7 +119,7 @@ def test_a_failure_of_the_kernel_is_not_one_of_the_command(capsys: Any) -> None:
 
 def test_the_command_line_lists_what_other_parts_bring(capsys: Any) -> None:
     with pytest.raises(SystemExit) as end:
-        cli.main(["--help"])
+        main.main(["--help"])
     assert end.value.code == 0
     assert "emulate" in capsys.readouterr().out
 
@@ -191,5 +192,5 @@ def test_a_function_from_a_file_is_run_and_its_planted_store_named(capsys: Any) 
 @pytest.mark.filterwarnings("ignore:backend .* runs its GPU kernels on the emulator")
 def test_a_planted_kernel_is_slow_and_right(name: str) -> None:
     x = torch.randn(5000)
-    with guests.joined(f"{PLANTED}:{name}", "square"):
-        assert torch.equal(dispatch.function("square")(x, backend=guests.NAME), x * x)
+    with temporary_backends.joined(f"{PLANTED}:{name}", "square"):
+        assert torch.equal(dispatch.function("square")(x, backend=temporary_backends.NAME), x * x)

@@ -9,8 +9,8 @@ import pytest
 
 from kernelmux.backends.cuda._launch_cuda import CudaFunction
 from kernelmux.backends.cuda._signature import parse
-from kernelmux.registry import failures
-from kernelmux.registry.cuda_driver import Configurations
+from kernelmux.registry.observe import gpu_failures
+from kernelmux.registry.util.cuda_driver import Configurations
 
 TEXT = "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered"
 
@@ -26,7 +26,7 @@ def refused(*arguments: Any) -> None:
 def told(launch: Any) -> str:
     with pytest.raises(CUDADriverError) as raised:
         launch(0, 4096)
-    return failures._launch(raised.value)
+    return gpu_failures._launch(raised.value)
 
 
 def test_of_cuda() -> None:

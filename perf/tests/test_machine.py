@@ -8,7 +8,7 @@ import torch
 
 from kernelmux.perf import cli, machine
 from kernelmux.perf.options import Options
-from kernelmux.registry import packages
+from kernelmux.registry.backend import package_versions
 
 FIRST, SECOND = "11111111-aaaa", "22222222-bbbb"
 MHZ = {"handle of GPU-" + FIRST: 345, "handle of GPU-" + SECOND: 1980}
@@ -91,7 +91,7 @@ def test_without_the_library_a_record_has_no_such_facts(described):
 
 
 def test_a_run_on_a_gpu_says_once_what_to_install(monkeypatch, capsys):
-    monkeypatch.setattr(packages.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(package_versions.importlib.util, "find_spec", lambda name: None)
     lack = machine.unknown("cuda")
     assert lack.endswith("will not be recorded: the package pynvml is not installed: pip install nvidia-ml-py")
     assert machine.unknown("cpu") is None

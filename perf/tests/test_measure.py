@@ -23,7 +23,7 @@ from kernelmux.perf.stopping import Timing
 from kernelmux.perf.tests import synthetic
 from kernelmux.perf.tests.synthetic import H200
 from kernelmux.perf.verify import Checked
-from kernelmux.registry import backend as registered
+from kernelmux.registry.backend import lookup as registered
 
 ROW = Row("softmax", "x=64x4096", "bf16", "torch_ref", "plain")
 

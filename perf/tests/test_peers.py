@@ -27,12 +27,12 @@ from kernelmux.perf.report import beside, tables
 from kernelmux.perf.result import NotTimed
 from kernelmux.perf.tests.synthetic import row
 from kernelmux.perf.verify import Oracle, WrongOutput
-from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.ops import attention, attention_backward, paged_attention
 from kernelmux.registry.spec import Call
-from kernelmux.registry.windows import Limit
+from kernelmux.registry.spec.sliding_windows import Limit
 
 T = torch.Tensor
 

@@ -10,9 +10,9 @@ import torch
 
 from kernelmux.perf import inputs, peers
 from kernelmux.perf.plan import Row
-from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.spec import exact_arguments
 
 T = torch.Tensor

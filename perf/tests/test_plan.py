@@ -8,8 +8,8 @@ import torch
 
 from kernelmux.perf import plan, records
 from kernelmux.perf.options import Options, from_dict
-from kernelmux.registry import backend as registered
 from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import ArgumentError, SpecError, UnknownName
 
 

@@ -16,8 +16,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from kernelmux.emulator import nvrtc, thresholds
 from kernelmux.perf.profile import cli as profile
 from kernelmux.perf.tests import planted
-from kernelmux.registry import cli, failures
+from kernelmux.registry.cli import main
 from kernelmux.registry.errors import KernelFailure
+from kernelmux.registry.observe import gpu_failures
 
 PAGE = Path(__file__).parents[2] / "docs/profiling.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -59,7 +60,7 @@ def test_a_command_prints_what_the_page_shows(
     monkeypatch.chdir(tmp_path)
     Path("trace.json").write_text(json.dumps(planted.everything().content))
     words = shlex.split(line)
-    run = cli.main(words[1:]) if words[0] == "kernelmux" else profile.main(words[3:])
+    run = main.main(words[1:]) if words[0] == "kernelmux" else profile.main(words[3:])
     assert run == 0
     shows(shown, capsys.readouterr().out)
 
@@ -94,9 +95,9 @@ def test_the_failure_is_worded_as_the_page_shows() -> None:
     with FakeTensorMode():
         x = torch.empty(64, 1000, dtype=torch.bfloat16, device="cuda")
     with pytest.raises(KernelFailure) as raised:
-        failures.tell(
+        gpu_failures.tell(
             RuntimeError("CUDA error: an illegal memory access was encountered\nmore"),
-            failures.Ran("softmax", "cuda/online", "auto"),
+            gpu_failures.Ran("softmax", "cuda/online", "auto"),
             (x, -1, 1.0),
         )
     shows(only("text"), str(raised.value))

@@ -11,7 +11,7 @@ from kernelmux.perf import command, records
 from kernelmux.perf.report import fewer_bytes, markdown, picture, tables, wording
 from kernelmux.perf.report.groups import groups
 from kernelmux.perf.tests import synthetic
-from kernelmux.registry import backend as registered
+from kernelmux.registry.backend import lookup as registered
 
 
 def printed(show, *arguments):

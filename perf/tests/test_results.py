@@ -13,7 +13,7 @@ from kernelmux.perf.result import SecondTiming
 from kernelmux.perf.results import Overhead
 from kernelmux.perf.tests import synthetic
 from kernelmux.perf.tests.synthetic import GPU
-from kernelmux.registry import measured
+from kernelmux.registry.backend import timings
 from kernelmux.registry.errors import ArgumentError
 
 WHOLE = replace(GPU, capability="9.0", processors=132)
@@ -135,7 +135,7 @@ def test_rows_of_one_run_alone_are_not_compared():
 def test_a_record_gives_the_times_that_a_choice_of_backend_reads(folder, tmp_path):
     old = synthetic.row(backend="triton", variant="online", source="0" * 12)
     path = records.record(synthetic.results([*synthetic.ladder(), old]))
-    table = measured.TABLES.read(records.derive(path, tmp_path / "times"))
+    table = timings.TABLES.read(records.derive(path, tmp_path / "times"))
     assert table.gpu == "NVIDIA H200"
     times = {(t.backend, t.variant): (t.median_us, t.current) for t in table.rows}
     assert times == {
@@ -146,13 +146,13 @@ def test_a_record_gives_the_times_that_a_choice_of_backend_reads(folder, tmp_pat
 
 
 def test_recording_writes_the_times_as_well(folder, monkeypatch, tmp_path):
-    monkeypatch.setattr(measured, "TABLES", replace(measured.TABLES, folder=tmp_path / "times"))
+    monkeypatch.setattr(timings, "TABLES", replace(timings.TABLES, folder=tmp_path / "times"))
     args = cli.parser().parse_args(["--record", "--into-checkout", "--out", str(tmp_path / "out")])
     (tmp_path / "out").mkdir()
     command.write(Console(quiet=True), synthetic.results(synthetic.ladder()), args)
-    assert len(measured.TABLES.of("NVIDIA H200").rows) == 4
+    assert len(timings.TABLES.of("NVIDIA H200").rows) == 4
     monkeypatch.undo()
-    measured.forget()
+    timings.forget()
 
 
 @pytest.fixture
@@ -160,11 +160,11 @@ def user(folder, monkeypatch, tmp_path):
     """The folder of a user, beside a copy of kernelmux that cannot be written."""
     place = tmp_path / "home"
     monkeypatch.setenv("KERNELMUX_HOME", str(place))
-    monkeypatch.setattr(measured, "TABLES", replace(measured.TABLES, folder=tmp_path / "times"))
+    monkeypatch.setattr(timings, "TABLES", replace(timings.TABLES, folder=tmp_path / "times"))
     monkeypatch.setattr(records, "FOLDER", tmp_path / "results")
     yield place
     monkeypatch.undo()
-    measured.forget()
+    timings.forget()
 
 
 def test_a_user_keeps_times_in_a_folder_of_their_own(user, tmp_path, capsys):
@@ -174,9 +174,9 @@ def test_a_user_keeps_times_in_a_folder_of_their_own(user, tmp_path, capsys):
     command.write(Console(), synthetic.results([*synthetic.ladder(), theirs], machine=WHOLE), args)
     assert str(user / "results/nvidia_h200.json") in capsys.readouterr().out.replace("\n", "")
     assert (user / "results/nvidia_h200.md").exists() and not (tmp_path / "results").exists()
-    found = measured.TABLES.everywhere("NVIDIA H200")
+    found = timings.TABLES.everywhere("NVIDIA H200")
     assert [f.row.variant for f in found] == ["plain", "resident", "naive", "registers"]
-    table = replace(measured.TABLES, folder=user / "times").of("NVIDIA H200")
+    table = replace(timings.TABLES, folder=user / "times").of("NVIDIA H200")
     assert (table.capability, table.processors) == ("9.0", 132)
     assert table.packages == {"torch": "2.11.0", "triton": "3.6.0", "driver": "580.1"}
     assert records.find("h200").gpu == "NVIDIA H200" and records.everywhere() == ()
@@ -188,7 +188,7 @@ def test_rows_of_other_packages_say_so_once_newer_ones_are_beside_them(user):
     records.record_for_user(synthetic.results(synthetic.ladder(), machine=WHOLE))
     newer = replace(WHOLE, versions={"torch": "2.12.0+cu130", "triton": "3.6.0"})
     records.record_for_user(synthetic.results([synthetic.row(variant="registers", us=120.0)], machine=newer))
-    rows = replace(measured.TABLES, folder=user / "times").of("NVIDIA H200")
+    rows = replace(timings.TABLES, folder=user / "times").of("NVIDIA H200")
     then = {"torch": "2.11.0", "triton": "3.6.0", "driver": "580.1"}
     assert rows.packages == then | {"torch": "2.12.0"}
     assert {row.variant: row.packages for row in rows.rows} == {
@@ -247,7 +247,11 @@ def test_without_a_record_there_is_nothing_to_export(user, tmp_path, capsys):
             {},
             "its two timings lie 33.0% apart, 150.0 and 200.0 us",
         ),
-        ({}, {"machine": replace(WHOLE, name="NVIDIA Q1")}, "NVIDIA Q1, sm_90: expected a card of registry/cards.toml"),
+        (
+            {},
+            {"machine": replace(WHOLE, name="NVIDIA Q1")},
+            "NVIDIA Q1, sm_90: expected a card of registry/util/cards.toml",
+        ),
         (
             {},
             {"ceilings": replace(synthetic.H200, read=6e12)},
@@ -273,4 +277,4 @@ def test_the_records_in_the_tree_may_ship(path):
 def test_the_times_in_the_tree_are_those_of_the_record(path, tmp_path):
     """If not: python -c 'from kernelmux.perf import records; records.derive(records.FOLDER / "<gpu>.json")'."""
     made = records.derive(path, tmp_path)
-    assert made.read_text() == (measured.TABLES.folder / path.name).read_text()
+    assert made.read_text() == (timings.TABLES.folder / path.name).read_text()

@@ -20,9 +20,10 @@ from kernelmux.perf.sweeps.curve import Point
 from kernelmux.perf.sweeps.grammar import LONGEST, Sweep, between, parse
 from kernelmux.perf.sweeps.plan import planned
 from kernelmux.perf.tests import synthetic
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, plugins
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import ArgumentError, UnknownName
+from kernelmux.registry.util import entry_points
 
 
 @pytest.fixture
@@ -30,9 +31,9 @@ def gpu(monkeypatch):
     """Plan as for a GPU: nothing is run."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
     monkeypatch.setattr(registered, "unavailable", lambda name, device: None)
-    monkeypatch.setattr(plugins, "_announced", {})
+    monkeypatch.setattr(entry_points, "_announced", {})
     yield
-    plugins.find.cache_clear()
+    entry_points.find.cache_clear()
     registered.backend.cache_clear()
     registered.variants.cache_clear()
 

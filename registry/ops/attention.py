@@ -15,7 +15,7 @@ from kernelmux.registry.dtypes import FLOATS
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.ops.matmul import PRECISION
 from kernelmux.registry.spec import Call, Constraint, Gradient, OpSpec, Output, Scalar, SpecialValues, Tensor
-from kernelmux.registry.windows import Limit
+from kernelmux.registry.spec.sliding_windows import Limit
 
 T = torch.Tensor
 Pair = tuple[T, T]

@@ -14,17 +14,8 @@ from kernelmux.registry.dtypes import FLOATS
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.ops import attention
 from kernelmux.registry.ops.matmul import PRECISION
-from kernelmux.registry.spec import (
-    Call,
-    Computed,
-    NoExact,
-    NoGradient,
-    OpSpec,
-    Output,
-    SpecialValues,
-    Tensor,
-)
-from kernelmux.registry.windows import Limit
+from kernelmux.registry.spec import Call, Computed, NoExact, NoGradient, OpSpec, Output, SpecialValues, Tensor
+from kernelmux.registry.spec.sliding_windows import Limit
 
 T = torch.Tensor
 FLUSHED = 2.0**-105  # added to p: a p below 2^-126 may become zero, and of the bound there are at least 2^-21 of M

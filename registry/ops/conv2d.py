@@ -10,10 +10,10 @@ import torch
 
 from kernelmux.registry.cases import Case, exact_range, integers
 from kernelmux.registry.cost import Cost
-from kernelmux.registry.gradient import Deferred
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.spec import Call, Composed, Constraint, OpSpec, Output, Scalar, SpecialValues, Tensor
-from kernelmux.registry.windows import Pair, windows
+from kernelmux.registry.spec.gradient import Deferred
+from kernelmux.registry.spec.sliding_windows import Pair, windows
 
 Maybe = torch.Tensor | None
 Tap = tuple[int, int, tuple[slice, ...]]

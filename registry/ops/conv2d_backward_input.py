@@ -10,11 +10,11 @@ import torch
 
 from kernelmux.registry.cases import Case, exact_range, integers
 from kernelmux.registry.cost import Cost
-from kernelmux.registry.gradient import Deferred
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.ops import conv2d
 from kernelmux.registry.spec import Call, Composed, Constraint, OpSpec, Output, Scalar, SpecialValues, Tensor
-from kernelmux.registry.windows import Pair, windows
+from kernelmux.registry.spec.gradient import Deferred
+from kernelmux.registry.spec.sliding_windows import Pair, windows
 
 
 def reference(

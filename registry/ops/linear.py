@@ -10,10 +10,10 @@ import torch
 
 from kernelmux.registry.cases import Case, exact_range, integers
 from kernelmux.registry.cost import Cost
-from kernelmux.registry.gradient import Deferred
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.ops import gelu, matmul, silu
 from kernelmux.registry.spec import Call, Composed, OpSpec, Output, Scalar, SpecialValues, Tensor
+from kernelmux.registry.spec.gradient import Deferred
 
 FORMULAS = {
     "gelu": lambda z: gelu.reference(z, "none"),

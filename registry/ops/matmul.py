@@ -11,9 +11,9 @@ import torch
 from kernelmux.registry.cases import Case, exact_range, integers
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.dtypes import FLOATS
-from kernelmux.registry.gradient import Deferred
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.spec import Call, Composed, OpSpec, Output, Scalar, SpecialValues, Tensor
+from kernelmux.registry.spec.gradient import Deferred
 
 
 def reference(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:

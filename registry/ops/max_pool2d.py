@@ -11,7 +11,7 @@ from kernelmux.registry.cases import Case, draw
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.numerics import CHOSEN, EQUAL
 from kernelmux.registry.spec import Call, Composed, Constraint, OpSpec, Output, Scalar, Tensor
-from kernelmux.registry.windows import Pair, Window
+from kernelmux.registry.spec.sliding_windows import Pair, Window
 
 # Of a kernel, a stride, a padding: with fewer than 2^30 elements in a plane all coordinates fit in 32 bits.
 MOST = 2**20

@@ -14,7 +14,7 @@ from kernelmux.registry.cost import Cost
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.ops import max_pool2d
 from kernelmux.registry.spec import Call, Computed, Constraint, NoGradient, OpSpec, Output, Scalar, Tensor
-from kernelmux.registry.windows import Pair, pair, windows
+from kernelmux.registry.spec.sliding_windows import Pair, pair, windows
 
 
 def reference(

@@ -11,16 +11,7 @@ from kernelmux.registry.cases import Case
 from kernelmux.registry.cost import Cost
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.ops import softmax
-from kernelmux.registry.spec import (
-    Axis,
-    BatchInvariant,
-    Call,
-    NoGradient,
-    OpSpec,
-    Output,
-    SpecialValues,
-    Tensor,
-)
+from kernelmux.registry.spec import Axis, BatchInvariant, Call, NoGradient, OpSpec, Output, SpecialValues, Tensor
 
 
 def reference(grad_out: torch.Tensor, y: torch.Tensor, axis: int, scale: float) -> torch.Tensor:

@@ -21,21 +21,21 @@ from typing import Any
 __version__ = "0.1.0"
 
 _API = {
-    "use": "selection",
-    "set_default": "selection",
-    "which": "dispatch",
-    "explain": "dispatch",
-    "bind": "bound",
-    "BoundCall": "bound",
-    "graphed": "graphed",
-    "Graphed": "graphed",
-    "shadow_report": "shadow",
-    "backend_names": "backend",
-    "install_torch_ops": "dispatch",
-    "ranges": "ranges",
-    "record": "record",
-    "stats": "stats",
-    "support_matrix": "support",
+    "use": "choice.precedence",
+    "set_default": "choice.precedence",
+    "which": "call.dispatch",
+    "explain": "call.dispatch",
+    "bind": "call.bound_call",
+    "BoundCall": "call.bound_call",
+    "graphed": "call.cuda_graphs",
+    "Graphed": "call.cuda_graphs",
+    "shadow_report": "call.shadow",
+    "backend_names": "backend.lookup",
+    "install_torch_ops": "call.dispatch",
+    "ranges": "observe.profiler_ranges",
+    "record": "observe.call_log",
+    "stats": "observe.counters",
+    "support_matrix": "cli.support_matrix",
     "ArgumentError": "errors",
     "BackendUnavailable": "errors",
     "CompileFailure": "errors",
@@ -68,7 +68,8 @@ def __getattr__(name: str) -> Any:
     elif name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     else:
-        from kernelmux.registry import catalog, dispatch
+        from kernelmux.registry import catalog
+        from kernelmux.registry.call import dispatch
 
         if name not in catalog.names():
             raise AttributeError(
@@ -93,4 +94,4 @@ def __dir__() -> list[str]:
 
 
 if "torch" in sys.modules and importlib.util.find_spec("kernelmux.registry"):  # the emulator can stand alone
-    importlib.import_module("kernelmux.registry.dispatch").install_torch_ops()
+    importlib.import_module("kernelmux.registry.call.dispatch").install_torch_ops()

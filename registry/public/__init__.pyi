@@ -7,9 +7,13 @@ from torch import Tensor
 
 from kernelmux import nn
 from kernelmux.nn import patch
-from kernelmux.registry.backend import backend_names
-from kernelmux.registry.bound import BoundCall, bind
-from kernelmux.registry.dispatch import explain, install_torch_ops, which
+from kernelmux.registry.backend.lookup import backend_names
+from kernelmux.registry.call.bound_call import BoundCall, bind
+from kernelmux.registry.call.cuda_graphs import Graphed, graphed
+from kernelmux.registry.call.dispatch import explain, install_torch_ops, which
+from kernelmux.registry.call.shadow import shadow_report
+from kernelmux.registry.choice.precedence import set_default, use
+from kernelmux.registry.cli.support_matrix import support_matrix
 from kernelmux.registry.errors import (
     ArgumentError,
     BackendUnavailable,
@@ -27,13 +31,9 @@ from kernelmux.registry.errors import (
     UnsupportedError,
     VariableWarning,
 )
-from kernelmux.registry.graphed import Graphed, graphed
-from kernelmux.registry.ranges import ranges
-from kernelmux.registry.record import record
-from kernelmux.registry.selection import set_default, use
-from kernelmux.registry.shadow import shadow_report
-from kernelmux.registry.stats import stats
-from kernelmux.registry.support import support_matrix
+from kernelmux.registry.observe.call_log import record
+from kernelmux.registry.observe.counters import stats
+from kernelmux.registry.observe.profiler_ranges import ranges
 
 __version__: str
 __all__ = [

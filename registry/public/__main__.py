@@ -2,7 +2,7 @@
 
 import sys
 
-from kernelmux.registry.cli import main
+from kernelmux.registry.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.registry.plugins import OPERATORS
+from kernelmux.registry.util.entry_points import OPERATORS
 
 PYPROJECT = """[build-system]
 requires = ["setuptools>=77"]

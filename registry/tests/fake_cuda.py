@@ -8,7 +8,7 @@ import ctypes
 import struct
 from typing import Any
 
-from kernelmux.registry import cuda_driver
+from kernelmux.registry.util import cuda_driver
 
 _MAP = struct.Struct("QQ")  # address, number of its description
 

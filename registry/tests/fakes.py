@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from kernelmux.registry import backend as registered
-from kernelmux.registry import dispatch, selection
-from kernelmux.registry.backend import Backend, Implementation
-from kernelmux.registry.conditions import AtMost, Multiple
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend.description import Backend, Implementation
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.choice import precedence
+from kernelmux.registry.spec.conditions import AtMost, Multiple
 
 ASKED = "KERNELMUX_BACKEND"
 
@@ -53,7 +54,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registered, "unavailable", lambda name, device: FAKES[name][0].unavailable(device))
     monkeypatch.setattr(registered, "variants", lambda name, op: FAKES[name][1] if op == "transpose" else {})
     monkeypatch.setenv("KERNELMUX_CONFIG", "")
-    selection.reread()
+    precedence.reread()
 
 
 def run(m: int = 8, n: int = 8, **kwargs: Any) -> float:

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from kernelmux.conformance.fuzz import calls
 from kernelmux.conformance.fuzz.calls import Draft, surrounded
-from kernelmux.registry import autocast, dispatch, numerics
-from kernelmux.registry import backend as registered
-from kernelmux.registry.signature import Call, Output
-from kernelmux.registry.spec import exact_arguments
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.interop import autocast
+from kernelmux.registry.spec import numerics
+from kernelmux.registry.spec.signature import Call, Output, exact_arguments
 
 
 class Drawn(calls.Draw):

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 import torch
 
-from kernelmux.registry import backend as registered
-from kernelmux.registry import dispatch, notices, requests, stats
-from kernelmux.registry.backend import Backend, Implementation
-from kernelmux.registry.conditions import Aligned, AtMost, Dtypes, Multiple, OneOf
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend.description import Backend, Implementation
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.call.plan import CallPlans
+from kernelmux.registry.choice import requests, warn_once
 from kernelmux.registry.errors import FallbackWarning
-from kernelmux.registry.plan import CallPlans
+from kernelmux.registry.observe import counters
+from kernelmux.registry.spec.conditions import Aligned, AtMost, Dtypes, Multiple, OneOf
 
 Ladders = Mapping[str, Mapping[str, Implementation]]  # operator -> variants
 
@@ -35,8 +37,8 @@ def install(monkeypatch: pytest.MonkeyPatch, found: Mapping[str, tuple[Backend, 
     monkeypatch.setattr(registered, "implements", lambda name, op: op in found[name][1])
     monkeypatch.setattr(registered, "variants", lambda name, op: dict(found[name][1].get(op, {})))
     monkeypatch.setattr(dispatch, "_plans", CallPlans())
-    monkeypatch.setattr(notices, "_told", set())
-    monkeypatch.setattr(stats, "_counters", {})
+    monkeypatch.setattr(warn_once, "_told", set())
+    monkeypatch.setattr(counters, "_counters", {})
     for name in [name for name in os.environ if name.startswith("KERNELMUX_BACKEND")]:
         monkeypatch.delenv(name)
     requests.environment.cache_clear()

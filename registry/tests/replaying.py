@@ -4,8 +4,8 @@ import ctypes
 
 import torch
 
-from kernelmux.registry import replay
-from kernelmux.registry.replay import Replayed
+from kernelmux.registry.call import launch_replay
+from kernelmux.registry.call.launch_replay import Replayed
 
 
 class Kernel:
@@ -24,8 +24,8 @@ class Kernel:
                 z[i] = x[i] + y[i] * times
 
         launcher("first", *(x.data_ptr() for x in (a, b, out)))
-        if replay.watching():
-            replay.launched(launcher, args or (a, b, out), hooks)
+        if launch_replay.watching():
+            launch_replay.launched(launcher, args or (a, b, out), hooks)
 
 
 def pairs(count, n=8):

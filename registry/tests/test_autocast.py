@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 
 import kernelmux as kx
-from kernelmux.registry import autocast, catalog, torch_ops
+from kernelmux.registry import catalog
 from kernelmux.registry.errors import SpecError
+from kernelmux.registry.interop import autocast, torch_ops
 
 X, W = torch.randn(4, 16), torch.randn(16)
 Q = torch.randn(1, 2, 4, 64)

@@ -7,10 +7,12 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import kernelmux as kx
-from kernelmux.registry import autograd, catalog, dispatch
-from kernelmux.registry import backend as registered
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import dispatch
 from kernelmux.registry.errors import UnsupportedError
-from kernelmux.registry.gradient import Gradient
+from kernelmux.registry.interop import autograd
+from kernelmux.registry.spec.gradient import Gradient
 
 KERNELS = [name for name in ("triton", "cuda") if not registered.unavailable(name, torch.device("cpu"))]
 pytestmark = pytest.mark.filterwarnings("ignore:.*on the emulator")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelmux.registry import backend as registered
+from kernelmux.registry.backend import lookup as registered
 
 
 @pytest.fixture

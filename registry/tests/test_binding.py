@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from kernelmux.registry import catalog, dispatch
+from kernelmux.registry import catalog
+from kernelmux.registry.call import dispatch
 from kernelmux.registry.errors import ArgumentError
 
 

@@ -11,11 +11,12 @@ import torch.autograd.forward_ad as forward
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import kernelmux as kx
-from kernelmux.registry import backend as registered
-from kernelmux.registry import dispatch, notices, selection
-from kernelmux.registry.backend import Backend, Implementation
-from kernelmux.registry.conditions import Aligned
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend.description import Backend, Implementation
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.choice import precedence, warn_once
 from kernelmux.registry.errors import ArgumentError, EmulationWarning, UnknownName, UnsupportedError
+from kernelmux.registry.spec.conditions import Aligned
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
 
@@ -210,15 +211,15 @@ def test_the_choice_stays():
     with kx.use("cuda"):
         bound(X)
         assert bound.name == "torch_ref/exact"
-    selection.set_default("softmax", "cuda")
+    precedence.set_default("softmax", "cuda")
     try:
         bound(X)
     finally:
-        selection.set_default("softmax", None)
+        precedence.set_default("softmax", None)
 
 
 def test_an_emulated_backend_is_announced_and_emulated():
-    notices._emulating.discard("cuda")
+    warn_once._emulating.discard("cuda")
     with pytest.warns(EmulationWarning, match="cuda") as caught:
         bound = kx.bind("softmax", like=(X,), backend="cuda")
     assert caught[0].filename == __file__

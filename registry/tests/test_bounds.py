@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from kernelmux.registry import cases, catalog, numerics
-from kernelmux.registry.numerics import FP32, FP32_SEQUENTIAL, ErrorModel, compare
+from kernelmux.registry import catalog
 from kernelmux.registry.ops import softmax
-from kernelmux.registry.spec import Axis, NoExact, Scalar, exact_arguments
+from kernelmux.registry.spec import cases, numerics
+from kernelmux.registry.spec.numerics import FP32, FP32_SEQUENTIAL, ErrorModel, compare
+from kernelmux.registry.spec.op_spec import NoExact
+from kernelmux.registry.spec.signature import Axis, Scalar, exact_arguments
 
 OPS = catalog.names()
 SUM = ErrorModel(magnitude=lambda m: m, terms=lambda axes: axes["N"])

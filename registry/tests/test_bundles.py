@@ -6,8 +6,11 @@ import sys
 
 import torch
 
-from kernelmux.registry import backend as registered
-from kernelmux.registry import bundles, catalog, judgement, rerun
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import judge
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import repro_bundle
+from kernelmux.registry.cli import rerun
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
 
@@ -15,7 +18,7 @@ X = torch.linspace(-2, 2, 12).reshape(3, 4)
 def test_strided_expanded_and_unaligned_inputs_are_kept_as_they_lie():
     base = torch.randn(13)
     for x in (base[1:].view(3, 4), torch.randn(8, 3).t()[:, ::2], torch.randn(1, 4).expand(3, 4), torch.tensor(2.0)):
-        again = rerun.unpacked(bundles._packed(x), torch.device("cpu"))
+        again = rerun.unpacked(repro_bundle._packed(x), torch.device("cpu"))
         assert torch.equal(again, x) and again.stride() == x.stride()
         assert again.data_ptr() % 16 == x.data_ptr() % 16
 
@@ -27,12 +30,12 @@ def test_the_command_refuses_what_is_no_kept_call(tmp_path, capsys):
 
 def test_the_command_runs_a_kept_call_in_a_process_of_its_own(tmp_path, monkeypatch):
     """With a result that was wrong when it was kept, of a backend that is right."""
-    monkeypatch.setenv(bundles.VARIABLE, str(tmp_path / "kept"))
-    monkeypatch.setattr(bundles, "_kept", {})
+    monkeypatch.setenv(repro_bundle.VARIABLE, str(tmp_path / "kept"))
+    monkeypatch.setattr(repro_bundle, "_kept", {})
     exact = registered.variants("torch_ref", "softmax")["exact"]
     call = catalog.spec("softmax").bind(X)
-    wrong = judgement.Result("torch_ref/exact", exact, (X,))
-    folder, lack = bundles.keep(call, wrong, None, judgement.judge(call, wrong, None))
+    wrong = judge.Result("torch_ref/exact", exact, (X,))
+    folder, lack = repro_bundle.keep(call, wrong, None, judge.judge(call, wrong, None))
     assert folder and not lack
     command = (tmp_path / "kept" / folder / "finding.txt").read_text().splitlines()[-1].split()
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from kernelmux.emulator.compilers.resources import MULTIPROCESSORS
-from kernelmux.registry import cards
 from kernelmux.registry.errors import ArgumentError, UnknownName
+from kernelmux.registry.util import cards
 
 CAPABILITIES = {
     **{"t4": (7, 5), "a100": (8, 0), "rtx3090": (8, 6), "rtx4090": (8, 9), "h200": (9, 0)},

@@ -5,10 +5,12 @@ import math
 import pytest
 import torch
 
-from kernelmux.registry import cases, catalog
-from kernelmux.registry.cases import Case
+from kernelmux.registry import catalog
 from kernelmux.registry.errors import ArgumentError, SpecError
-from kernelmux.registry.spec import Axis, OpSpec, Scalar, Tensor
+from kernelmux.registry.spec import cases
+from kernelmux.registry.spec.cases import Case
+from kernelmux.registry.spec.op_spec import OpSpec
+from kernelmux.registry.spec.signature import Axis, Scalar, Tensor
 
 
 def spec_of(*inputs):

@@ -5,9 +5,11 @@ import re
 import pytest
 import torch
 
-from kernelmux.registry import cases, catalog, numerics
+from kernelmux.registry import catalog
 from kernelmux.registry.errors import ArgumentError, SpecError, UnknownName
-from kernelmux.registry.spec import NoExact, exact_arguments
+from kernelmux.registry.spec import cases, numerics
+from kernelmux.registry.spec.op_spec import NoExact
+from kernelmux.registry.spec.signature import exact_arguments
 
 OPS = catalog.names()
 SMALL = [(op, case) for op in OPS for case in catalog.spec(op).cases if case.tier in ("smoke", "ci")]

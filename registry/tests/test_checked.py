@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import kernelmux as kx
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, checked, dispatch
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import checked_values, dispatch
 from kernelmux.registry.errors import ArgumentError
 
 BACKENDS = [name for name in registered.backends() if not registered.unavailable(name, torch.device("cpu"))]
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*on the emulator")
 
 @pytest.fixture(autouse=True)
 def on(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv(checked.VARIABLE, "1")
+    monkeypatch.setenv(checked_values.VARIABLE, "1")
     dispatch._plans.clear()
     yield
     dispatch._plans.clear()
@@ -76,16 +77,16 @@ def test_pages_and_lengths_are_looked_at_as_far_as_a_sequence_reaches(backend: s
 
 def test_off_nothing_is_added_to_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = catalog.spec("cross_entropy")
-    assert isinstance(dispatch.resolve(spec, spec.given(LOGITS, RIGHT), "torch_ref")[0].fn, checked.Looking)
+    assert isinstance(dispatch.resolve(spec, spec.given(LOGITS, RIGHT), "torch_ref")[0].fn, checked_values.Looking)
     soft = catalog.spec("softmax")
-    assert not isinstance(dispatch.resolve(soft, soft.given(LOGITS), "torch_ref")[0].fn, checked.Looking)
-    monkeypatch.setenv(checked.VARIABLE, "0")
-    assert not isinstance(dispatch.resolve(spec, spec.given(LOGITS, RIGHT), "torch_ref")[0].fn, checked.Looking)
+    assert not isinstance(dispatch.resolve(soft, soft.given(LOGITS), "torch_ref")[0].fn, checked_values.Looking)
+    monkeypatch.setenv(checked_values.VARIABLE, "0")
+    assert not isinstance(dispatch.resolve(spec, spec.given(LOGITS, RIGHT), "torch_ref")[0].fn, checked_values.Looking)
     assert kx.cross_entropy(LOGITS, WRONG, backend="torch_ref").isnan()
 
 
 def test_another_value_of_the_variable_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(checked.VARIABLE, "yes")
+    monkeypatch.setenv(checked_values.VARIABLE, "yes")
     with pytest.raises(ArgumentError, match="KERNELMUX_CHECK: expected 0 or 1, got 'yes'"):
         kx.cross_entropy(LOGITS, RIGHT, backend="torch_ref")
 

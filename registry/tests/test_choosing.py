@@ -9,10 +9,11 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 import torch
 
-from kernelmux.registry import dispatch, scope, selection
-from kernelmux.registry.backend import Implementation
+from kernelmux.registry.backend.description import Implementation
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.choice import precedence, scope
+from kernelmux.registry.choice.precedence import use
 from kernelmux.registry.errors import ArgumentError, BackendUnavailable, UnknownName, UnsupportedError
-from kernelmux.registry.selection import use
 from kernelmux.registry.tests import fakes
 from kernelmux.registry.tests.fakes import run
 
@@ -23,9 +24,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::kernelmux.registry.errors.Fallb
 def backends(monkeypatch):
     fakes.install(monkeypatch)
     yield
-    selection.set_default("transpose", None)
+    precedence.set_default("transpose", None)
     monkeypatch.undo()
-    selection.reread()
+    precedence.reread()
 
 
 # --- precedence -------------------------------------------------------------------------------------------------
@@ -47,7 +48,7 @@ class Speakers:
         return "use()"
 
     def default(self, name):
-        selection.set_default("transpose", name)
+        precedence.set_default("transpose", name)
         return "set_default('transpose')"
 
     def variable_of_the_operator(self, name):
@@ -70,7 +71,7 @@ class Speakers:
         """What a call is told, when all of them have spoken."""
         self.path.write_text(self.file)
         self.monkeypatch.setenv("KERNELMUX_CONFIG", str(self.path))
-        selection.reread()
+        precedence.reread()
         return dispatch.explain("transpose", torch.zeros(8, 8), backend=self.argument)
 
 
@@ -109,13 +110,13 @@ def test_whoever_speaks_alone_is_heard_instead_of_auto(monkeypatch, tmp_path, al
 
 
 def test_a_scope_of_other_operators_is_silent_and_what_is_outside_of_it_speaks():
-    selection.set_default("transpose", "plain")
+    precedence.set_default("transpose", "plain")
     with use("ladder/slow", ops=["softmax", "add"]):
         assert run() == 4
 
 
 def test_a_choice_of_auto_is_a_choice_and_ends_the_search():
-    selection.set_default("transpose", "plain")
+    precedence.set_default("transpose", "plain")
     with use("auto"):
         assert run() == 3
     assert run(backend="auto") == 3
@@ -208,7 +209,7 @@ def test_strictness_is_about_backends_a_lower_rung_of_one_ladder_is_no_fallback(
 
 
 def test_all_that_happens_inside_of_a_strict_scope_is_strict():
-    selection.set_default("transpose", "tiny,plain")
+    precedence.set_default("transpose", "tiny,plain")
     with use("auto", strict=True):
         for inner in (use("tiny,plain"), use("tiny,plain", strict=False)):
             with inner, pytest.raises(UnsupportedError, match="forbids a fallback"):
@@ -282,12 +283,12 @@ def test_tasks_keep_the_scopes_of_where_they_were_made_and_do_not_see_one_anothe
     async def task(name, is_strict):
         with use(name, strict=is_strict):
             await asyncio.sleep(0)
-            return selection.requested("transpose", None).names, strict()
+            return precedence.requested("transpose", None).names, strict()
 
     async def main():
         with use("plain"):
             found = await asyncio.gather(task("tiny", True), task("ladder", False))
-            return found, selection.requested("transpose", None).names, strict()
+            return found, precedence.requested("transpose", None).names, strict()
 
     assert asyncio.run(main()) == ([(("tiny",), True), (("ladder",), False)], ("plain",), False)
 
@@ -306,7 +307,7 @@ def test_a_scope_is_left_by_an_exception_and_a_default_is_seen_by_all_threads():
     with pytest.raises(UnsupportedError), use("tiny", strict=True):
         run(m=5)
     assert not strict()
-    selection.set_default("transpose", "plain")
+    precedence.set_default("transpose", "plain")
     seen = []
     thread = threading.Thread(target=lambda: seen.append(run()))
     thread.start()
@@ -320,25 +321,25 @@ def test_a_spawned_process_inherits_environment_and_file_but_no_scope_and_no_def
     path.write_text('[[rules]]\nop = "softmax"\nbackend = ["cuda", "torch_ref"]\n')
     monkeypatch.setenv("KERNELMUX_CONFIG", str(path))
     monkeypatch.setenv("KERNELMUX_BACKEND_ADD", "triton,torch_ref")
-    selection.reread()
-    selection.set_default("transpose", "torch_ref")
+    precedence.reread()
+    precedence.set_default("transpose", "torch_ref")
     try:
         with (
             use("torch_ref/exact", strict=True),
             ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool,
         ):
-            told = {op: pool.submit(selection.requested, op, None) for op in ("softmax", "add", "transpose")}
+            told = {op: pool.submit(precedence.requested, op, None) for op in ("softmax", "add", "transpose")}
             found = {op: future.result() for op, future in told.items()}
     finally:
-        selection.set_default("transpose", None)
-    assert found["softmax"] == selection.Request(("cuda", "torch_ref"), f"{path}, rule 1")
-    assert found["add"] == selection.Request(("triton", "torch_ref"), "KERNELMUX_BACKEND_ADD")
-    assert found["transpose"] == selection.Request(("auto",), "auto")
+        precedence.set_default("transpose", None)
+    assert found["softmax"] == precedence.Request(("cuda", "torch_ref"), f"{path}, rule 1")
+    assert found["add"] == precedence.Request(("triton", "torch_ref"), "KERNELMUX_BACKEND_ADD")
+    assert found["transpose"] == precedence.Request(("auto",), "auto")
 
 
 def test_the_environment_is_read_again_when_asked(monkeypatch):
     assert run() == 3
     monkeypatch.setenv("KERNELMUX_BACKEND", "plain")
     assert run() == 3
-    selection.reread()
+    precedence.reread()
     assert run() == 4

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from kernelmux.emulator import nvrtc
-from kernelmux.registry import cli, selection
+from kernelmux.registry.choice import precedence
+from kernelmux.registry.cli import main
 
 PAGE = Path(__file__).parents[2] / "docs/choosing_a_backend.md"
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
@@ -29,10 +30,10 @@ def alone(monkeypatch, tmp_path):
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "choice.toml").write_text(only("toml")[0])
-    selection.reread()
+    precedence.reread()
     yield
     monkeypatch.undo()
-    selection.reread()
+    precedence.reread()
 
 
 def only(kind: str) -> list[str]:
@@ -60,7 +61,7 @@ def test_a_command_prints_what_the_page_shows(monkeypatch, capsys, line, shown):
     program = words.index("kernelmux")
     for setting in words[:program]:
         monkeypatch.setenv(*setting.split("=", 1))
-    selection.reread()
-    assert cli.main(words[program + 1 :]) == 0
+    precedence.reread()
+    assert main.main(words[program + 1 :]) == 0
     told = capsys.readouterr().out
     assert doctest.OutputChecker().check_output(shown, told, doctest.ELLIPSIS), told

@@ -10,12 +10,13 @@ import sys
 import pytest
 
 import kernelmux as kx
-from kernelmux.registry import backend as registered
-from kernelmux.registry import cli, terminal
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.cli import main
+from kernelmux.registry.util import terminal
 
 
 def run(capsys, *arguments):
-    code = cli.main(list(arguments))
+    code = main.main(list(arguments))
     captured = capsys.readouterr()
     return code, captured.out, captured.err
 
@@ -79,33 +80,33 @@ def test_mistakes_are_explained(capsys, arguments, text):
 @pytest.mark.parametrize("arguments", [("nothing",), ("explain", "softmax"), ("list", "--all")])
 def test_wrong_words_take_one_line(capsys, arguments):
     with pytest.raises(SystemExit) as end:
-        cli.main(list(arguments))
+        main.main(list(arguments))
     assert end.value.code == 2 and len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_no_words_are_a_question_for_help(capsys):
     code, out, _ = run(capsys)
-    assert code == 0 and all(name in out for name in (*cli.PROVIDED, *cli.PROGRAMS))
+    assert code == 0 and all(name in out for name in (*main.PROVIDED, *main.PROGRAMS))
 
 
 def test_a_command_that_is_nearly_one(capsys):
     with pytest.raises(SystemExit):
-        cli.main(["conformanc"])
+        main.main(["conformanc"])
     assert 'did you mean "conformance"?' in capsys.readouterr().err
 
 
 def test_a_command_of_a_checkout_alone(capsys, monkeypatch):
-    monkeypatch.setattr(cli, "find_spec", lambda name: None)
+    monkeypatch.setattr(main, "find_spec", lambda name: None)
     code, _, err = run(capsys, "docs")
     assert code == 2 and "docs: expected a checkout of kernelmux" in err
     monkeypatch.undo()
-    monkeypatch.setitem(cli.PROGRAMS, "docs", ("kernelmux.no_such_part.docs", ""))
+    monkeypatch.setitem(main.PROGRAMS, "docs", ("kernelmux.no_such_part.docs", ""))
     assert run(capsys, "docs")[0] == 2
 
 
 def test_the_version(capsys):
     with pytest.raises(SystemExit) as end:
-        cli.main(["--version"])
+        main.main(["--version"])
     assert end.value.code == 0 and capsys.readouterr().out == f"kernelmux {kx.__version__}\n"
 
 
@@ -150,7 +151,7 @@ def test_ctrl_c_and_a_closed_pipe_end_quietly(capsys, monkeypatch):
         def command(console, options):
             raise error
 
-        monkeypatch.setitem(cli.COMMANDS, "list", command)
+        monkeypatch.setitem(main.COMMANDS, "list", command)
         return run(capsys, "list")
 
     assert ends(KeyboardInterrupt()) == (130, "", "kernelmux: interrupted\n")
@@ -158,7 +159,7 @@ def test_ctrl_c_and_a_closed_pipe_end_quietly(capsys, monkeypatch):
 
 @pytest.mark.parametrize("redirection", ["| head -c 1 >/dev/null", ">&-"])
 def test_nothing_is_said_where_nothing_reads(redirection):
-    code = "import sys; from kernelmux.registry.cli import main; sys.exit(main(['show', 'attention']))"
+    code = "import sys; from kernelmux.registry.cli.main import main; sys.exit(main(['show', 'attention']))"
     shell = f"{shlex.quote(sys.executable)} -c {shlex.quote(code)} {redirection}"
     env = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     found = subprocess.run(["sh", "-c", shell], env=env, capture_output=True, text=True, check=False)
@@ -183,7 +184,7 @@ def test_doctor_reports_every_backend(capsys):
 )
 def test_a_misspelt_option_gets_the_nearest_of_its_command(capsys, words, told):
     with pytest.raises(SystemExit) as end:
-        cli.main(words.split())
+        main.main(words.split())
     err = capsys.readouterr().err
     assert end.value.code == 2 and told in err and err.count("\n") == 1
 
@@ -204,8 +205,8 @@ def test_without_shtab_completion_says_what_to_install(capsys, monkeypatch):
 
 def test_options_of_a_command_that_cannot_be_loaded_are_left_out_and_that_is_said(capsys, monkeypatch):
     pytest.importorskip("shtab")
-    monkeypatch.setattr(cli, "PROVIDED", {"theirs": ("kernelmux.registry.nowhere", "made up")})
-    monkeypatch.setattr(cli, "PROGRAMS", {})
+    monkeypatch.setattr(main, "PROVIDED", {"theirs": ("kernelmux.registry.nowhere", "made up")})
+    monkeypatch.setattr(main, "PROGRAMS", {})
     code, out, err = run(capsys, "completion", "bash")
     assert code == 0 and "theirs" in out
     assert (

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernelmux.registry import catalog, cli, config, dispatch, predicate, selection
+from kernelmux.registry import catalog
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.choice import config_file, precedence, predicate
+from kernelmux.registry.cli import main
 from kernelmux.registry.errors import ArgumentError, KernelmuxError, UnknownName
 
 
@@ -17,12 +20,12 @@ def fresh(monkeypatch, tmp_path):
     before = dict(os.environ)
     monkeypatch.delenv("KERNELMUX_CONFIG", raising=False)
     monkeypatch.chdir(tmp_path)
-    selection.reread()
+    precedence.reread()
     yield
     monkeypatch.undo()
     os.environ.clear()
     os.environ.update(before)
-    selection.reread()
+    precedence.reread()
 
 
 def write(text, name="choice.toml", ask=True):
@@ -31,14 +34,14 @@ def write(text, name="choice.toml", ask=True):
     path.write_text(text)
     if ask:
         os.environ["KERNELMUX_CONFIG"] = str(path)
-    selection.reread()
+    precedence.reread()
     return path
 
 
 def asked(op, text, dtype=torch.float32, **machine):
     """Names and source of the request for a case of an operator."""
     spec = catalog.spec(op)
-    found = selection.requested(op, None, spec.hypothetical(spec.case(text), dtype, **machine))
+    found = precedence.requested(op, None, spec.hypothetical(spec.case(text), dtype, **machine))
     return ",".join(found.names), found.source.rpartition(", ")[2]
 
 
@@ -98,14 +101,14 @@ def test_explain_tells_file_and_rule_on_the_command_line_too(capsys):
     path = write('[[rules]]\nop = "softmax"\nwhere = "N == 3"\nbackend = "torch_ref"\n')
     text = str(dispatch.explain("softmax", torch.zeros(2, 3)))
     assert f"requested: torch_ref (from {path}, rule 1; strict)" in text
-    assert cli.main(["explain", "softmax", "--shape", "x=2x3"]) == 0
+    assert main.main(["explain", "softmax", "--shape", "x=2x3"]) == 0
     assert f"{path}, rule 1; strict" in capsys.readouterr().out
 
 
 def test_without_a_call_those_rules_speak_that_look_at_the_operator_alone():
     write('[[rules]]\ndtype = "bf16"\nbackend = "cuda"\n[[rules]]\nop = "add"\nbackend = "triton"\n')
-    assert selection.requested("add", None).names == ("triton",)
-    assert selection.requested("softmax", None).names == ("auto",)
+    assert precedence.requested("add", None).names == ("triton",)
+    assert precedence.requested("softmax", None).names == ("auto",)
 
 
 def test_a_call_without_an_axis_that_a_rule_names_does_not_fit():
@@ -126,11 +129,11 @@ def test_the_nearest_pyproject_from_the_current_folder_upwards(monkeypatch, tmp_
     write(PROJECT, "pyproject.toml", ask=False)
     (tmp_path / "a/b").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "a/b")
-    selection.reread()
+    precedence.reread()
     assert asked("softmax", "x=4") == ("cuda,torch_ref", "backend") and asked("add", "x=4 y=4")[0] == "triton"
-    assert selection.requested("softmax", None).source == f"{tmp_path / 'pyproject.toml'}, backend"
+    assert precedence.requested("softmax", None).source == f"{tmp_path / 'pyproject.toml'}, backend"
     (tmp_path / "a/pyproject.toml").write_text('[project]\nname = "nearer, and silent"\n')
-    selection.reread()
+    precedence.reread()
     assert asked("softmax", "x=4") == ("auto", "auto")
 
 
@@ -139,7 +142,7 @@ def test_a_variable_comes_before_pyproject_and_an_empty_one_means_no_file(monkey
     write('backend = "triton"')
     assert asked("softmax", "x=4")[0] == "triton"
     monkeypatch.setenv("KERNELMUX_CONFIG", "")
-    selection.reread()
+    precedence.reread()
     assert asked("softmax", "x=4") == ("auto", "auto")
 
 
@@ -152,7 +155,7 @@ def test_a_folder_that_is_gone_has_no_configuration(monkeypatch, tmp_path):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    assert config.read() == config.Config()
+    assert config_file.read() == config_file.Config()
 
 
 def test_the_file_is_read_once_per_process(monkeypatch):
@@ -161,7 +164,7 @@ def test_the_file_is_read_once_per_process(monkeypatch):
     path.write_text('backend = "cuda"')
     os.environ["KERNELMUX_CONFIG"] = "no such file"
     assert asked("add", "x=4 y=4")[0] == "triton"
-    selection.reread()
+    precedence.reread()
     with pytest.raises(ArgumentError):
         asked("add", "x=4 y=4")
 
@@ -223,7 +226,7 @@ def test_each_mistake_is_an_error_that_names_file_and_rule(text, told):
     path = write(text)
     golden = ".*".join(map(re.escape, told.replace("{path}", str(path)).split("…")))
     add = dispatch.function("add")
-    for ask in (selection.check_environment, lambda: add(torch.zeros(3), torch.zeros(3), backend="torch_ref")):
+    for ask in (precedence.check_environment, lambda: add(torch.zeros(3), torch.zeros(3), backend="torch_ref")):
         with pytest.raises(KernelmuxError) as caught:
             ask()
         assert re.fullmatch(golden, str(caught.value), re.DOTALL), str(caught.value)
@@ -238,11 +241,11 @@ def test_a_file_that_is_missing_or_no_text_is_an_error_at_every_call(monkeypatch
         assert str(caught.value) == f"KERNELMUX_CONFIG: expected a TOML file, got {missing}"
     monkeypatch.setenv("KERNELMUX_CONFIG", str(tmp_path))
     with pytest.raises(ArgumentError, match="Is a directory"):
-        config.read()
+        config_file.read()
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
     monkeypatch.setenv("KERNELMUX_CONFIG", "bytes.toml")
     with pytest.raises(ArgumentError, match=r"bytes\.toml: expected TOML, got: 'utf-8' codec"):
-        config.read()
+        config_file.read()
 
 
 def test_a_pyproject_that_is_asked_for_must_have_the_table():
@@ -250,10 +253,10 @@ def test_a_pyproject_that_is_asked_for_must_have_the_table():
     with pytest.raises(
         ArgumentError, match=rf"^KERNELMUX_CONFIG: {path}: expected a table \[tool.kernelmux\], got none$"
     ):
-        config.read()
+        config_file.read()
     write("[tool]\nkernelmux = 3\n", "pyproject.toml")
     with pytest.raises(ArgumentError, match=r"tool\.kernelmux: expected a table, got 3"):
-        config.read()
+        config_file.read()
 
 
 def test_a_condition_that_has_no_answer_for_a_call_says_so_at_that_call():
@@ -270,7 +273,7 @@ def test_a_condition_that_has_no_answer_for_a_call_says_so_at_that_call():
 def test_absurd_conditions_are_refused_and_do_not_crash(text):
     write(f'[[rules]]\nop = "softmax"\nwhere = "{text}"\nbackend = "torch_ref"\n')
     with pytest.raises(ArgumentError, match="where: expected a condition"):
-        config.read()
+        config_file.read()
 
 
 # --- files as editors write them, and long names ----------------------------------------------------------------------
@@ -287,7 +290,7 @@ def test_a_file_with_a_byte_order_mark_is_read(name):
 def test_a_device_by_another_name_gets_the_one_that_is_known(device, meant):
     path = write(f'[[rules]]\ndevice = "{device}"\nbackend = "cuda"\n')
     with pytest.raises(UnknownName) as told:
-        config.read()
+        config_file.read()
     assert str(told.value) == (
         f'unknown device "{device}" in {path}, rule 1; did you mean "{meant}"? known: cpu, cuda, sm_80, sm_90, sm_100'
     )
@@ -319,5 +322,5 @@ LONG = "z" * 5000
 def test_a_long_name_is_cut_in_the_error(text):
     path = write(text)
     with pytest.raises(KernelmuxError) as told:
-        config.read()
+        config_file.read()
     assert str(path) in str(told.value) and len(str(told.value)) < 1500

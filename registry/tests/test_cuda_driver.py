@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from kernelmux.registry import cuda_driver, replay
-from kernelmux.registry.cuda_driver import Configurations, Frame, TensorMaps, Tiled
+from kernelmux.registry.call import launch_replay
 from kernelmux.registry.tests.fake_cuda import FakeCuda
+from kernelmux.registry.util import cuda_driver
+from kernelmux.registry.util.cuda_driver import Configurations, Frame, TensorMaps, Tiled
 
 TILED = Tiled(9, (64, 32), (64,), (16, 32), 2, cuda_driver.PROMOTION_128B)
 
@@ -79,10 +80,10 @@ def test_what_the_driver_refuses_is_no_map(cuda: FakeCuda) -> None:
 
 def test_a_thread_without_a_context_is_told_from_other_errors(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     woken: list[int] = []
-    monkeypatch.setattr(replay.torch.cuda, "mem_get_info", woken.append)
-    replay.wake(cuda_driver.refused(201), 2)
+    monkeypatch.setattr(launch_replay.torch.cuda, "mem_get_info", woken.append)
+    launch_replay.wake(cuda_driver.refused(201), 2)
     with pytest.raises(RuntimeError, match="CUDA error: 1"):
-        replay.wake(cuda_driver.refused(1), 2)
+        launch_replay.wake(cuda_driver.refused(1), 2)
     assert woken == [2]
 
 

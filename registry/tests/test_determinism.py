@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import kernelmux as kx
-from kernelmux.registry import determinism, dispatch, inline
-from kernelmux.registry.backend import Implementation
+from kernelmux.registry.backend.description import Implementation
+from kernelmux.registry.call import dispatch, fast_path
+from kernelmux.registry.choice import determinism
 from kernelmux.registry.tests import made_up
 
 X = torch.linspace(-2, 2, 32).reshape(4, 8)
@@ -131,13 +132,13 @@ def test_only_choices_that_depend_on_the_flag_look_at_it(monkeypatch):
         quick = dispatch._plans.quick["softmax"]
         assert "_mode" not in quick.__globals__
         with deterministic():
-            assert quick(X, -1, 1.0, asked) is not inline.MISSED
+            assert quick(X, -1, 1.0, asked) is not fast_path.MISSED
     for _ in range(3):
         assert softmax("mixed") == "unordered"
     quick = dispatch._plans.quick["softmax"]
     with deterministic():
-        assert quick(X, -1, 1.0, "mixed") is inline.MISSED
-    assert quick(X, -1, 1.0, "mixed") is not inline.MISSED
+        assert quick(X, -1, 1.0, "mixed") is fast_path.MISSED
+    assert quick(X, -1, 1.0, "mixed") is not fast_path.MISSED
 
 
 def test_a_bound_call_keeps_its_variant_and_is_refused_if_that_is_not_deterministic():

@@ -5,11 +5,14 @@ import threading
 import pytest
 import torch
 
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch, registration, requests, selection
-from kernelmux.registry.backend import Backend, Implementation
-from kernelmux.registry.conditions import AtMost, Dtypes, Multiple
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend import validation
+from kernelmux.registry.backend.description import Backend, Implementation
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.choice import precedence, requests
 from kernelmux.registry.errors import ArgumentError, BackendUnavailable, SpecError, UnknownName, UnsupportedError
+from kernelmux.registry.spec.conditions import AtMost, Dtypes, Multiple
 
 pytestmark = pytest.mark.filterwarnings("ignore::kernelmux.registry.errors.FallbackWarning")  # see test_fallbacks
 
@@ -107,17 +110,17 @@ def test_precedence(monkeypatch):
     requests.environment.cache_clear()
     dispatch._plans.clear()
     assert run(m=4) == 2
-    selection.set_default("transpose", "plain/slow")
+    precedence.set_default("transpose", "plain/slow")
     try:
         assert run(m=4) == 1
-        with selection.use("picky"):
+        with precedence.use("picky"):
             assert run(m=4) == 3
             assert run(m=4, backend="plain") == 2
-            with selection.use("plain/slow", ops=["softmax"]):
+            with precedence.use("plain/slow", ops=["softmax"]):
                 assert run(m=4) == 3
         assert run(m=4) == 1
     finally:
-        selection.set_default("transpose", None)
+        precedence.set_default("transpose", None)
     assert run(m=4) == 2
 
 
@@ -127,12 +130,12 @@ def test_misspelt_environment_is_an_error(monkeypatch):
         run()
     monkeypatch.setenv("KERNELMUX_BACKEND_SOFTMX", "plain")
     with pytest.raises(UnknownName, match='did you mean "KERNELMUX_BACKEND_SOFTMAX"'):
-        selection.check_environment()
+        precedence.check_environment()
 
 
 def test_use_is_local_to_the_thread():
     seen = []
-    with selection.use("picky"):
+    with precedence.use("picky"):
         thread = threading.Thread(target=lambda: seen.append(run(m=5)))
         thread.start()
         thread.join()
@@ -140,7 +143,7 @@ def test_use_is_local_to_the_thread():
 
 
 def test_use_is_undone_after_an_exception():
-    with pytest.raises(RuntimeError, match="inside"), selection.use("picky"):
+    with pytest.raises(RuntimeError, match="inside"), precedence.use("picky"):
         raise RuntimeError("inside")
     assert run(m=5) == 2
 
@@ -201,7 +204,7 @@ def test_an_implementation_must_take_the_arguments_of_the_spec():
         SpecError,
         match=r"registered softmax\(x, dim, scale\) but the spec is \(x, axis, scale\): .* no dim; did you mean axis?",
     ):
-        registration.check_implementation("fake/wrong", catalog.spec("softmax"), wrong)
+        validation.check_implementation("fake/wrong", catalog.spec("softmax"), wrong)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +219,7 @@ def test_an_implementation_must_take_the_arguments_of_the_spec():
 )
 def test_a_function_of_other_code_is_refused_with_how_to_adapt_it(op, fn, hint):
     with pytest.raises(SpecError) as raised:
-        registration.check_implementation("fake/wrong", catalog.spec(op), Implementation(fn=fn, idea=""))
+        validation.check_implementation("fake/wrong", catalog.spec(op), Implementation(fn=fn, idea=""))
     assert str(raised.value).endswith(hint)
 
 

@@ -7,10 +7,14 @@ from importlib import metadata
 import pytest
 import torch
 
-from kernelmux.registry import backend as registered
-from kernelmux.registry import cards, cli, cuda_driver, doctor, gpu_tables, measured, packages, plugins, requests
-from kernelmux.registry.backend import Backend
+from kernelmux.registry.backend import device_tables, timings
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend import package_versions as packages
+from kernelmux.registry.backend.description import Backend
+from kernelmux.registry.choice import requests
+from kernelmux.registry.cli import doctor, main
 from kernelmux.registry.tests import made_up
+from kernelmux.registry.util import cards, cuda_driver, entry_points
 
 WIDTHS = pytest.mark.parametrize("width", [80, 140])
 
@@ -91,8 +95,8 @@ def test_each_gpu_and_the_health_of_each_backend_on_it(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
-    monkeypatch.setattr(gpu_tables, "gpu", lambda device: "NVIDIA H200")
-    monkeypatch.setattr(gpu_tables, "card", lambda device: cards.named("h200"))
+    monkeypatch.setattr(device_tables, "gpu", lambda device: "NVIDIA H200")
+    monkeypatch.setattr(device_tables, "card", lambda device: cards.named("h200"))
     made_up.install(monkeypatch, made_up.BACKENDS)
     assert section("GPUs").lines == tuple(f"{f'cuda:{i}':<20} NVIDIA H200, sm_90, 141 GiB" for i in range(2))
     lines = section("backends").lines
@@ -120,12 +124,12 @@ def test_each_gpu_and_the_health_of_each_backend_on_it(monkeypatch):
 )
 def test_a_gpu_without_times_of_its_own_is_named_with_the_command(name, card, told, monkeypatch, tmp_path):
     monkeypatch.setenv("KERNELMUX_HOME", str(tmp_path))
-    monkeypatch.setattr(gpu_tables, "gpu", lambda device: name)
-    monkeypatch.setattr(gpu_tables, "card", lambda device: cards.named(card))
+    monkeypatch.setattr(device_tables, "gpu", lambda device: name)
+    monkeypatch.setattr(device_tables, "card", lambda device: cards.named(card))
     monkeypatch.setattr(doctor, "_devices", lambda: [torch.device("cpu"), *map(torch.device, ("cuda:0", "cuda:1"))])
-    measured.forget()
+    timings.forget()
     lines = list(doctor._times())
-    measured.forget()
+    timings.forget()
     assert lines[-1].split() == ["folder", "of", "yours", str(tmp_path)]
     assert [line[: len(told)] for line in lines[1:-1]] == [told] * bool(told)
 
@@ -179,7 +183,7 @@ def test_a_driver_that_is_too_old_for_torch_is_the_problem(monkeypatch):
 
 def test_without_any_backend_that_works_that_is_the_problem(monkeypatch, capsys):
     made_up.install(monkeypatch, {"closed": made_up.BACKENDS["closed"]})
-    assert cli.main(["doctor"]) == 1
+    assert main.main(["doctor"]) == 1
     assert "! no backend works on any device of this machine" in capsys.readouterr().out
 
 
@@ -215,9 +219,9 @@ def plugged(tmp_path, monkeypatch):
     (tmp_path / "wrong_pkg" / "gelu.py").write_text("import nowhere_to_be_found")
     (tmp_path / "wrong_pkg" / "add.py").write_text("import nowhere_to_be_found")
     monkeypatch.syspath_prepend(tmp_path)
-    found = plugins.add(dict(plugins.find().packages), announced)
+    found = entry_points.add(dict(entry_points.find().packages), announced)
     caches = (registered.backend, registered.unavailable, registered.variants)
-    monkeypatch.setattr(plugins, "find", lambda: found)
+    monkeypatch.setattr(entry_points, "find", lambda: found)
     for cached in caches:
         cached.cache_clear()
     yield
@@ -227,7 +231,7 @@ def plugged(tmp_path, monkeypatch):
 
 
 def test_backends_from_outside_that_cannot_be_used_are_named_with_their_reason(plugged, capsys):
-    assert cli.main(["doctor"]) == 1
+    assert main.main(["doctor"]) == 1
     out = " ".join(capsys.readouterr().out.split())
     for line in (
         '! fails: backend "fails" is registered but cannot be imported: ModuleNotFoundError: No module named \'nowhere',
@@ -244,10 +248,10 @@ def test_backends_from_outside_that_cannot_be_used_are_named_with_their_reason(p
 
 
 def test_explain_and_support_name_them_as_well_and_the_rest_works(plugged, capsys):
-    assert cli.main(["explain", "softmax", "--shape", "x=3x4"]) == 0
+    assert main.main(["explain", "softmax", "--shape", "x=3x4"]) == 0
     out = capsys.readouterr().out
     assert "chosen: torch_ref/exact" in out and "the spec has no dim" in out and 'backend "two" cannot be used' in out
-    assert cli.main(["support", "--device", "sm_90"]) == 0
+    assert main.main(["support", "--device", "sm_90"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert 'fails: backend "fails" is registered but cannot be imported' in out and "wrong/best registered" in out
 
@@ -261,7 +265,7 @@ def test_settings_and_who_they_choose(monkeypatch):
 
 def test_a_misspelt_setting_is_a_problem_and_not_the_end(monkeypatch, capsys):
     monkeypatch.setenv("KERNELMUX_BACKEND_SOFTMX", "cuda")
-    assert cli.main(["doctor"]) == 1
+    assert main.main(["doctor"]) == 1
     out = " ".join(capsys.readouterr().out.split())
     assert '! unknown environment variable "KERNELMUX_BACKEND_SOFTMX"' in out and "caches" in out
 
@@ -280,7 +284,7 @@ def test_without_a_folder_for_the_cache_that_is_said(monkeypatch):
 
 
 BARE = """
-from kernelmux.registry import cli
+from kernelmux.registry.cli import main as cli
 for words in ("doctor", "list", "support", "support softmax --device sm_90", "show softmax",
               "explain softmax --shape x=4096x8192:bf16", "explain softmax --shape x=4096x8192:bf16 --device sm_90"):
     print("$", words, flush=True)

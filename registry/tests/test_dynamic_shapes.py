@@ -11,9 +11,11 @@ from torch.export import Dim
 from torch.fx.experimental import _config as shapes
 
 import kernelmux as kx
-from kernelmux.registry import autograd, cases, catalog, torch_ops
-from kernelmux.registry.cases import Case
-from kernelmux.registry.spec import OpSpec
+from kernelmux.registry import catalog
+from kernelmux.registry.interop import autograd, torch_ops
+from kernelmux.registry.spec import cases
+from kernelmux.registry.spec.cases import Case
+from kernelmux.registry.spec.op_spec import OpSpec
 
 SIZES = range(4)  # the case itself, and three more in which the axes differ in their order too
 # Axes that stay: the size of a kernel, and that of a head, as the default scale is the number 1/sqrt(D).

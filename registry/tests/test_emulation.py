@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from kernelmux.registry import backend as registered
-from kernelmux.registry import dispatch
-from kernelmux.registry.backend import Backend, Implementation
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend.description import Backend, Implementation
+from kernelmux.registry.call import dispatch
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*on the emulator")
 X = torch.linspace(-1, 1, 12).reshape(3, 4)

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 import kernelmux as kx
-from kernelmux.registry import backend as registered
-from kernelmux.registry import dispatch, notices
-from kernelmux.registry.plan import CallPlans
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.call.plan import CallPlans
+from kernelmux.registry.choice import warn_once
 
 REASON = registered.unavailable("cuda", torch.device("cpu"))
 pytestmark = [
@@ -19,7 +20,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch):
-    monkeypatch.setattr(notices, "_emulating", set())
+    monkeypatch.setattr(warn_once, "_emulating", set())
     monkeypatch.setattr(dispatch, "_plans", CallPlans())
 
 

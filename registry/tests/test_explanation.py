@@ -3,11 +3,13 @@
 import pytest
 import torch
 
-from kernelmux.registry import catalog, dispatch, requests
-from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import Aligned, AtLeast, Capability, Condition, Dtypes, Multiple, OneOf
+from kernelmux.registry import catalog
+from kernelmux.registry.backend.description import Implementation
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.choice import requests
+from kernelmux.registry.choice.decision import amount
 from kernelmux.registry.errors import UnsupportedError
-from kernelmux.registry.explanation import amount
+from kernelmux.registry.spec.conditions import Aligned, AtLeast, Capability, Condition, Dtypes, Multiple, OneOf
 from kernelmux.registry.tests import made_up
 
 AUTO = """\

@@ -8,9 +8,11 @@ import pytest
 import torch
 
 import kernelmux as kx
-from kernelmux.registry import cases as spelling
-from kernelmux.registry import catalog, dispatch, failures, replay
-from kernelmux.registry.backend import Backend, Implementation
+from kernelmux.registry import catalog
+from kernelmux.registry.backend.description import Backend, Implementation
+from kernelmux.registry.call import dispatch, launch_replay
+from kernelmux.registry.observe import gpu_failures
+from kernelmux.registry.spec import cases as spelling
 from kernelmux.registry.tests import fakes
 from kernelmux.registry.tests.cuda_errors import ERRORS, LATE, AcceleratorError, CUDADriverError, OutOfResources
 
@@ -49,7 +51,7 @@ def test_each_error_is_named_with_its_call_and_its_cause(monkeypatch, name):
     failing(monkeypatch, error)
     with pytest.raises(kx.KernelFailure) as raised:
         kx.transpose(X, backend="plain")
-    text, found = str(raised.value), failures.cause(error)
+    text, found = str(raised.value), gpu_failures.cause(error)
     assert text.startswith(f"transpose[plain/only] failed on the GPU: CUDA error {code}: ")
     assert "x fp32[8, 6] on cpu" in text and found.code == code and found.text in text
     assert "launch: grid (7, 1, 1), block (2048, 1, 1), 512 bytes of dynamic shared memory" in text
@@ -104,7 +106,7 @@ def test_an_error_that_shows_in_torch_gets_a_note_of_what_ran():
         raise late
     (note,) = raised.value.__notes__
     assert "the latest at the end: transpose[torch_ref/plain] 8x6:fp32" in note
-    assert failures.cause(late).text in note and "CUDA_LAUNCH_BLOCKING=1" in note and "compute-sanitizer" in note
+    assert gpu_failures.cause(late).text in note and "CUDA_LAUNCH_BLOCKING=1" in note and "compute-sanitizer" in note
     for other in (ValueError("no"), AcceleratorError("CUDA error: out of memory")):
         with pytest.raises(type(other)) as unrelated, kx.record():
             kx.transpose(X, backend="torch_ref")
@@ -120,10 +122,10 @@ def test_a_process_that_waits_for_launches_knows_whose_it_was(monkeypatch):
 
 
 def test_an_unknown_error_of_cuda_is_told_too():
-    ran = failures.Ran("softmax", "cuda/rows", "auto")
+    ran = gpu_failures.Ran("softmax", "cuda/rows", "auto")
     with pytest.raises(kx.KernelFailure, match="some new trouble") as raised:
-        failures.tell(RuntimeError("CUDA error: some new trouble"), ran, (X, -1, 1.0))
-    assert failures.UNKNOWN.text in str(raised.value)
+        gpu_failures.tell(RuntimeError("CUDA error: some new trouble"), ran, (X, -1, 1.0))
+    assert gpu_failures.UNKNOWN.text in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -143,16 +145,16 @@ def test_the_command_for_the_emulator_is_the_same_call(op, values):
 
 
 def test_the_emulators_command_names_the_variant():
-    ran = failures.Ran("softmax", "cuda/online", "auto")
+    ran = gpu_failures.Ran("softmax", "cuda/online", "auto")
     with pytest.raises(kx.KernelFailure) as raised:
-        failures.tell(ERRORS["cupy"][0], ran, (X, -1, 1.0))
+        gpu_failures.tell(ERRORS["cupy"][0], ran, (X, -1, 1.0))
     assert "kernelmux emulate softmax --backend cuda/online --shape x=8x6:fp32\n" in str(raised.value)
 
 
 def test_a_replay_hands_the_error_on():
-    """What `replay.wake` does with an error that is not the one it waits for."""
+    """What `launch_replay.wake` does with an error that is not the one it waits for."""
     with pytest.raises(CUDADriverError):
-        replay.wake(ERRORS["cupy"][0], 0)
+        launch_replay.wake(ERRORS["cupy"][0], 0)
 
 
 def test_a_call_that_succeeds_runs_no_instruction_more():
@@ -174,4 +176,4 @@ def test_a_launch_of_triton_has_its_grid_and_its_warps():
 
     with pytest.raises(OutOfResources) as raised:
         Launch()()
-    assert failures._launch(raised.value).endswith("grid (4, 1, 1), 8 warps")
+    assert gpu_failures._launch(raised.value).endswith("grid (4, 1, 1), 8 warps")

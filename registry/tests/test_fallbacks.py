@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import kernelmux as kx
-from kernelmux.registry import dispatch
+from kernelmux.registry.call import dispatch
 from kernelmux.registry.tests import made_up
 
 TEXT = """\

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelmux.registry import files
-from kernelmux.registry.files import between, file_stem
+from kernelmux.registry.util import files
+from kernelmux.registry.util.files import between, file_stem
 
 BEGIN, END = "<!-- x -->", "<!-- /x -->"
 

@@ -9,8 +9,9 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 
 from kernelmux.conformance.fuzz.calls import Draft, surrounded
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import dispatch
 from kernelmux.registry.errors import KernelmuxError
 from kernelmux.registry.tests import fuzzing
 

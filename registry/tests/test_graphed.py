@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import kernelmux as kx
-from kernelmux.registry import graphed as module
+from kernelmux.registry.call import cuda_graphs as module
 from kernelmux.registry.errors import ArgumentError
 
 GPU = torch.cuda.is_available()

@@ -17,12 +17,16 @@ from kernelmux.conformance import ledger, plan
 from kernelmux.conformance.execute import execute
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, cli, dispatch, doctor, guests, notices, results, support
-from kernelmux.registry.backend import Implementation
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend.description import Implementation
+from kernelmux.registry.backend.validation import adapted, check_implementation
+from kernelmux.registry.call import checked_results, dispatch, temporary_backends
+from kernelmux.registry.choice import warn_once
+from kernelmux.registry.cli import doctor, main, support_matrix
 from kernelmux.registry.errors import BackendUnavailable, SpecError, UnsupportedError
-from kernelmux.registry.registration import adapted, check_implementation
-from kernelmux.registry.spec import Axis, OpSpec, Scalar, Tensor
+from kernelmux.registry.spec.op_spec import OpSpec
+from kernelmux.registry.spec.signature import Axis, Scalar, Tensor
 
 HOME = """
 from kernelmux.registry.backend import Backend
@@ -75,7 +79,7 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for stem, text in FILES.items():
         (package / f"{stem}.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    with guests.announced({"theirs": package.name}):
+    with temporary_backends.announced({"theirs": package.name}):
         yield
     for name in [name for name in sys.modules if name.partition(".")[0] == package.name]:
         del sys.modules[name]
@@ -98,7 +102,7 @@ def test_a_default_that_is_given_is_the_default(theirs: None, given: dict[str, A
 
 
 def test_another_value_is_refused_by_it_and_runs_elsewhere(theirs: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notices, "_told", set())
+    monkeypatch.setattr(warn_once, "_told", set())
     with pytest.warns(kx.FallbackWarning, match=f"theirs: {LEFT}"):
         got = kx.attention(*QKV, window=3)
     assert torch.equal(got, kx.attention(*QKV, window=3, backend="torch_ref"))
@@ -106,7 +110,7 @@ def test_another_value_is_refused_by_it_and_runs_elsewhere(theirs: None, monkeyp
         kx.attention(*QKV, window=3, backend="theirs")
     assert "leave out window" in str(caught.value) and "no parameter ahead" not in str(caught.value)
     assert LEFT in dispatch.explain("attention", *QKV, window=3, backend="theirs").verdicts[0].reasons
-    (entry,) = support.support_matrix("cpu", "attention").of("attention", "theirs")
+    (entry,) = support_matrix.support_matrix("cpu", "attention").of("attention", "theirs")
     assert entry.able and entry.conditions == tuple(f"{n} at its default" for n in ("window", "precision", "ahead"))
 
 
@@ -161,7 +165,7 @@ def test_what_is_normalised_once_stays_as_it_is(op: str) -> None:
 
 def test_a_function_from_a_file_may_have_fewer_parameters(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(ATTENTION)
-    with guests.joined(f"{tmp_path / 'mine.py'}:attention", "attention"):
+    with temporary_backends.joined(f"{tmp_path / 'mine.py'}:attention", "attention"):
         assert dispatch.which("attention", *QKV, backend="impl") == "impl/attention"
         with pytest.raises(UnsupportedError, match=LEFT):
             kx.attention(*QKV, window=3, backend="impl")
@@ -191,7 +195,7 @@ def test_the_rest_of_the_backend_goes_on(theirs: None, capsys: pytest.CaptureFix
     assert len(problems) == 1 and problems[0].startswith(
         "! theirs: softmax: theirs/old registered softmax(x, scale, axis)"
     )
-    assert cli.main(["list"]) == 0 and "unavailable: theirs/old" in " ".join(capsys.readouterr().out.split())
+    assert main.main(["list"]) == 0 and "unavailable: theirs/old" in " ".join(capsys.readouterr().out.split())
     assert "theirs" in ledger.table(("softmax", "gelu")) and not any("theirs" in name for name in ledger.verified())
 
 
@@ -217,7 +221,7 @@ def linear(x, weight, activation, precision):
 @pytest.mark.parametrize(("op", "note"), [("softmax", "axis = 0"), ("linear", "with bias")])
 def test_the_suite_tries_other_values_of_what_is_lacking(op: str, note: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MINE)
-    with guests.joined(f"{tmp_path / 'mine.py'}:{op}", op):
+    with temporary_backends.joined(f"{tmp_path / 'mine.py'}:{op}", op):
         outcome = execute(Item(op, "impl", op, "claims"), Options(ops=(op,), tier="smoke"))
     assert outcome.status == "passed", outcome.text
     assert note in [record.note for record in outcome.records]
@@ -251,20 +255,20 @@ def test_what_came_later_is_told_where_it_is_missing() -> None:
     spec = catalog.spec("attention")
     says = r"attention: theirs/old returned something else than y, lse \(since version 2 of the spec\): expected 2"
     with pytest.raises(SpecError, match=says):
-        results.Looking(spec, "theirs/old", lambda *values: values[0])(*QKV)
+        checked_results.Looking(spec, "theirs/old", lambda *values: values[0])(*QKV)
 
 
 def test_results_are_looked_at_until_one_was_right(theirs: None) -> None:
     x = torch.zeros(3, 4)
     fn = registered.variants("theirs", "gelu")["old"].fn
-    assert isinstance(results.looking(catalog.spec("gelu"), "theirs/old", fn), results.Looking)
+    assert isinstance(checked_results.looking(catalog.spec("gelu"), "theirs/old", fn), checked_results.Looking)
     kx.gelu(x)
-    assert results.looking(catalog.spec("gelu"), "theirs/old", fn) is fn and not dispatch._plans
+    assert checked_results.looking(catalog.spec("gelu"), "theirs/old", fn) is fn and not dispatch._plans
     kx.gelu(x)
     (known,) = dispatch._plans.values()
     assert known.fn is fn
     ours = registered.variants("torch_ref", "gelu")["plain"].fn
-    assert results.looking(catalog.spec("gelu"), "torch_ref/plain", ours) is ours
+    assert checked_results.looking(catalog.spec("gelu"), "torch_ref/plain", ours) is ours
 
 
 # --- since --------------------------------------------------------------------------------------------------------
@@ -301,7 +305,7 @@ def test_since_when_does_not_make_records_stale(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_show_says_since_when(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["show", "attention"]) == 0
+    assert main.main(["show", "attention"]) == 0
     shown = capsys.readouterr().out
     parts = {
         line.split(":")[0].strip(): line for line in dispatch.documentation(catalog.spec("attention")).splitlines()

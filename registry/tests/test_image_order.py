@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch, torch_ops
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import dispatch
 from kernelmux.registry.errors import UnsupportedError
-from kernelmux.registry.memory_order import format_of, fresh, strides_of
+from kernelmux.registry.interop import torch_ops
+from kernelmux.registry.util.memory_format import format_of, fresh, strides_of
 
 Shape = tuple[int, int, int, int]
 Made = tuple[Mapping[str, Shape], Mapping[str, Any]]

@@ -9,7 +9,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import kernelmux as kx
-from kernelmux.registry import catalog, dispatch, inline, selection
+from kernelmux.registry import catalog
+from kernelmux.registry.call import dispatch, fast_path
+from kernelmux.registry.choice import precedence
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
 
@@ -28,7 +30,7 @@ def quick(op, *values, backend=None):
     for _ in range(2):
         getattr(kx, op)(*values, backend=backend)
     found = dispatch._plans.quick[op]
-    assert found(*values, backend) is not inline.MISSED
+    assert found(*values, backend) is not fast_path.MISSED
     return found
 
 
@@ -67,9 +69,9 @@ def inferred():
 @pytest.mark.parametrize("fact", OTHERS)
 def test_a_tensor_that_differs_in_one_fact_is_looked_up(fact):
     same = quick("softmax", X)
-    assert same(OTHERS[fact](), -1, 1.0, None) is inline.MISSED
+    assert same(OTHERS[fact](), -1, 1.0, None) is fast_path.MISSED
     added = quick("add", X, X.clone())
-    assert added(X, OTHERS[fact](), None) is inline.MISSED
+    assert added(X, OTHERS[fact](), None) is fast_path.MISSED
 
 
 class Watching(TorchDispatchMode):
@@ -95,13 +97,13 @@ def test_what_surrounds_a_call_is_seen(name):
     if name == "autocast of another device" and not torch.cuda.is_available():
         torch.set_autocast_enabled("cuda", True)
         try:
-            assert same(X, -1, 1.0, None) is inline.MISSED
+            assert same(X, -1, 1.0, None) is fast_path.MISSED
         finally:
             torch.set_autocast_enabled("cuda", False)
         return
     with SURROUNDINGS[name]():
-        assert same(X, -1, 1.0, None) is inline.MISSED
-    assert same(X, -1, 1.0, None) is not inline.MISSED
+        assert same(X, -1, 1.0, None) is fast_path.MISSED
+    assert same(X, -1, 1.0, None) is not fast_path.MISSED
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace")
@@ -109,7 +111,7 @@ def test_traces_and_transforms_are_seen():
     same, missed = quick("softmax", X), []
 
     def seen(x):
-        missed.extend([same(X, -1, 1.0, None) is inline.MISSED, same(x, -1, 1.0, None) is inline.MISSED])
+        missed.extend([same(X, -1, 1.0, None) is fast_path.MISSED, same(x, -1, 1.0, None) is fast_path.MISSED])
         return x + 1
 
     make_fx(seen)(X)
@@ -124,9 +126,9 @@ def test_the_mode_of_gradients_is_seen():
     leaf = X.clone().requires_grad_()
     same = quick("softmax", leaf)
     with torch.no_grad():
-        assert same(leaf, -1, 1.0, None) is inline.MISSED
+        assert same(leaf, -1, 1.0, None) is fast_path.MISSED
         frozen = quick("softmax", leaf)
-    assert frozen(leaf, -1, 1.0, None) is inline.MISSED
+    assert frozen(leaf, -1, 1.0, None) is fast_path.MISSED
     assert kx.softmax(leaf).requires_grad
 
 
@@ -138,27 +140,27 @@ def test_the_mode_of_gradients_is_seen():
     ],
 )  # fmt: skip
 def test_scalars_and_the_argument_are_compared_with_their_class(axis, scale, backend):
-    assert quick("softmax", X)(X, axis, scale, backend) is inline.MISSED
+    assert quick("softmax", X)(X, axis, scale, backend) is fast_path.MISSED
 
 
 def test_an_optional_tensor_is_there_or_not():
     weight, bias = torch.rand(4), torch.rand(4)
     with_it, without = quick("layer_norm", X, weight, bias), quick("layer_norm", X, weight)
-    assert with_it(X, weight, None, 1e-5, None) is inline.MISSED
-    assert without(X, weight, bias, 1e-5, None) is inline.MISSED
+    assert with_it(X, weight, None, 1e-5, None) is fast_path.MISSED
+    assert without(X, weight, bias, 1e-5, None) is fast_path.MISSED
 
 
 def test_a_default_that_changes_is_seen():
     same = quick("softmax", X)
-    selection.set_default("softmax", "torch_ref")
+    precedence.set_default("softmax", "torch_ref")
     try:
-        assert same(X, -1, 1.0, None) is inline.MISSED
+        assert same(X, -1, 1.0, None) is fast_path.MISSED
     finally:
-        selection.set_default("softmax", None)
-    assert same(X, -1, 1.0, None) is inline.MISSED
+        precedence.set_default("softmax", None)
+    assert same(X, -1, 1.0, None) is fast_path.MISSED
     same = quick("softmax", X)
-    selection.reread()
-    assert same(X, -1, 1.0, None) is inline.MISSED
+    precedence.reread()
+    assert same(X, -1, 1.0, None) is fast_path.MISSED
 
 
 @pytest.mark.parametrize("values", [(X, X), (torch.zeros(0, 4), torch.zeros(0, 4))])
@@ -217,7 +219,7 @@ def test_arguments_are_normalised_and_copied_as_in_a_call_that_is_looked_up():
     for x, axis in ((X, -2), (X.t(), 0), (torch._neg_view(X), -1)):
         found = [kx.softmax(x, axis=axis) for _ in range(4)]
         assert all(torch.equal(y, torch.softmax(x, axis)) for y in found)
-        assert dispatch._plans.quick["softmax"](x, axis, 1.0, None) is not inline.MISSED
+        assert dispatch._plans.quick["softmax"](x, axis, 1.0, None) is not fast_path.MISSED
 
 
 def test_threads_with_other_shapes_get_their_own_results():

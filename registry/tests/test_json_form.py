@@ -5,9 +5,12 @@ import json
 import pytest
 import torch
 
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, cli, doctor, json_form, measured, selection
-from kernelmux.registry.choice import decide
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend import timings
+from kernelmux.registry.choice import precedence
+from kernelmux.registry.choice.decide import decide
+from kernelmux.registry.cli import doctor, json_form, main
 from kernelmux.registry.tests import made_up
 
 CALL = ("explain", "softmax", "--shape")
@@ -21,7 +24,7 @@ def strict(text):
 
 
 def answer(capsys, *words, status=0):
-    assert cli.main([*words, "--json"]) == status
+    assert main.main([*words, "--json"]) == status
     shown = capsys.readouterr()
     assert not shown.err
     return strict(shown.out)
@@ -77,7 +80,7 @@ def test_remedies_are_those_of_the_text(capsys):
     found, told = answer(capsys, *words), []
     for candidate in found["candidates"]:
         told += [f"no: {u['reason']}" + (f" -> {u['remedy']}" if u["remedy"] else "") for u in candidate["unmet"]]
-    cli.main(list(words))
+    main.main(list(words))
     text = " ".join(capsys.readouterr().out.split())
     assert any("->" in line for line in told) and all(line in text for line in told)
 
@@ -90,7 +93,7 @@ def test_a_call_that_nothing_can_run_is_a_document_and_status_1(capsys):
 @pytest.mark.parametrize("words", [(*CALL, "y=3"), ("show", "softmx"), ("support", "softmx"), ("explain", "softmax")])
 def test_an_error_is_a_line_on_stderr_and_nothing_on_stdout(words, capsys):
     try:
-        assert cli.main([*words, "--json"]) == 2
+        assert main.main([*words, "--json"]) == 2
     except SystemExit as end:  # argparse's
         assert end.code == 2
     shown = capsys.readouterr()
@@ -98,11 +101,11 @@ def test_an_error_is_a_line_on_stderr_and_nothing_on_stdout(words, capsys):
 
 
 def test_the_times_that_a_choice_relied_on(monkeypatch):
-    near = measured.Nearest("NVIDIA H200", "x=4x100", "bf16", {"torch_ref/plain": 2.0, "torch_ref/exact": 1.5})
-    monkeypatch.setattr(measured, "nearest", lambda call: near)
+    near = timings.Nearest("NVIDIA H200", "x=4x100", "bf16", {"torch_ref/plain": 2.0, "torch_ref/exact": 1.5})
+    monkeypatch.setattr(timings, "nearest", lambda call: near)
     spec = catalog.spec("softmax")
     call = spec.hypothetical(spec.case("x=4x100"), device=torch.device("cpu"))
-    found = json_form.decision(decide(call, selection.requested("softmax", None, call), thorough=True))
+    found = json_form.decision(decide(call, precedence.requested("softmax", None, call), thorough=True))
     told = {"gpu": "NVIDIA H200", "workload": "x=4x100", "dtype": "bf16", "times": near.times}
     assert found["measured"] == told | {"alike": False, "older": ""}
     assert found["requested"]["source"] == near.source
@@ -144,7 +147,7 @@ def test_a_number_that_json_does_not_have_is_null():
 
 def test_without_packages_the_documents_say_what_is_missing():
     script = """
-from kernelmux.registry import cli
+from kernelmux.registry.cli import main as cli
 for words in ("doctor", "support"):
     assert cli.main([words, "--json"]) == 0
 """

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 import kernelmux as kx
-from kernelmux.registry import catalog, dispatch, keywords
+from kernelmux.registry import catalog
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.util import keywords
 
 X = torch.zeros(3, 4)
 

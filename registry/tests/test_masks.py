@@ -8,7 +8,7 @@ import torch
 import kernelmux as kx
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.ops import attention
-from kernelmux.registry.windows import mask_of
+from kernelmux.registry.spec.sliding_windows import mask_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::kernelmux.registry.errors.EmulationWarning")
 

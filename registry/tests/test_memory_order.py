@@ -4,9 +4,10 @@ import pytest
 import torch
 
 import kernelmux as kx
-from kernelmux.registry import backend as registered
-from kernelmux.registry import dispatch, memory_order
-from kernelmux.registry.memory_order import laid, order
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.util import memory_format
+from kernelmux.registry.util.memory_format import laid, order
 
 KERNELS = [name for name in ("triton", "cuda") if not registered.unavailable(name, torch.device("cpu"))]
 
@@ -14,13 +15,13 @@ KERNELS = [name for name in ("triton", "cuda") if not registered.unavailable(nam
 @pytest.fixture(autouse=True)
 def small_ones_too(monkeypatch):
     dispatch._plans.clear()
-    monkeypatch.setattr(memory_order, "WORTH", 0)
+    monkeypatch.setattr(memory_format, "WORTH", 0)
     yield
     dispatch._plans.clear()
 
 
 def test_small_tensors_are_left_to_torch(monkeypatch):
-    monkeypatch.setattr(memory_order, "WORTH", 2 * 4 * 5 * 8 * 4)
+    monkeypatch.setattr(memory_format, "WORTH", 2 * 4 * 5 * 8 * 4)
     x = torch.randn(2, 5, 4, 8).transpose(1, 2)
     wanted = order(x)
     assert wanted and order(x[:1]) is None
@@ -70,7 +71,7 @@ def test_what_has_no_cheap_copy_stays():
 
 
 def test_the_widest_elements_are_taken():
-    wide = {n: memory_order._wide(torch.empty(3, 4, n, dtype=torch.bfloat16).transpose(0, 1)) for n in (64, 4, 2, 1)}
+    wide = {n: memory_format._wide(torch.empty(3, 4, n, dtype=torch.bfloat16).transpose(0, 1)) for n in (64, 4, 2, 1)}
     assert wide == {64: torch.complex128, 4: torch.int64, 2: torch.int32, 1: None}
 
 
@@ -101,7 +102,7 @@ def test_only_the_gradients_of_permuted_inputs_are_copied(backend, monkeypatch):
         copied.append(wanted)
         return x
 
-    monkeypatch.setattr(memory_order, "laid", noted)
+    monkeypatch.setattr(memory_format, "laid", noted)
     q = torch.randn(1, 2, 6, 16, requires_grad=True)
     v = torch.randn(1, 6, 2, 16, requires_grad=True).transpose(1, 2)
     kx.attention(q, q.detach(), v, backend=backend).sum().backward()

@@ -11,8 +11,10 @@ import pytest
 import torch
 
 import kernelmux
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch, requests, selection
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.choice import precedence, requests
 from kernelmux.registry.errors import ArgumentError, UnknownName
 
 X = torch.zeros(3, 4)
@@ -58,29 +60,29 @@ class Interrupting(dict[str, requests.Request]):
 
 
 def test_a_call_during_a_change_of_default_is_not_remembered_for_afterwards(monkeypatch):
-    monkeypatch.setattr(selection, "_defaults", Interrupting())
+    monkeypatch.setattr(precedence, "_defaults", Interrupting())
     ran: list[str] = []
     real = dispatch._plan
 
     def plan(spec, values, argument):
-        ran.append(selection.requested(spec.name, argument).source)
+        ran.append(precedence.requested(spec.name, argument).source)
         return real(spec, values, argument)
 
     monkeypatch.setattr(dispatch, "_plan", plan)
-    selection.set_default("softmax", "torch_ref/exact")
+    precedence.set_default("softmax", "torch_ref/exact")
     dispatch.function("softmax")(X)
     assert ran[-1] == "set_default('softmax')"
-    selection.set_default("softmax", None)
+    precedence.set_default("softmax", None)
     dispatch.function("softmax")(X)
     assert ran[-1] == "auto"
 
 
 def test_the_environment_is_read_once_for_all_operators(monkeypatch):
     monkeypatch.setenv("KERNELMUX_BACKEND", "torch_ref")
-    assert selection.requested("softmax", None).source == "KERNELMUX_BACKEND"
+    assert precedence.requested("softmax", None).source == "KERNELMUX_BACKEND"
     monkeypatch.setenv("KERNELMUX_BACKEND", "cuda")
     monkeypatch.setenv("KERNELMUX_BACKEND_ADD", "cuda")
-    assert {selection.requested(op, None).names for op in catalog.names()} == {("torch_ref",)}
+    assert {precedence.requested(op, None).names for op in catalog.names()} == {("torch_ref",)}
 
 
 @pytest.mark.parametrize("argument", [None, "torch_ref"])
@@ -110,7 +112,7 @@ def test_a_name_in_capitals_or_cut_short_is_told_as_such(monkeypatch):
     with pytest.raises(ArgumentError, match=r"use\(\): ops: expected an operator or several, got none"):
         kernelmux.use("torch_ref", ops=[])
     monkeypatch.setenv("KERNELMUX_BACKENDS", "cuda")
-    selection.reread()
+    precedence.reread()
     with pytest.raises(
         UnknownName, match=r'unknown environment variable "KERNELMUX_BACKENDS".*did you mean "KERNELMUX_BACKEND"'
     ):

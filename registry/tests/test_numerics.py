@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from kernelmux.registry import numerics
-from kernelmux.registry.numerics import ErrorModel, compare
+from kernelmux.registry.spec import numerics
+from kernelmux.registry.spec.numerics import ErrorModel, compare
 
 
 def limits(ref, value=1e-3):

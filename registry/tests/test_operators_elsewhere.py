@@ -9,9 +9,12 @@ import pytest
 import torch
 
 import kernelmux as kx
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, cli, dispatch, doctor, elsewhere, plugins, refresh
+from kernelmux.registry import catalog, elsewhere
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import dispatch, refresh
+from kernelmux.registry.cli import doctor, main
 from kernelmux.registry.errors import BackendUnavailable, SpecError, UnknownName, UnsupportedError
+from kernelmux.registry.util import entry_points
 
 X = torch.arange(12.0).reshape(3, 4)
 SPEC = """
@@ -39,7 +42,7 @@ numbers = itertools.count()
 def announce(tmp_path, monkeypatch):
     """announce(name, files): a package with operators, under a name of its own; NAME in a text is `op`. Gives `op`."""
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(plugins, "_with_operators", {})
+    monkeypatch.setattr(entry_points, "_with_operators", {})
     made: list[str] = []
 
     def add(name, files, package="", op=""):
@@ -50,7 +53,7 @@ def announce(tmp_path, monkeypatch):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text.replace("NAME", op))
         sys.path_importer_cache.clear()
-        plugins.announce_operators(name, package)
+        entry_points.announce_operators(name, package)
         return op
 
     yield add
@@ -99,8 +102,9 @@ def test_nothing_is_imported_to_list_it(tmp_path):
         path.write_text("raise SystemExit('imported')")
     program = (
         f"import sys; sys.path.append({str(tmp_path)!r})\n"
-        "from kernelmux.registry import catalog, elsewhere, plugins\n"
-        "plugins._with_operators['theirs'] = 'their_ops'\n"
+        "from kernelmux.registry import catalog, elsewhere\n"
+        "from kernelmux.registry.util import entry_points\n"
+        "entry_points._with_operators['theirs'] = 'their_ops'\n"
         "assert 'doubled' in catalog.names()\n"
         "assert elsewhere.listed().packages['theirs'].implements('triton') == ('softmax',)\n"
         "assert 'their_ops' not in sys.modules\n"
@@ -138,7 +142,7 @@ def test_the_name_of_a_package_begins_those_of_variants(announce, name):
 
 
 def test_a_package_that_is_not_there_is_a_line(announce):
-    plugins.announce_operators("gone", "no_such_package_of_operators")
+    entry_points.announce_operators("gone", "no_such_package_of_operators")
     assert any("no_such_package_of_operators has no folder here" in line for line in lines())
     ours_work()
 
@@ -170,7 +174,7 @@ def test_a_spec_that_cannot_be_loaded_takes_its_operator_alone(announce, how, ca
         getattr(kx, op)(X)
     assert op in str(caught.value) and reason in str(caught.value)
     assert any(line.startswith(f"! {op}: ") and reason in line for line in lines())
-    assert cli.main(["list"]) == 0 and f"cannot be used: {op}: " in capsys.readouterr().out
+    assert main.main(["list"]) == 0 and f"cannot be used: {op}: " in capsys.readouterr().out
     assert good in kx.support_matrix("cpu").operators and op not in kx.support_matrix("cpu").operators
     assert torch.equal(getattr(kx, good)(X), 2 * X)
     ours_work()

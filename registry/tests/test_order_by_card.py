@@ -9,13 +9,15 @@ import pytest
 import torch
 
 import kernelmux as kx
-from kernelmux.registry import backend as registered
-from kernelmux.registry import cards, catalog, dispatch
-from kernelmux.registry.backend import Ahead, Backend, Implementation
-from kernelmux.registry.conditions import Capability
-from kernelmux.registry.requests import AUTO
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend.description import Ahead, Backend, Implementation
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.choice.requests import AUTO
+from kernelmux.registry.spec.conditions import Capability
 from kernelmux.registry.tests import made_up
 from kernelmux.registry.tests.made_up import told
+from kernelmux.registry.util import cards
 
 
 def decided(op: str, card: str, dtype: torch.dtype, case: str) -> tuple[str, str]:
@@ -113,10 +115,10 @@ def test_products_without_tensor_cores_are_told_once_for_an_operator(monkeypatch
         return [text for text in found if "emulator" not in text]
 
     with warnings.catch_warnings():
-        monkeypatch.setattr("kernelmux.registry.notices._emulating", {"own"})
+        monkeypatch.setattr("kernelmux.registry.choice.warn_once._emulating", {"own"})
         assert texts("h200", a, half) == texts("a100", a, half) == texts("t4", a.float()) == []
         assert texts("t4", a, half, a) == ["matmul: NVIDIA T4 has no tensor cores for bf16: computed by FMA in fp32"]
-        monkeypatch.setattr("kernelmux.registry.notices._told", set())
+        monkeypatch.setattr("kernelmux.registry.choice.warn_once._told", set())
         fma = "computes fp16 by FMA in fp32 on NVIDIA T4, without its tensor cores"
         assert texts("t4", half) == [f"matmul: own/fma {fma}"]
         ladder["matmul"] = {"dot": Implementation(product, "", arithmetic="mma")}

@@ -7,16 +7,22 @@ import numpy as np
 import pytest
 import torch
 
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dispatch, inline, measured, predicate, stubs, torch_ops
-from kernelmux.registry.backend import Implementation
-from kernelmux.registry.cases import Case, written
-from kernelmux.registry.cost import Cost
-from kernelmux.registry.documentation import documentation
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend import timings
+from kernelmux.registry.backend.description import Implementation
+from kernelmux.registry.call import dispatch, fast_path
+from kernelmux.registry.call.plan import CallPlans
+from kernelmux.registry.choice import predicate
+from kernelmux.registry.cli import type_stubs
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.registry.numerics import EQUAL
-from kernelmux.registry.plan import CallPlans
-from kernelmux.registry.spec import Constraint, NoExact, OpSpec, Output, Scalar, Tensor
+from kernelmux.registry.interop import torch_ops
+from kernelmux.registry.spec.cases import Case, written
+from kernelmux.registry.spec.cost import Cost
+from kernelmux.registry.spec.docstrings import documentation
+from kernelmux.registry.spec.numerics import EQUAL
+from kernelmux.registry.spec.op_spec import NoExact, OpSpec
+from kernelmux.registry.spec.signature import Constraint, Output, Scalar, Tensor
 
 seen: list[Any] = []
 X = torch.arange(60.0).reshape(6, 10)
@@ -121,9 +127,9 @@ def test_a_call_with_a_tuple_is_compared_quickly_and_one_with_a_list_is_remember
     for _ in range(3):
         public(X, (2, 3))
     quick = dispatch._plans.quick[SPEC.name]
-    assert quick(X, (2, 3), None, None) is not inline.MISSED
+    assert quick(X, (2, 3), None, None) is not fast_path.MISSED
     for other in ((2, 4), (2.0, 3), (True, 3), 2, [2, 3]):
-        assert quick(X, other, None, None) is inline.MISSED
+        assert quick(X, other, None, None) is fast_path.MISSED
     before = len(dispatch._plans)
     for _ in range(2):
         public(X, [3, 3])
@@ -174,11 +180,11 @@ def test_a_condition_that_compares_a_pair_with_one_number_is_a_mistake(text: str
 
 
 def test_calls_with_other_pairs_are_not_compared_by_their_times() -> None:
-    kinds = [measured._kind(SPEC.bind(X, stride)) for stride in (1, 2, (2, 1), (2, 2))]
+    kinds = [timings._kind(SPEC.bind(X, stride)) for stride in (1, 2, (2, 1), (2, 2))]
     assert kinds[1] == kinds[3] and len(set(kinds)) == 3
 
 
 def test_types_and_documentation_say_so() -> None:
-    stub = stubs._function(SPEC)
+    stub = type_stubs._function(SPEC)
     assert "stride: int | tuple[int, int] = 1" in stub and "step: int | tuple[int, int] | None = None" in stub
     assert "stride: int, or 2 of them" in documentation(SPEC)

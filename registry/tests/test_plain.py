@@ -9,10 +9,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from kernelmux.registry import backend as registered
-from kernelmux.registry import cases, catalog, domains
-from kernelmux.registry.conditions import Multiplies
-from kernelmux.registry.spec import Call
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.spec import cases, value_domains
+from kernelmux.registry.spec.conditions import Multiplies
+from kernelmux.registry.spec.signature import Call
 
 HALVES = (torch.bfloat16, torch.float16)
 VIEWS = {
@@ -82,7 +83,9 @@ def calls(op: str) -> list[Call]:
     for case in spec.cases:
         filled = all(0 not in shape for shape in case.shapes.values())
         for dtype in [d for d in HALVES if d in (case.dtypes or spec.dtypes)] if filled and case.tier != "full" else ():
-            tensors = domains.lawful(spec, spec.drawn(case, dtype, cases.generator(op, dtype)), dict(case.scalars))
+            tensors = value_domains.lawful(
+                spec, spec.drawn(case, dtype, cases.generator(op, dtype)), dict(case.scalars)
+            )
             call = spec.bind(**tensors, **case.scalars)
             found += [call] if not plain.unmet(call) else []
     return found

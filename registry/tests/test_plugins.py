@@ -5,9 +5,10 @@ import sys
 import pytest
 import torch
 
-from kernelmux.registry import backend as registered
-from kernelmux.registry import dispatch, plugins
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import dispatch
 from kernelmux.registry.errors import BackendUnavailable, SpecError, UnsupportedError
+from kernelmux.registry.util import entry_points
 
 X = torch.zeros(3, 4)
 GOOD = """
@@ -28,7 +29,7 @@ def install(tmp_path, monkeypatch):
     """install(name, files): a package that announces a backend; its files by name."""
     announced: list[tuple[str, str]] = []
     monkeypatch.syspath_prepend(tmp_path)
-    own = plugins.find().packages
+    own = entry_points.find().packages
     caches = (registered.backend, registered.unavailable, registered.variants)
 
     def fresh() -> None:
@@ -42,8 +43,8 @@ def install(tmp_path, monkeypatch):
         for stem, text in ({"__init__": GOOD} | files).items():
             (tmp_path / package / f"{stem}.py").write_text(text.replace("NAME", name))
         announced.append((name, package))
-        found = plugins.add(own, announced)
-        monkeypatch.setattr(plugins, "find", lambda: found)
+        found = entry_points.add(own, announced)
+        monkeypatch.setattr(entry_points, "find", lambda: found)
         fresh()
 
     yield add

@@ -5,9 +5,12 @@ import torch
 import torch.nn.functional as F
 
 import kernelmux as kx
-from kernelmux.registry import autograd, catalog, dispatch, domains
-from kernelmux.registry import backend as registered
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import dispatch
 from kernelmux.registry.errors import ArgumentError
+from kernelmux.registry.interop import autograd
+from kernelmux.registry.spec import value_domains
 
 KERNELS = [name for name in ("triton", "cuda") if not registered.unavailable(name, torch.device("cpu"))]
 LAST, PLAIN = torch.channels_last, torch.contiguous_format
@@ -98,5 +101,5 @@ def test_a_saved_index_that_the_suites_draw_lies_as_the_gradient_does(form: torc
     spec = catalog.spec("max_pool2d_backward")
     case = spec.case(f"grad_out=2x8x3x4 index=2x8x3x4 size=6x8 kernel=2{' channels-last' if form == LAST else ''}")
     drawn = {name: case.laid(name, torch.zeros(shape)) for name, shape in case.shapes.items()}
-    made = domains.lawful(spec, {**drawn, "index": drawn["index"].int()}, case.scalars)["index"]
+    made = value_domains.lawful(spec, {**drawn, "index": drawn["index"].int()}, case.scalars)["index"]
     assert made.is_contiguous(memory_format=form) and len(made.unique()) > 1

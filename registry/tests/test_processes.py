@@ -11,7 +11,7 @@ import signal
 import pytest
 import torch
 
-from kernelmux.registry import backend as registered
+from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.tests import made_up
 
 CPU = torch.device("cpu")

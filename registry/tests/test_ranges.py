@@ -8,7 +8,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.profiler import ProfilerActivity, profile
 
 import kernelmux as kx
-from kernelmux.registry import catalog, dispatch, ranges
+from kernelmux.registry import catalog
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.observe import profiler_ranges
 
 X = torch.randn(4, 6)
 LABEL = "softmax[torch_ref/exact]"
@@ -52,9 +54,9 @@ def test_a_bound_call_has_one_if_it_was_bound_inside():
 
 
 def test_a_program_turns_them_on_by_a_variable(monkeypatch):
-    monkeypatch.setenv(ranges.VARIABLE, "1")
+    monkeypatch.setenv(profiler_ranges.VARIABLE, "1")
     assert counted(soft) == 1
-    monkeypatch.setenv(ranges.VARIABLE, "yes")
+    monkeypatch.setenv(profiler_ranges.VARIABLE, "yes")
     with pytest.raises(kx.ArgumentError, match="KERNELMUX_NVTX: expected 0 or 1, got 'yes'"):
         kx.softmax(X[:3], backend="torch_ref")
 
@@ -63,7 +65,7 @@ def test_off_the_plan_holds_the_implementation_itself():
     spec = catalog.spec("softmax")
     plan, chosen = dispatch.resolve(spec, spec.given(X), "torch_ref")
     assert plan.fn is dispatch.registered.variants(chosen.backend, "softmax")[chosen.variant].fn
-    assert ranges.named(soft, "any") is soft
+    assert profiler_ranges.named(soft, "any") is soft
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace")

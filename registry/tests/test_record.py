@@ -7,8 +7,9 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import kernelmux as kx
-from kernelmux.registry import dispatch, modules, record, stats
-from kernelmux.registry.backend import Implementation
+from kernelmux.registry.backend.description import Implementation
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.observe import call_log, counters, module_hooks
 from kernelmux.registry.tests import made_up
 
 X = torch.zeros(4, 8)
@@ -35,7 +36,7 @@ softmax    plain/eager   auto           1   4x1001:fp32                         
 def backends(monkeypatch):
     """Made-up backends, and no warning of what they cannot run: that has tests of its own."""
     made_up.install(monkeypatch, made_up.BACKENDS)
-    monkeypatch.setattr(dispatch.notices, "warn_fallback", lambda *_: None)
+    monkeypatch.setattr(dispatch.warn_once, "warn_fallback", lambda *_: None)
 
 
 def softmax(n=8, m=4, **kwargs):
@@ -48,7 +49,7 @@ def test_stats_count_each_kind_of_answer(backends):
     softmax(backend="plain")
     found = kx.stats()
     assert str(found) == STATS and found.calls == 6
-    assert found.entries[0] == stats.Counted("softmax", "swift/rows", "auto", "", 3)
+    assert found.entries[0] == counters.Counted("softmax", "swift/rows", "auto", "", 3)
 
 
 def test_stats_outlive_the_remembered_plans_and_reading_does_not_count(backends):
@@ -131,7 +132,7 @@ def test_what_ran_before_and_after_is_not_in_a_log(backends):
         assert repr(log) == "<kernelmux log, open: 1 call of 1 operator>"
     softmax()
     assert log.calls == 1 and repr(log) == "<kernelmux log, closed: 1 call of 1 operator>"
-    assert record.logs == ()
+    assert call_log.logs == ()
 
 
 def test_several_logs_may_overlap(backends):
@@ -149,7 +150,7 @@ def test_several_logs_may_overlap(backends):
 def test_an_exception_closes_the_log(backends):
     with pytest.raises(KeyError), kx.record() as log:
         raise KeyError
-    assert record.logs == () and str(log) == "kernelmux.record(): no calls"
+    assert call_log.logs == () and str(log) == "kernelmux.record(): no calls"
 
 
 def test_nothing_of_a_log_enters_a_trace():
@@ -205,7 +206,7 @@ def test_calls_belong_to_the_module_in_whose_forward_they_run():
     assert log.table(by="module") == MODULES
     assert {(e.module, e.operator): e.calls for e in log.entries if e.operator != "rms_norm"} == {
         ("", "softmax"): 1,
-        (modules.OUTSIDE, "add"): 1,
+        (module_hooks.OUTSIDE, "add"): 1,
     }
     assert log.table().count("rms_norm") == 1 and "      4   4x8:fp32 8:fp32" in log.table()
 
@@ -216,7 +217,7 @@ def test_a_module_that_raises_is_left():
         with pytest.raises(ZeroDivisionError):
             model(torch.zeros(0, 8))
         kx.add(X, X, backend="torch_ref")
-    assert [entry.module for entry in log.entries] == [modules.OUTSIDE]
+    assert [entry.module for entry in log.entries] == [module_hooks.OUTSIDE]
 
 
 class InBackward(torch.autograd.Function):
@@ -234,7 +235,7 @@ def test_calls_of_the_backward_pass_are_seen_and_named():
     with kx.record(model) as log:
         InBackward.apply(model(X.clone().requires_grad_())).sum().backward()
     found = {entry.module: entry for entry in log.entries if entry.operator == "add"}
-    assert list(found) == [modules.BACKWARD] and found[modules.BACKWARD].calls == 1
+    assert list(found) == [module_hooks.BACKWARD] and found[module_hooks.BACKWARD].calls == 1
 
 
 def test_a_forward_that_is_computed_again_in_the_backward_pass_belongs_to_its_module():
@@ -265,7 +266,7 @@ def test_threads_have_modules_of_their_own():
 def test_only_modules_can_be_recorded(model):
     with pytest.raises(kx.ArgumentError, match=r"record\(\): model: expected a torch.nn.Module or nothing, got"):
         kx.record(model).__enter__()
-    assert record.logs == ()
+    assert call_log.logs == ()
 
 
 def test_a_table_by_something_else_is_refused():

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from kernelmux.registry import backend as registered
-from kernelmux.registry import dispatch
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import dispatch
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*on the emulator")
 EMULATED = [n for n in registered.backends() if registered.emulates(n, torch.device("cpu"))]

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import kernelmux as kx
-from kernelmux.registry import backend as registered
-from kernelmux.registry import cards, dispatch, refusals
-from kernelmux.registry.backend import Backend, Implementation
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend.description import Backend, Implementation
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.choice import refusals
 from kernelmux.registry.tests import made_up
 from kernelmux.registry.tests.cuda_errors import (
     ERRORS,
@@ -24,6 +25,7 @@ from kernelmux.registry.tests.cuda_errors import (
     LaunchRefused,
 )
 from kernelmux.registry.tests.made_up import told
+from kernelmux.registry.util import cards
 
 X = torch.randn(4, 6)
 

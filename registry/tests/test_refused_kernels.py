@@ -12,11 +12,13 @@ import torch
 
 import kernelmux as kx
 from kernelmux.emulator import nvrtc
-from kernelmux.registry import backend as registered
-from kernelmux.registry import cards, dispatch, refusals
-from kernelmux.registry.backend import Backend, Implementation
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend.description import Backend, Implementation
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.choice import refusals
 from kernelmux.registry.tests import made_up
 from kernelmux.registry.tests.made_up import told
+from kernelmux.registry.util import cards
 
 CUDA = """
 extern "C" __global__ void wide(const float* x, float* y, int n) {
@@ -65,7 +67,7 @@ def emulating(monkeypatch: pytest.MonkeyPatch, better: Callable[..., None], like
     own = Backend("own", "made up", 40, lambda device: None, emulates=True, emulation=emulation)
     made_up.install(monkeypatch, {"own": (own, {"square": ladder})})
     refusals._forget()  # what another test has seen refused
-    monkeypatch.setattr("kernelmux.registry.notices._emulating", {"own"})
+    monkeypatch.setattr("kernelmux.registry.choice.warn_once._emulating", {"own"})
 
 
 def ran(card: str, x: torch.Tensor) -> tuple[str, list[str]]:

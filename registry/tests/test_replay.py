@@ -10,17 +10,18 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelmux.registry import catalog, dispatch, replay
-from kernelmux.registry.bound import BoundCall
+from kernelmux.registry import catalog
+from kernelmux.registry.call import dispatch, launch_replay
+from kernelmux.registry.call.bound_call import BoundCall
+from kernelmux.registry.call.launch_replay import Made, Replayed
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.registry.replay import Made, Replayed
 from kernelmux.registry.tests.replaying import Kernel, check, pairs
 
 
 @pytest.fixture
 def kernel(monkeypatch):
-    monkeypatch.setattr(replay, "_device", lambda: -1)
-    monkeypatch.setattr(replay, "_raw_stream", lambda index: "stream")
+    monkeypatch.setattr(launch_replay, "_device", lambda: -1)
+    monkeypatch.setattr(launch_replay, "_raw_stream", lambda index: "stream")
     return Kernel()
 
 
@@ -58,7 +59,7 @@ class Allocations(TorchDispatchMode):
     count = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += func in replay.ALLOCATING
+        self.count += func in launch_replay.ALLOCATING
         return func(*args, **(kwargs or {}))
 
 
@@ -109,7 +110,7 @@ def test_what_a_launch_wants_of_an_address_or_of_a_tensor(kernel):
     def fn(a, b):
         out = torch.empty_like(a)
         described_a = object()
-        replay.stands_for(described_a, a, described)
+        launch_replay.stands_for(described_a, a, described)
         kernel(a, b, out, args=(described_a, Made(b, held, whole=True), out))
         return out
 
@@ -197,7 +198,7 @@ def test_another_device_or_a_hook_runs_the_implementation(kernel, monkeypatch):
         return out
 
     current = [-1]
-    monkeypatch.setattr(replay, "_device", lambda: current[0])
+    monkeypatch.setattr(launch_replay, "_device", lambda: current[0])
     replayed = check(fn, torch.add)
     (a, b), count = pairs(1)[0], len(python)
     hooks.calls = ["profiler"]
@@ -286,7 +287,7 @@ def test_a_bound_call_with_outputs_that_are_saved_returns_the_others(kernel, mon
         return out, saved
 
     current = [-1]
-    monkeypatch.setattr(replay, "_device", lambda: current[0])
+    monkeypatch.setattr(launch_replay, "_device", lambda: current[0])
     x, weight = (t.view(2, 4) for t in pairs(1)[0])
     linear = bound("linear", fn, x, weight)
     for index in (-1, -1, -1, 5, -1):
@@ -312,8 +313,8 @@ def test_a_launch_of_a_bound_call_that_fails_for_lack_of_a_context_is_made_again
 
         noted(fails, *rest)
 
-    noted = replay.launched
-    monkeypatch.setattr(replay, "launched", launched)
+    noted = launch_replay.launched
+    monkeypatch.setattr(launch_replay, "launched", launched)
     monkeypatch.setattr(torch.cuda, "mem_get_info", woken.append)
     add = bound("add", fn, *pairs(1)[0])
     for a, b in pairs(3):
@@ -326,8 +327,8 @@ def test_a_launch_of_a_bound_call_that_fails_for_lack_of_a_context_is_made_again
 def test_watching_a_call_does_not_import_the_compiler_of_torch():
     code = """
 import sys, torch
-from kernelmux.registry import replay
-with replay.Watch((torch.ones(2),)) as watch:
+from kernelmux.registry.call import launch_replay
+with launch_replay.Watch((torch.ones(2),)) as watch:
     torch.empty(3)
 assert len(watch.made) == 1 and "torch._dynamo" not in sys.modules
 """

@@ -10,11 +10,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, cli, dispatch, guests, judgement, numerics
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import judge
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend.validation import check_ladder, check_rounds
+from kernelmux.registry.call import dispatch, temporary_backends
+from kernelmux.registry.cli import main
 from kernelmux.registry.errors import ArgumentError, SpecError
-from kernelmux.registry.numerics import Rounding
-from kernelmux.registry.registration import check_ladder, check_rounds
+from kernelmux.registry.spec import numerics
+from kernelmux.registry.spec.numerics import Rounding
 
 SPEC = catalog.spec("swiglu")
 PLAIN = registered.variants("torch_ref", "swiglu")["plain"]
@@ -61,8 +65,8 @@ def test_a_declared_rounding_adds_half_a_unit_of_the_intermediate_and_no_more() 
 )
 def test_who_rounds_once_more_than_it_declares_is_wrong(fn: Any, rounds: tuple[Rounding, ...], right: bool) -> None:
     call = SPEC.bind(A, B)
-    made = judgement.Result("one/made", replace(PLAIN, fn=fn, rounds=rounds), (fn(A, B),))
-    assert (not judgement.judge(call, made, None).wrong) is right
+    made = judge.Result("one/made", replace(PLAIN, fn=fn, rounds=rounds), (fn(A, B),))
+    assert (not judge.judge(call, made, None).wrong) is right
 
 
 def test_a_rounding_belongs_to_the_outputs_that_it_names() -> None:
@@ -101,7 +105,7 @@ def test_a_baseline_may_and_what_stands_behind_it_has_none() -> None:
 
 
 def test_it_is_told_where_variants_are_listed_and_where_a_call_is_explained(capsys: Any) -> None:
-    assert PLAIN.declared == "silu(a)" and cli.main(["show", "swiglu"]) == 0
+    assert PLAIN.declared == "silu(a)" and main.main(["show", "swiglu"]) == 0
     assert "fp32; also rounds silu(a)" in " ".join(capsys.readouterr().out.split())
     text = str(dispatch.explain("swiglu", A, B, backend="torch_ref/plain"))
     assert "-> torch_ref/plain" in text and "also rounds silu(a)" in text
@@ -115,6 +119,6 @@ def test_a_function_from_a_file_is_held_to_the_bound_of_the_spec(tmp_path: Path)
     (tmp_path / "mine.py").write_text(MINE)
     with (
         pytest.raises(ArgumentError, match="only a composite backend"),
-        guests.joined(f"{tmp_path}/mine.py:ONE", "swiglu"),
+        temporary_backends.joined(f"{tmp_path}/mine.py:ONE", "swiglu"),
     ):
         raise AssertionError("it was taken in")

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import kernelmux as kx
-from kernelmux.registry import backend as registered
-from kernelmux.registry import dispatch
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import dispatch
 
 KERNELS = [name for name in ("triton", "cuda") if not registered.unavailable(name, torch.device("cpu"))]
 pytestmark = pytest.mark.filterwarnings("ignore:.*on the emulator")

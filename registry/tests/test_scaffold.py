@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from kernelmux.registry import cli
+from kernelmux.registry.cli import main
 from kernelmux.registry.scaffold import command
 
 FILES = ("ops/new_thing.py", *(f"backends/{b}/new_thing.py" for b in ("torch_ref", "triton", "cuda")))
 
 
 def run(capsys, *words):
-    code = cli.main(["new", "op", *map(str, words)])
+    code = main.main(["new", "op", *map(str, words)])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
 

@@ -7,14 +7,15 @@ import threading
 import pytest
 import torch
 
-from kernelmux.registry import dispatch, requests, scope, selection
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.choice import precedence, requests, scope
+from kernelmux.registry.choice.scope import use
 from kernelmux.registry.errors import ArgumentError, UnknownName
-from kernelmux.registry.scope import use
 
 
 def now(op="softmax"):
     """Which backends a call would ask for."""
-    return ",".join(selection.requested(op, None).names)
+    return ",".join(precedence.requested(op, None).names)
 
 
 @pytest.fixture(autouse=True)
@@ -195,7 +196,7 @@ def test_what_is_no_name_is_refused_in_every_place(names):
     if names is None:
         return
     with refused:
-        selection.set_default("softmax", names)
+        precedence.set_default("softmax", names)
     for ask in (dispatch.function("softmax"), lambda *a, **k: dispatch.explain("softmax", *a, **k)):
         with refused:
             ask(torch.zeros(3), backend=names)

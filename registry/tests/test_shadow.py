@@ -11,9 +11,12 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import kernelmux as kx
-from kernelmux.registry import backend as registered
-from kernelmux.registry import bundles, dispatch, judgement, requests, rerun, sampling, shadow
-from kernelmux.registry.backend import Backend, Implementation
+from kernelmux.registry.backend import judge
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend.description import Backend, Implementation
+from kernelmux.registry.call import dispatch, repro_bundle, shadow
+from kernelmux.registry.choice import requests, shadow_sampling
+from kernelmux.registry.cli import rerun
 from kernelmux.registry.errors import ArgumentError, ShadowWarning, UnknownName
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
@@ -76,8 +79,8 @@ def fakes(monkeypatch, tmp_path):
     monkeypatch.setattr(registered, "unavailable", lambda n, d: None if n in own else unavailable(n, d))
     monkeypatch.setattr(registered, "variants", lambda n, op: ladders[n].get(op, {}) if n in own else variants(n, op))
     monkeypatch.setattr(registered, "implements", lambda n, op: op in ladders[n] if n in own else implements(n, op))
-    monkeypatch.setenv(bundles.VARIABLE, str(tmp_path / "kept"))
-    monkeypatch.setattr(bundles, "_kept", {})
+    monkeypatch.setenv(repro_bundle.VARIABLE, str(tmp_path / "kept"))
+    monkeypatch.setattr(repro_bundle, "_kept", {})
     kx.shadow_report(reset=True)
     dispatch._plans.clear()
     yield broken
@@ -189,7 +192,7 @@ def test_two_scopes_draw_other_calls_and_one_that_is_entered_again_goes_on():
 def test_the_n_th_scope_of_a_run_draws_what_it_drew_in_the_run_before(monkeypatch):
     runs = []
     for _ in range(2):
-        monkeypatch.setattr(sampling, "_scopes", itertools.count())
+        monkeypatch.setattr(shadow_sampling, "_scopes", itertools.count())
         scopes = [kx.use("good", shadow="torch_ref", sample=0.5)._choice[1].shadow for _ in range(2)]
         runs.append([[made.drawn() for _ in range(40)] for made in scopes])
     assert runs[0] == runs[1]
@@ -230,7 +233,7 @@ def test_a_second_shadow_of_a_variant_is_told_of_too():
 
 
 def test_the_command_in_a_warning_can_be_typed_where_the_folder_has_a_space(tmp_path, monkeypatch):
-    monkeypatch.setenv(bundles.VARIABLE, str(tmp_path / "a b"))
+    monkeypatch.setenv(repro_bundle.VARIABLE, str(tmp_path / "a b"))
     with kx.use("bad", shadow="torch_ref"), pytest.warns(ShadowWarning, match=r"registry\.shadow '[^']*a b[^']*'"):
         kx.softmax(X)
 
@@ -243,12 +246,12 @@ def test_an_exception_of_the_backend_itself_propagates():
 
 def test_a_folder_that_cannot_be_written_is_told_once(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv(bundles.VARIABLE, str(tmp_path / "file" / "below"))
+    monkeypatch.setenv(repro_bundle.VARIABLE, str(tmp_path / "file" / "below"))
     with pytest.warns(ShadowWarning) as caught, kx.use("bad", shadow="torch_ref"):
         for n in (3, 4):
             kx.softmax(torch.randn(n, 8))
     texts = [str(w.message) for w in caught]
-    assert len(texts) == 2 and "no folder to reproduce it in" in texts[1] and bundles.VARIABLE in texts[1]
+    assert len(texts) == 2 and "no folder to reproduce it in" in texts[1] and repro_bundle.VARIABLE in texts[1]
     assert row().violations == 2 and row().bundle == ""
 
 
@@ -265,10 +268,10 @@ def test_a_full_disk_leaves_no_half_of_a_folder(tmp_path, monkeypatch):
 def test_one_folder_per_kind_of_call_and_not_too_many(tmp_path):
     with warnings.catch_warnings(), kx.use("bad", shadow="torch_ref"):
         warnings.simplefilter("ignore")
-        for n in range(2, 2 + bundles.MOST + 3):
+        for n in range(2, 2 + repro_bundle.MOST + 3):
             for _ in range(2):
                 kx.softmax(torch.randn(2, 3 * n))
-    assert len(list((tmp_path / "kept").iterdir())) == bundles.MOST
+    assert len(list((tmp_path / "kept").iterdir())) == repro_bundle.MOST
 
 
 def test_where_warnings_are_errors_the_first_violation_stops_the_program(tmp_path):
@@ -333,7 +336,7 @@ def test_names_of_shadows_are_checked():
 
 def test_large_calls_are_compared_with_each_other(monkeypatch):
     """Without a reference one cannot tell which of the two is wrong."""
-    monkeypatch.setattr(judgement, "AFFORDABLE", {"cpu": (8, 8)})
+    monkeypatch.setattr(judge, "AFFORDABLE", {"cpu": (8, 8)})
     with kx.use("good", shadow="torch_ref"):
         for dtype in (torch.float32, torch.bfloat16):
             kx.softmax(torch.randn(30, 50).to(dtype))

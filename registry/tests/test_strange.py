@@ -12,8 +12,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 
 import kernelmux as kx
-from kernelmux.registry import autocast, catalog
+from kernelmux.registry import catalog
 from kernelmux.registry.errors import ArgumentError, UnsupportedError
+from kernelmux.registry.interop import autocast
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # masked tensors are a prototype; emulated backends
 X = torch.linspace(-2, 2, 12).reshape(3, 4)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import kernelmux as kx
-from kernelmux.registry import catalog, stubs
+from kernelmux.registry import catalog
+from kernelmux.registry.cli import type_stubs
 
 CONFIGURATION = """[mypy]
 strict = true
@@ -43,7 +44,7 @@ EXPECTED = {
 
 
 def test_the_types_are_those_of_the_specs() -> None:
-    assert stubs.path().read_text(encoding="utf-8") == stubs.text(), "run: python -m kernelmux.registry.stubs"
+    assert type_stubs.path().read_text(encoding="utf-8") == type_stubs.text(), "run: python -m kernelmux.registry.stubs"
 
 
 def test_what_is_listed_is_there_and_what_is_there_is_listed() -> None:

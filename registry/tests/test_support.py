@@ -4,9 +4,10 @@ import pytest
 import torch
 
 import kernelmux as kx
-from kernelmux.registry import catalog, support
-from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import Capability, Dtypes, Multiple, SharedMemory
+from kernelmux.registry import catalog
+from kernelmux.registry.backend.description import Implementation
+from kernelmux.registry.cli import support_matrix
+from kernelmux.registry.spec.conditions import Capability, Dtypes, Multiple, SharedMemory
 from kernelmux.registry.tests import made_up
 
 DEVICES = pytest.mark.parametrize("device", ["cpu", "sm_80", "sm_90"])
@@ -80,7 +81,7 @@ def test_the_data(backends):
     found = {e.variant: e for e in matrix.of("softmax", "theirs")}
     assert matrix.device == "sm_90" and matrix.of("softmax", "empty") == ()
     assert found["hopper"].able and found["hopper"].dtypes == ("fp16", "bf16")
-    assert found["halves"] == support.Support(
+    assert found["halves"] == support_matrix.Support(
         "softmax", "theirs", "halves", ("fp16", "bf16"), ("N a multiple of 8",), (("x", "last"),)
     )
     assert not found["odd"].able and found["odd"].problem == "a condition fails: KeyError: 'Q'"

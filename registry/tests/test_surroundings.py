@@ -9,11 +9,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelmux.registry import backend as registered
-from kernelmux.registry import dispatch
-from kernelmux.registry.backend import Backend, Implementation
-from kernelmux.registry.conditions import Aligned
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend.description import Backend, Implementation
+from kernelmux.registry.call import dispatch
 from kernelmux.registry.errors import UnsupportedError
+from kernelmux.registry.spec.conditions import Aligned
 
 pytestmark = pytest.mark.filterwarnings("ignore::kernelmux.registry.errors.FallbackWarning")  # see test_fallbacks
 X = torch.linspace(-2, 2, 12).reshape(3, 4)

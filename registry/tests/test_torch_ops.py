@@ -10,9 +10,11 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import kernelmux as kx
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, selection, torch_ops
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.choice import precedence
 from kernelmux.registry.errors import ArgumentError, UnsupportedError
+from kernelmux.registry.interop import torch_ops
 
 KERNELS = [name for name in ("triton", "cuda") if not registered.unavailable(name, torch.device("cpu"))]
 pytestmark = [
@@ -171,17 +173,17 @@ def test_rules_of_a_file_look_at_the_call_when_the_graph_runs(tmp_path, monkeypa
     file = tmp_path / "rules.toml"
     file.write_text('[[rules]]\nop = "softmax"\nwhere = "N >= 100"\nbackend = "cuda"\n')
     monkeypatch.setenv("KERNELMUX_CONFIG", str(file))
-    selection.reread()
+    precedence.reread()
     try:
         run = torch.compile(lambda x: kx.softmax(x), fullgraph=True, backend="eager", dynamic=True)
         with kx.use("torch_ref"):
             assert backends_of(lambda x: kx.softmax(x)) == ["torch_ref"]
-        assert backends_of(lambda x: kx.softmax(x)) == [selection.RULES]
+        assert backends_of(lambda x: kx.softmax(x)) == [precedence.RULES]
         run(X)
         assert kx.which("softmax", X, backend=None) == "torch_ref/exact"
     finally:
         monkeypatch.delenv("KERNELMUX_CONFIG")
-        selection.reread()
+        precedence.reread()
 
 
 @pytest.mark.parametrize("backend", ["torch_ref", *KERNELS])

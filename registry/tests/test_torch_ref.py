@@ -5,9 +5,12 @@ import threading
 import pytest
 import torch
 
-from kernelmux.registry import autocast, cases, catalog, dispatch, domains, dtypes, numerics
+from kernelmux.registry import catalog, dtypes
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.interop import autocast
 from kernelmux.registry.ops import attention, softmax
-from kernelmux.registry.spec import exact_arguments
+from kernelmux.registry.spec import cases, numerics, value_domains
+from kernelmux.registry.spec.signature import exact_arguments
 
 OPS = catalog.names()
 SCALES = (0.0, -0.0, -0.3, -1.0, 1e-46, -1e-40, 0.7, 30.0, -50.0, 3e5, 1e30, -3e38)
@@ -89,8 +92,8 @@ def test_every_output_is_contiguous_and_right_for_every_view(op):
 def followed(op, tensors, scalars):
     """The tensors of a call, with those that are computed from others computed anew."""
     spec = catalog.spec(op)
-    lawful = domains.lawful(spec, tensors, scalars)
-    return {**tensors, **{t.name: lawful[t.name] for t in spec.tensors if isinstance(t.domain, domains.Computed)}}
+    lawful = value_domains.lawful(spec, tensors, scalars)
+    return {**tensors, **{t.name: lawful[t.name] for t in spec.tensors if isinstance(t.domain, value_domains.Computed)}}
 
 
 def test_matmul_changes_no_global_flag(monkeypatch):

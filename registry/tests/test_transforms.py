@@ -5,7 +5,7 @@ import torch
 from torch.autograd import forward_ad
 
 import kernelmux as kx
-from kernelmux.registry import backend as registered
+from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import ArgumentError, UnsupportedError
 
 KERNELS = [name for name in ("triton", "cuda") if not registered.unavailable(name, torch.device("cpu"))]

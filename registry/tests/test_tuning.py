@@ -6,12 +6,15 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from kernelmux.registry import backend as registered
-from kernelmux.registry import cards, catalog, doctor, gpu_tables, measured, tuning
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import device_tables, timings, tuned_configs
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend.device_tables import Table
+from kernelmux.registry.backend.search_space import Forced, Key, Space
+from kernelmux.registry.backend.tuned_configs import Entry
+from kernelmux.registry.cli import doctor
 from kernelmux.registry.errors import SpecError, TunedTableWarning
-from kernelmux.registry.gpu_tables import Table
-from kernelmux.registry.space import Forced, Key, Space
-from kernelmux.registry.tuning import Entry
+from kernelmux.registry.util import cards
 
 GPU = "Fake GPU 9000"
 RULE = {"BLOCK": 1}
@@ -29,29 +32,29 @@ def too_wide(config, problem):
 
 @pytest.fixture
 def space(monkeypatch, tmp_path):
-    monkeypatch.setattr(tuning, "TABLES", replace(tuning.TABLES, folder=tmp_path))
-    monkeypatch.setattr(gpu_tables, "gpu", lambda device: None if device == -1 else GPU)
+    monkeypatch.setattr(tuned_configs, "TABLES", replace(tuned_configs.TABLES, folder=tmp_path))
+    monkeypatch.setattr(device_tables, "gpu", lambda device: None if device == -1 else GPU)
     monkeypatch.setattr(registered, "source_hash", lambda backend, op, variant="": f"{backend} as it is")
-    tuning.forget()
+    tuned_configs.forget()
     key = lambda problem: Key(problem.kind, (problem.n,))  # noqa: E731
     yield Space("fake", "transpose", "fast", {"BLOCK": (1, 2, 4, 8)}, lambda problem: dict(RULE), key, too_wide)
     monkeypatch.undo()
-    tuning.forget()
+    tuned_configs.forget()
 
 
 def entry(block=4, n=1000, **more):
     spec = catalog.spec("transpose").hash
     made = Entry(
         "transpose", "fake", "fast", "fp32", (n,), {"BLOCK": block}, 5.0, RULE, 9.0, "x=64x64", "fp32", spec,
-        "fake as it is", dict(gpu_tables.installed()),
+        "fake as it is", dict(device_tables.installed()),
     )  # fmt: skip
     return replace(made, **more)
 
 
 def write(*entries):
-    path = tuning.TABLES.path(GPU)
-    path.write_text(tuning.TABLES.text(Table(GPU, entries)))
-    tuning.forget()
+    path = tuned_configs.TABLES.path(GPU)
+    path.write_text(tuned_configs.TABLES.text(Table(GPU, entries)))
+    tuned_configs.forget()
     return path
 
 
@@ -98,61 +101,61 @@ def test_a_stale_entry_is_ignored_and_named(space, field, value, told):
     write(entry(**{field: value}), entry(2, 2000))
     assert space.choice(Problem(0, 1000)) == RULE
     assert space.choice(Problem(0, 2000)) == {"BLOCK": 2}
-    count, stale = tuning.summary()
+    count, stale = tuned_configs.summary()
     assert count == "Fake GPU 9000: 1 of 2 tuned configurations count"
     assert stale.startswith("  stale: ") and told in stale
     assert list(doctor._tuned()) == [count, stale]
 
 
 def test_an_entry_of_other_packages_is_older_and_used_after_one_of_those_at_hand(space):
-    old = {**gpu_tables.installed(), "torch": "1.0"}
+    old = {**device_tables.installed(), "torch": "1.0"}
     write(entry(8, versions=old))
     assert space.choice(Problem(0, 1000)) == {"BLOCK": 8}
-    count, older = tuning.summary()
+    count, older = tuned_configs.summary()
     assert count == "Fake GPU 9000: 1 of 1 tuned configurations count"
     assert older.startswith("  older: transpose fake/fast (1): torch is ") and older.endswith(" and was 1.0")
     write(entry(8, versions=old), entry(2, 600))  # further away
     assert space.choice(Problem(0, 1000)) == {"BLOCK": 2}
-    assert tuning.merged(Table(GPU, (entry(8, versions=old),)), [], {entry().place}).rows == ()
+    assert tuned_configs.merged(Table(GPU, (entry(8, versions=old),)), [], {entry().place}).rows == ()
 
 
 def test_the_users_entries_come_before_those_that_ship_and_those_of_gpus_alike_last(space, monkeypatch, tmp_path):
     monkeypatch.setenv("KERNELMUX_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(gpu_tables, "card", lambda device: cards.named("h100"))
-    mine = replace(tuning.TABLES, folder=tmp_path / "home" / tmp_path.name)
+    monkeypatch.setattr(device_tables, "card", lambda device: cards.named("h100"))
+    mine = replace(tuned_configs.TABLES, folder=tmp_path / "home" / tmp_path.name)
     mine.folder.mkdir(parents=True)
-    other = tuning.TABLES.path("Another GPU")
-    other.write_text(tuning.TABLES.text(Table("Another GPU", (entry(8), entry(8, 2000)), "9.0", 132)))
+    other = tuned_configs.TABLES.path("Another GPU")
+    other.write_text(tuned_configs.TABLES.text(Table("Another GPU", (entry(8), entry(8, 2000)), "9.0", 132)))
     write(entry(4), entry(4, 4000))
     mine.path(GPU).write_text(mine.text(Table(GPU, (entry(2),))))
-    tuning.forget()
+    tuned_configs.forget()
     assert [space.choice(Problem(0, n))["BLOCK"] for n in (1000, 4000, 2000)] == [2, 4, 8]
-    other.write_text(tuning.TABLES.text(Table("Another GPU", (entry(8, 2000),), "9.0", 114)))
-    tuning.forget()
+    other.write_text(tuned_configs.TABLES.text(Table("Another GPU", (entry(8, 2000),), "9.0", 114)))
+    tuned_configs.forget()
     assert space.choice(Problem(0, 2000)) == RULE
-    assert "Fake GPU 9000, yours: 1 of 1 tuned configurations count" in tuning.summary()
+    assert "Fake GPU 9000, yours: 1 of 1 tuned configurations count" in tuned_configs.summary()
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"schema": 2}', '{"schema": 1, "gpu": "g", "entries": [{"op": "x"}]}']
 )
 def test_a_damaged_table_is_named_once_and_ignored(space, text):
-    path = tuning.TABLES.path(GPU)
+    path = tuned_configs.TABLES.path(GPU)
     path.write_text(text)
     with pytest.raises(SpecError, match="expected tuned configurations"):
-        tuning.TABLES.read(path)
+        tuned_configs.TABLES.read(path)
     with pytest.warns(TunedTableWarning, match="is ignored") as told:
         assert space.choice(Problem(0, 1000)) == space.choice(Problem(0, 500)) == RULE
     assert len(told) == 1
-    assert tuning.summary()[0].startswith("! ")
+    assert tuned_configs.summary()[0].startswith("! ")
 
 
 def test_what_is_written_is_read(space):
-    assert tuning.TABLES.read(write(entry(), entry(2, 2000))) == Table(GPU, (entry(), entry(2, 2000)))
+    assert tuned_configs.TABLES.read(write(entry(), entry(2, 2000))) == Table(GPU, (entry(), entry(2, 2000)))
 
 
 def test_a_new_entry_takes_the_place_of_one_for_the_same_sizes():
-    table = tuning.merged(Table(GPU, (entry(2), entry(4, 2000))), [entry(8)])
+    table = tuned_configs.merged(Table(GPU, (entry(2), entry(4, 2000))), [entry(8)])
     assert sorted((e.sizes, e.config["BLOCK"]) for e in table.rows) == [((1000,), 8), ((2000,), 4)]
 
 
@@ -168,26 +171,26 @@ def test_a_forced_configuration_is_that_of_its_kind_and_ends_with_its_block(spac
 def test_plans_are_not_shared_between_choices(space):
     before = space.choice
     assert space.choice is before
-    tuning.forget()
+    tuned_configs.forget()
     space.renew()
     assert space.choice is not before and space.choice != before
 
 
 def test_auto_takes_tuned_times_for_calls_of_the_same_bucket(space, monkeypatch, tmp_path):
-    monkeypatch.setattr(measured, "TABLES", replace(measured.TABLES, folder=tmp_path / "times"))
+    monkeypatch.setattr(timings, "TABLES", replace(timings.TABLES, folder=tmp_path / "times"))
     (tmp_path / "times").mkdir()
     cost = catalog.spec("transpose").hypothetical(catalog.spec("transpose").case("x=64x64"), torch.float32).cost
     rows = [
-        measured.Time(
+        timings.Time(
             "transpose", "x=64x64", "fp32", backend, variant, us, f"{backend} as it is", cost.bytes, cost.flops
         )
         for backend, variant, us in (("fake", "fast", 9.0), ("other", "only", 6.0))
     ]
-    measured.TABLES.path(GPU).write_text(measured.TABLES.text(Table(GPU, tuple(rows))))
+    timings.TABLES.path(GPU).write_text(timings.TABLES.text(Table(GPU, tuple(rows))))
     write(entry(us=5.0))
-    measured.forget()
+    timings.forget()
     spec = catalog.spec("transpose")
-    known = {n: measured.nearest(spec.bind(torch.zeros(n, 64))) for n in (64, 40, 32)}
-    measured.forget()
+    known = {n: timings.nearest(spec.bind(torch.zeros(n, 64))) for n in (64, 40, 32)}
+    timings.forget()
     assert {n: at.times["fake/fast"] for n, at in known.items() if at} == {64: 5.0, 40: 5.0, 32: 9.0}
     assert known[64] and known[64].fastest(["other/only", "fake/fast"]) == "fake/fast"

@@ -12,9 +12,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import kernelmux as kx
 from kernelmux.conformance import ways
 from kernelmux.conformance.ways import FUNCTION, OPERATOR
-from kernelmux.registry import backend as registered
-from kernelmux.registry import cases, catalog, dispatch, notices
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import dispatch
+from kernelmux.registry.choice import warn_once
 from kernelmux.registry.errors import ArgumentError, FallbackWarning, UnsupportedError
+from kernelmux.registry.spec import cases
 
 KERNELS = [name for name in ("triton", "cuda") if not registered.unavailable(name, torch.device("cpu"))]
 pytestmark = [
@@ -202,7 +205,7 @@ def told(run):
 
 
 def test_a_loop_is_said_once_and_a_call_for_all_examples_is_not(monkeypatch):
-    monkeypatch.setattr(notices, "_told", set())
+    monkeypatch.setattr(warn_once, "_told", set())
     text = (
         "rms_norm: vmap runs one call per example of the batch, because weight has the axes [N] and no leading ones\n"
         "  Said once."

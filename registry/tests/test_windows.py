@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernelmux.registry import catalog
-from kernelmux.registry.windows import Fold, InVectors, Window, pair, windows
+from kernelmux.registry.spec.sliding_windows import Fold, InVectors, Window, pair, windows
 
 KINDS = [Window(*kind) for kind in product((1, 2, 5), (1, 2, 3), (0, 1, 4), (1, 3))]
 

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from kernelmux.registry import backend as registered
-from kernelmux.registry import cards, gpu_tables
-from kernelmux.registry.backend import Implementation
-from kernelmux.registry.space import Config, Key, Space
+from kernelmux.registry.backend import Implementation, device_tables
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend.search_space import Config, Key, Space
+from kernelmux.registry.util import cards
 from kernelmux.tune import ahead, check, timing
 from kernelmux.tune.job import Job
 
@@ -64,8 +64,8 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = {"tiles": Implementation(matmul, "tiles", space=SPACE)}
     monkeypatch.setattr(registered, "variants", lambda name, op: mine if name == "fake" else real(name, op))
     monkeypatch.setattr(registered, "source_hash", lambda backend, op, variant="": f"{backend} as it is")
-    monkeypatch.setattr(gpu_tables, "gpu", lambda device: GPU)
-    monkeypatch.setattr(gpu_tables, "card", lambda device: cards.named("rtx4090"))
+    monkeypatch.setattr(device_tables, "gpu", lambda device: GPU)
+    monkeypatch.setattr(device_tables, "card", lambda device: cards.named("rtx4090"))
     monkeypatch.setattr(timing, "CudaStopwatch", Stopwatch)
     monkeypatch.setattr(timing.inputs, "make", lambda row, device: inputs(row, "cpu"))
     monkeypatch.setattr(timing, "lost", lambda: False)

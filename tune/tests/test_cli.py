@@ -8,7 +8,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from kernelmux.registry import tuning
+from kernelmux.registry.backend import tuned_configs
 from kernelmux.registry.errors import SpecError
 from kernelmux.tune import ahead, cli, progress
 from kernelmux.tune.tests import fakes
@@ -96,15 +96,15 @@ def test_a_whole_search_writes_its_table(capsys, monkeypatch, tmp_path):
     folders = ["--out", str(tmp_path), "--log", str(tmp_path / "log")]
     assert cli.main(["--op", "matmul", *folders]) == 1, "one of the configurations is wrong"
     assert "1 of 1 searches found a faster configuration" in capsys.readouterr().out
-    assert [entry.config for entry in tuning.TABLES.read(tmp_path / "fake_gpu_9000.json").rows] == [{"BLOCK": 8}]
+    assert [entry.config for entry in tuned_configs.TABLES.read(tmp_path / "fake_gpu_9000.json").rows] == [{"BLOCK": 8}]
     monkeypatch.setenv("KERNELMUX_HOME", str(tmp_path / "home"))
     assert cli.main(["--op", "matmul", *folders[2:]]) == 1
-    assert [entry.config for entry in tuning.TABLES.read(tmp_path / "home/tuned/fake_gpu_9000.json").rows] == [
+    assert [entry.config for entry in tuned_configs.TABLES.read(tmp_path / "home/tuned/fake_gpu_9000.json").rows] == [
         {"BLOCK": 8}
     ]
-    monkeypatch.setattr(tuning, "TABLES", replace(tuning.TABLES, folder=tmp_path / "tuned"))
+    monkeypatch.setattr(tuned_configs, "TABLES", replace(tuned_configs.TABLES, folder=tmp_path / "tuned"))
     assert cli.main(["--op", "matmul", *folders[2:], "--into-checkout"]) == 1
-    assert len(tuning.TABLES.of(fakes.GPU).rows) == 1
+    assert len(tuned_configs.TABLES.of(fakes.GPU).rows) == 1
     capsys.readouterr()
     assert cli.main(["--list"]) == 0
     told = [line.split()[-3] for line in capsys.readouterr().out.splitlines() if "fake_gpu_9000.json:" in line]

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from kernelmux import emulator
-from kernelmux.registry import backend as registered
-from kernelmux.registry import catalog, dtypes, gpu_tables, tuning
-from kernelmux.registry.gpu_tables import Table
-from kernelmux.registry.tuning import Entry
+from kernelmux.registry import catalog, dtypes
+from kernelmux.registry.backend import device_tables, tuned_configs
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend.device_tables import Table
+from kernelmux.registry.backend.tuned_configs import Entry
 from kernelmux.tune import ahead, check
 from kernelmux.tune.check import UNSEEN, refusal
 from kernelmux.tune.job import Job, candidates, problem_of
@@ -28,12 +29,12 @@ GRIDS = {PRODUCT: 2 * 1, IMAGES: 2 * 1}
 @pytest.fixture
 def table(monkeypatch, tmp_path):
     """The CPU is a made-up GPU with a table."""
-    monkeypatch.setattr(tuning, "TABLES", replace(tuning.TABLES, folder=tmp_path))
-    monkeypatch.setattr(gpu_tables, "gpu", lambda device: GPU)
-    tuning.forget()
-    yield tuning.TABLES.path(GPU)
+    monkeypatch.setattr(tuned_configs, "TABLES", replace(tuned_configs.TABLES, folder=tmp_path))
+    monkeypatch.setattr(device_tables, "gpu", lambda device: GPU)
+    tuned_configs.forget()
+    yield tuned_configs.TABLES.path(GPU)
     monkeypatch.undo()
-    tuning.forget()
+    tuned_configs.forget()
 
 
 def entry(job, config, **more):
@@ -41,7 +42,7 @@ def entry(job, config, **more):
     fields = dict(
         op=job.op, backend=job.backend, variant=job.variant, kind=key.kind, sizes=key.sizes, config=config, us=1.0,
         rule={}, rule_us=2.0, workload=job.workload, dtype=job.dtype, spec=catalog.spec(job.op).hash,
-        source=registered.source_hash(job.backend, job.op), versions=dict(gpu_tables.installed()),
+        source=registered.source_hash(job.backend, job.op), versions=dict(device_tables.installed()),
     )  # fmt: skip
     return Entry(**{**fields, **more})
 
@@ -59,13 +60,13 @@ def run(job):
 @pytest.mark.parametrize("job", TILES, ids=lambda job: job.op)
 def test_a_kernel_runs_with_the_tile_of_the_table(table, job):
     before, _ = run(job)
-    table.write_text(tuning.TABLES.text(Table(GPU, (entry(job, TILES[job]),))))
-    tuning.forget()
+    table.write_text(tuned_configs.TABLES.text(Table(GPU, (entry(job, TILES[job]),))))
+    tuned_configs.forget()
     launch, error = run(job)
     assert (launch.grid[0], launch.block[0]) == (GRIDS[job], 32 * 8) != (before.grid[0], before.block[0])
     assert error < 0.1
-    table.write_text(tuning.TABLES.text(Table(GPU, (entry(job, TILES[job], source="of another tree"),))))
-    tuning.forget()
+    table.write_text(tuned_configs.TABLES.text(Table(GPU, (entry(job, TILES[job], source="of another tree"),))))
+    tuned_configs.forget()
     again, _ = run(job)
     assert (again.grid, again.block) == (before.grid, before.block), "a stale entry is ignored"
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from kernelmux.registry import gpu_tables, tuning
-from kernelmux.registry.gpu_tables import Table
+from kernelmux.registry.backend import device_tables, tuned_configs
+from kernelmux.registry.backend.device_tables import Table
 from kernelmux.tune import ahead, check, report, run
 from kernelmux.tune.job import candidates
 from kernelmux.tune.log import LOST, Log, Seen
@@ -51,8 +51,8 @@ def test_the_fastest_that_is_right_wins_and_is_written(tmp_path):
     assert (entry.config, entry.us, entry.rule_us) == ({"BLOCK": 8}, 5.0, 10.0)
     path = run.write([entry], GPU, tmp_path)
     assert path.name == "fake_gpu_9000.json"
-    table = tuning.TABLES.read(path)
-    assert table == Table(GPU, (entry,), "8.9", 128, dict(gpu_tables.installed()))
+    table = tuned_configs.TABLES.read(path)
+    assert table == Table(GPU, (entry,), "8.9", 128, dict(device_tables.installed()))
     assert not entry.stale and not entry.older
     assert "rule 10.0 us, fastest 5.0 us (2.00x): BLOCK=8" in told(found)
 
@@ -137,7 +137,7 @@ def test_a_stale_entry_goes_once_the_rule_is_as_fast(tmp_path, monkeypatch):
     assert refuted == {entry.place}
     for before, after in ((stale, ()), (entry, (entry,))):
         run.write([before], GPU, tmp_path / before.source)
-        assert tuning.TABLES.read(run.write([], GPU, tmp_path / before.source, refuted)).rows == after
+        assert tuned_configs.TABLES.read(run.write([], GPU, tmp_path / before.source, refuted)).rows == after
 
 
 def test_what_the_suite_refuses_is_not_written(tmp_path, monkeypatch):
@@ -160,7 +160,7 @@ def test_what_does_not_compile_is_neither_run_nor_compiled_again(tmp_path, monke
 def test_a_table_that_cannot_be_read_is_replaced(tmp_path):
     (entry,) = run.entries([search(tmp_path)])
     (tmp_path / "fake_gpu_9000.json").write_text("{")
-    assert tuning.TABLES.read(run.write([entry], GPU, tmp_path)).rows == (entry,)
+    assert tuned_configs.TABLES.read(run.write([entry], GPU, tmp_path)).rows == (entry,)
 
 
 def test_the_page_has_what_was_gained(tmp_path):

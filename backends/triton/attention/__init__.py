@@ -24,7 +24,7 @@ from kernelmux.backends.triton.attention._split_keys import QUERIES, split_keys
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Capability, Condition, Dtypes, Multiple, sm
 from kernelmux.registry.spec import Call
-from kernelmux.registry.windows import Limit
+from kernelmux.registry.spec.sliding_windows import Limit
 
 T = torch.Tensor
 Pair = tuple[T, T]

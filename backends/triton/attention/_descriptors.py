@@ -16,7 +16,7 @@ from kernelmux.backends.triton.attention._online import (
     query_block,
 )
 from kernelmux.backends.triton.attention._problem import POINTER, Problem, block_strides, outputs, problem
-from kernelmux.registry.windows import Limit
+from kernelmux.registry.spec.sliding_windows import Limit
 
 T = torch.Tensor
 

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from kernelmux.backends.triton._launch import Config, Launch, cdiv, plan
 from kernelmux.backends.triton.attention._problem import Problem, apart, outputs, problem
-from kernelmux.registry.windows import Limit
+from kernelmux.registry.spec.sliding_windows import Limit
 
 T = torch.Tensor
 

@@ -9,7 +9,7 @@ import triton
 
 from kernelmux.backends.triton._launch import Config, Ints, like
 from kernelmux.backends.triton._strides import contiguous
-from kernelmux.registry.windows import Limit, Mask, mask_of
+from kernelmux.registry.spec.sliding_windows import Limit, Mask, mask_of
 
 T = torch.Tensor
 

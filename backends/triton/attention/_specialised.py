@@ -21,7 +21,7 @@ from kernelmux.backends.triton._hopper import barriers, copy_in, copy_out, copy_
 from kernelmux.backends.triton._launch import Launch, Map, cdiv, plan
 from kernelmux.backends.triton.attention._online import LN2, Rule, key_range
 from kernelmux.backends.triton.attention._problem import POINTER, Problem, block_strides, outputs, problem
-from kernelmux.registry.windows import Limit
+from kernelmux.registry.spec.sliding_windows import Limit
 
 T = torch.Tensor
 

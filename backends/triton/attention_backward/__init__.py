@@ -21,7 +21,7 @@ from kernelmux.backends.triton.attention_backward._problem import Problem, delta
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Aligned, AtMost, Capability, Dtypes, Multiple, SharedMemory
 from kernelmux.registry.spec import Call
-from kernelmux.registry.windows import Limit
+from kernelmux.registry.spec.sliding_windows import Limit
 
 T = torch.Tensor
 Three = tuple[T, T, T]

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, plan
 from kernelmux.backends.triton._rows import rounded_product
-from kernelmux.registry.windows import Limit, Mask, mask_of
+from kernelmux.registry.spec.sliding_windows import Limit, Mask, mask_of
 
 T = torch.Tensor
 

@@ -19,10 +19,10 @@ from kernelmux.backends.triton.conv2d._direct import direct
 from kernelmux.backends.triton.conv2d._implicit_gemm import SPACE, implicit_gemm
 from kernelmux.backends.triton.conv2d._problem import Problem, images
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.backend.search_space import Space
 from kernelmux.registry.conditions import Condition
-from kernelmux.registry.memory_order import format_of
-from kernelmux.registry.space import Space
-from kernelmux.registry.windows import PIXELS, Pair, windows
+from kernelmux.registry.spec.sliding_windows import PIXELS, Pair, windows
+from kernelmux.registry.util.memory_format import format_of
 
 Maybe = torch.Tensor | None
 

@@ -13,8 +13,8 @@ from kernelmux.backends.triton.conv2d import _specialised
 from kernelmux.backends.triton.conv2d._order import channels_first, copied
 from kernelmux.backends.triton.conv2d._problem import VECTOR, Images, Problem, images
 from kernelmux.registry.conditions import AtLeast, AtMost, Condition
-from kernelmux.registry.memory_order import format_of
-from kernelmux.registry.windows import PIXELS, Fold, SideBySide, Window
+from kernelmux.registry.spec.sliding_windows import PIXELS, Fold, SideBySide, Window
+from kernelmux.registry.util.memory_format import format_of
 
 LINE = Window(1, 1, 0)  # over lines
 

@@ -19,8 +19,8 @@ from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, plan, 
 from kernelmux.backends.triton.conv2d._problem import VECTOR, Problem
 from kernelmux.backends.triton.matmul._blocked import tile_of
 from kernelmux.backends.triton.matmul._spaces import BEYOND, TOO_MUCH, uneven
+from kernelmux.registry.backend.search_space import Choice, Key, Space
 from kernelmux.registry.dtypes import SHORT
-from kernelmux.registry.space import Choice, Key, Space
 
 UNIT = tl.constexpr(VECTOR)
 NEITHER, TERMS, CHANNELS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # of kernels, what lies side by side

@@ -11,7 +11,7 @@ import triton.language as tl
 from kernelmux.backends.triton._launch import Config, Launch, cdiv, plan, processors
 from kernelmux.backends.triton._rows import next_power
 from kernelmux.backends.triton.conv2d._problem import VECTOR, Images, images
-from kernelmux.registry.memory_order import fresh
+from kernelmux.registry.util.memory_format import fresh
 
 BLOCK = 128  # channels and places of a tile, which is turned in shared memory
 NUMBERS = 1024  # of a program that copies line by line

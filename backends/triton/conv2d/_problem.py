@@ -9,7 +9,7 @@ import torch
 import triton.language as tl
 
 from kernelmux.backends.triton._launch import Ints
-from kernelmux.registry.windows import Window
+from kernelmux.registry.spec.sliding_windows import Window
 
 VECTOR = 8  # elements that are read together: 16 bytes of halves
 SLACK = 2**22  # by how much numbers of masked lanes may exceed those of real ones

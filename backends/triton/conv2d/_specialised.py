@@ -27,9 +27,9 @@ from kernelmux.backends.triton.conv2d._stores import halves, store_box, store_li
 from kernelmux.backends.triton.matmul._blocked import tile_of
 from kernelmux.backends.triton.matmul._epilogue import Vector, biased
 from kernelmux.registry.conditions import Capability, Condition, Dtypes
-from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.spec import Call
-from kernelmux.registry.windows import InVectors, Window
+from kernelmux.registry.spec.sliding_windows import InVectors, Window
+from kernelmux.registry.util.memory_format import format_of
 
 PLACES = gl.constexpr(64)  # of a box, per multiplier
 # Registers per thread: the multipliers hold the sums, the loader next to nothing.

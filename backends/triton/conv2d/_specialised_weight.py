@@ -42,9 +42,9 @@ from kernelmux.backends.triton.conv2d._specialised import (
     strided,
     walk,
 )
-from kernelmux.registry.memory_order import format_of, fresh
 from kernelmux.registry.spec import Call
-from kernelmux.registry.windows import Window
+from kernelmux.registry.spec.sliding_windows import Window
+from kernelmux.registry.util.memory_format import format_of, fresh
 
 ROWS = gl.constexpr(64)  # of the result, per multiplier
 # Channels of grad_out and of x, and products per microsecond of one SM: H200, fp16, 32x256x56x56 and 256x256x3x3.

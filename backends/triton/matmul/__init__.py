@@ -34,9 +34,9 @@ from kernelmux.backends.triton.matmul._specialised import specialised
 from kernelmux.backends.triton.matmul._tiles import GROUPED, ODD, PIPELINED, SIMPLE
 from kernelmux.backends.triton.transpose import transpose_blocked
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.batching import readable
+from kernelmux.registry.backend.search_space import Space
 from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Capability, Condition, Dtypes, Multiple, OneOf
-from kernelmux.registry.space import Space
+from kernelmux.registry.interop.vmap_axes import readable
 
 
 def _simple(p: Problem) -> Config:

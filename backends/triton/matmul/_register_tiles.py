@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernelmux.backends.triton._launch import Config, cdiv, processors
 from kernelmux.backends.triton.matmul._problem import Problem
 from kernelmux.backends.triton.matmul._spaces import GROUPS, _key, _ring, _too_large
-from kernelmux.registry.space import Space
+from kernelmux.registry.backend.search_space import Space
 
 # Rows of a, columns of b, stages, products per microsecond of one SM: fitted to all of these tiles for 12 products on an
 # H200. By them the rule takes the quickest tile, or one within 6 %.

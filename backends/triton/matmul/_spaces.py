@@ -8,8 +8,8 @@ from kernelmux.backends.triton._card import held
 from kernelmux.backends.triton._launch import Config, cdiv, processors, shared_bytes
 from kernelmux.backends.triton.matmul._problem import Problem
 from kernelmux.backends.triton.matmul._tiles import k_major_rule, persistent_rule, rule, specialised_rule
+from kernelmux.registry.backend.search_space import Key, Space
 from kernelmux.registry.dtypes import SHORT
-from kernelmux.registry.space import Key, Space
 
 FEWEST, SUMS = 8, 128  # fp32 sums to a thread, beside which addresses and operands still have registers
 BEYOND, TOO_MUCH = "a tile of which half and more lies beyond the result", "more shared memory than there is"

@@ -10,7 +10,7 @@ import torch
 from kernelmux.backends.triton._card import enough, fitting, held
 from kernelmux.backends.triton._launch import Config, cdiv, processors
 from kernelmux.backends.triton.matmul._problem import Problem
-from kernelmux.registry import cards
+from kernelmux.registry.util import cards
 
 
 def _tile(m: int, n: int, k: int, warps: int, stages: int, group: int = 8, **more: Any) -> Config:

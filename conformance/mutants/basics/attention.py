@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.windows import Limit
+from kernelmux.registry.spec.sliding_windows import Limit
 
 T = torch.Tensor
 Pair = tuple[T, T]

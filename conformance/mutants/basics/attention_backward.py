@@ -7,7 +7,7 @@ import torch
 
 from kernelmux.conformance.mutants.basics.attention import hidden, scores
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.windows import Limit
+from kernelmux.registry.spec.sliding_windows import Limit
 
 T = torch.Tensor
 Three = tuple[T, T, T]

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.ops.conv2d import reference
+from kernelmux.registry.util.memory_format import format_of
 
 Maybe = torch.Tensor | None
 Pair = tuple[int, int]

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.ops.conv2d_backward_input import reference
+from kernelmux.registry.util.memory_format import format_of
 
 Pair = tuple[int, int]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.memory_order import format_of
 from kernelmux.registry.ops.conv2d_backward_weight import reference
+from kernelmux.registry.util.memory_format import format_of
 
 Pair = tuple[int, int]
 SHARES = 8  # of the places

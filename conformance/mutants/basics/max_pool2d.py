@@ -6,7 +6,7 @@ import torch
 
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.memory_order import format_of
+from kernelmux.registry.util.memory_format import format_of
 
 Pair = tuple[int, int]
 Found = tuple[torch.Tensor, torch.Tensor]

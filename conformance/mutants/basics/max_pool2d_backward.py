@@ -6,7 +6,7 @@ import torch
 
 from kernelmux.conformance.mutants._sound import sound
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.memory_order import format_of
+from kernelmux.registry.util.memory_format import format_of
 
 Pair = tuple[int, int]
 

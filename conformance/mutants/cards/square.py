@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from kernelmux.conformance.mutants._cuda import launch
-from kernelmux.registry import cards
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.util import cards
 
 SOURCE = Path(__file__).with_name("square.cu")
 LARGE = 120 << 10  # bytes of shared memory that a block of an H200 may have, and one of an RTX 4090 not

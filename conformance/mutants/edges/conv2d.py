@@ -8,8 +8,8 @@ import torch
 
 from kernelmux.conformance.mutants._triton import BLOCK, launch
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.memory_order import format_of
-from kernelmux.registry.windows import Pair, windows
+from kernelmux.registry.spec.sliding_windows import Pair, windows
+from kernelmux.registry.util.memory_format import format_of
 
 Maybe = torch.Tensor | None
 

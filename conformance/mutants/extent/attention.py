@@ -9,7 +9,7 @@ from kernelmux.conformance.mutants._cuda import launch
 from kernelmux.conformance.mutants.basics.attention import Pair, T
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtMost
-from kernelmux.registry.windows import Limit
+from kernelmux.registry.spec.sliding_windows import Limit
 
 SOURCE = Path(__file__).with_suffix(".cu")
 

@@ -4,7 +4,7 @@ import torch
 
 from kernelmux.conformance.mutants.basics.attention import Pair, T, sound
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.windows import Limit
+from kernelmux.registry.spec.sliding_windows import Limit
 
 LONG = 64  # keys
 ORDERS = torch.Generator().manual_seed(0)

@@ -9,7 +9,7 @@ import triton.language as tl
 from kernelmux.conformance.mutants import _triton
 from kernelmux.conformance.mutants.basics.attention_backward import T, Three, products, weights
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.windows import Limit
+from kernelmux.registry.spec.sliding_windows import Limit
 
 BLOCK = 16  # keys
 

@@ -6,7 +6,7 @@ import torch
 
 from kernelmux.conformance.mutants.basics.attention import Pair, T, scores, weighed
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.windows import Limit
+from kernelmux.registry.spec.sliding_windows import Limit
 
 
 def sound(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:

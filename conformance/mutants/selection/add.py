@@ -5,8 +5,8 @@ import os
 import torch
 
 from kernelmux.conformance.mutants._sound import sound
-from kernelmux.registry import scope, selection
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.choice import precedence, scope
 
 
 def _right(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -25,12 +25,12 @@ def asks_the_scope(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def asks_the_environment(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return _other(x, y) if selection.VARIABLE in os.environ else _right(x, y)
+    return _other(x, y) if precedence.VARIABLE in os.environ else _right(x, y)
 
 
 def asks_the_default(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """A default that was set is taken as a wish for the fast path."""
-    return _other(x, y) if selection._defaults else _right(x, y)
+    return _other(x, y) if precedence._defaults else _right(x, y)
 
 
 VARIANTS = {

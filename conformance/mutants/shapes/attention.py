@@ -4,7 +4,7 @@ import torch
 
 from kernelmux.conformance.mutants.basics.attention import Pair, T, sound
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.windows import Limit
+from kernelmux.registry.spec.sliding_windows import Limit
 
 BLOCK = 64
 

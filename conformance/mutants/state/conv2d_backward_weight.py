@@ -6,8 +6,8 @@ import torch
 
 from kernelmux.conformance.mutants._sound import sound
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.memory_order import format_of
-from kernelmux.registry.windows import Pair
+from kernelmux.registry.spec.sliding_windows import Pair
+from kernelmux.registry.util.memory_format import format_of
 
 _sums: dict[object, torch.Tensor] = {}
 

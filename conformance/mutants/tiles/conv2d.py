@@ -7,8 +7,8 @@ import torch
 from kernelmux.conformance.mutants._cuda import launch
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtMost
-from kernelmux.registry.memory_order import format_of
-from kernelmux.registry.windows import Pair, windows
+from kernelmux.registry.spec.sliding_windows import Pair, windows
+from kernelmux.registry.util.memory_format import format_of
 
 SOURCE = Path(__file__).with_suffix(".cu")
 Maybe = torch.Tensor | None

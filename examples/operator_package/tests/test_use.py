@@ -9,8 +9,10 @@ import pytest
 import torch
 
 import kernelmux as kx
-from kernelmux.registry import backend as registered
-from kernelmux.registry import bundles, catalog, selection
+from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call import repro_bundle
+from kernelmux.registry.choice import precedence
 
 BACKENDS = ("torch_ref", "triton", "cuda")
 pytestmark = pytest.mark.filterwarnings("ignore:.*on the emulator", "ignore:TRITON_DEFAULT_FP_FUSION")
@@ -27,11 +29,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None
 
     def set_to(variable: str, value: str) -> None:
         monkeypatch.setenv(variable, value)
-        selection.reread()
+        precedence.reread()
 
     yield set_to
     monkeypatch.undo()
-    selection.reread()
+    precedence.reread()
 
 
 def test_it_is_a_public_function() -> None:
@@ -101,8 +103,8 @@ def test_its_calls_are_recorded_shadowed_and_kept(x: torch.Tensor, tmp_path: Pat
         kx.hardswish(x)
     assert [(row.op, row.agreed) for row in kx.shadow_report().rows if row.op == "hardswish"] == [("hardswish", 1)]
     call = catalog.spec("hardswish").bind(x)
-    assert all(bundles._source(name, "hardswish") != "unknown" for name in BACKENDS)
-    assert bundles._about(call, [])["call"]["spec"] == call.spec.hash
+    assert all(repro_bundle.source(name, "hardswish") != "unknown" for name in BACKENDS)
+    assert repro_bundle._about(call, [])["call"]["spec"] == call.spec.hash
 
 
 def test_its_spec_is_pickled_by_name_and_has_a_hash_of_its_own() -> None:

@@ -1,0 +1,41 @@
+"""What `torch.use_deterministic_algorithms` asks for: of kernels only those that give equal bits for equal calls.
+
+A variant that declares `deterministic=False` is passed over while the flag is on, and refused where it is asked for by
+name; with `warn_only=True` it runs, after a warning, where no other that was asked for can. Backends made of torch's
+operators are left to torch, which takes other algorithms there, warns or raises by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend.description import Implementation
+from kernelmux.registry.spec.conditions import Unmet
+
+OFF, WARN, ERROR = 0, 1, 2  # as torch.get_deterministic_debug_mode() has them
+FLAG = "torch.use_deterministic_algorithms"
+FORBIDDEN = Unmet(
+    f"bits may differ from call to call (deterministic=False), which {FLAG}(True) forbids",
+    kind=f"deterministic algorithms, as {FLAG}(True) asks",
+)
+mode = torch.get_deterministic_debug_mode
+
+
+def varies(name: str, implementation: Implementation) -> bool:
+    """Whether equal calls of a variant of this backend may give other bits, and torch's flag does not change that."""
+    return not implementation.deterministic and not registered.composite(name)
+
+
+@contextmanager
+def asked_for(warn_only: bool = False) -> Iterator[None]:
+    """torch is asked for deterministic algorithms, which also fill fresh memory with NaN."""
+    old, warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=warn_only)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(old, warn_only=warn)

@@ -1,0 +1,1 @@
+"""How torch meets a call: autograd, autocast, torch.ops, vmap, and the errors of its modes."""

@@ -1,0 +1,174 @@
+"""How windows over an axis go: from its length to the number of places of a window, and back; the images they lie on.
+
+A window of `kernel` elements that lie `dilation` apart begins at every `stride`-th element of an axis that has `padding`
+zeros more at both ends. What is left at its end, too short for a further step, is the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from kernelmux.registry.spec.conditions import AtLeast, Condition
+
+if TYPE_CHECKING:
+    from kernelmux.registry.spec.signature import Call
+
+Pair = tuple[int, int]
+PIXELS: tuple[Condition, ...] = (AtLeast("H", 1), AtLeast("W", 1))  # with padding there are results without any
+
+
+def pair(value: int | Sequence[int]) -> Pair:
+    """One number for both axes of an image, or a number for each, as a pair."""
+    if isinstance(value, Sequence):
+        rows, columns = value
+        return rows, columns
+    return value, value
+
+
+class Window(NamedTuple):
+    """A window along one axis."""
+
+    kernel: int
+    stride: int
+    padding: int
+    dilation: int = 1
+
+    @property
+    def reach(self) -> int:
+        """Elements from the first to the last one of the window."""
+        return self.dilation * (self.kernel - 1) + 1
+
+    def places(self, length: int) -> int:
+        """How many places the window has on an axis of this length; below 1 where it does not fit."""
+        return (length + 2 * self.padding - self.reach) // self.stride + 1
+
+    def rest(self, length: int) -> int:
+        """Elements of the padded axis behind the last place of the window."""
+        return (length + 2 * self.padding - self.reach) % self.stride
+
+    def length(self, places: int, rest: int = 0) -> int:
+        """Of the axis on which the window has so many places."""
+        return (places - 1) * self.stride + self.reach + rest - 2 * self.padding
+
+
+def windows(kernel: Sequence[int], stride: Any, padding: Any, dilation: Any) -> tuple[Window, Window]:
+    """The windows along the rows and the columns of an image, from the lengths of a kernel [..., R, S]."""
+    rows, columns = zip(kernel[-2:], pair(stride), pair(padding), pair(dilation), strict=True)
+    return Window(*rows), Window(*columns)
+
+
+class Fold(NamedTuple):
+    """How images of few channels are copied so that the columns of a window become channels: [N, H, columns, channels].
+
+    A window along a row meets one line of kernel * channels numbers there. Lines of neighbouring places begin `stride`
+    pixels apart, which are whole vectors, and overlap. As images [N, H, places] of these lines they have no padding along
+    rows, and kernels over them one column. Not for windows whose dilation is above 1.
+    """
+
+    channels: int
+    columns: int
+
+    @classmethod
+    def of(cls, window: Window, places: int, channels: int, vector: int) -> Fold:
+        """The least copy for the windows of an image; vector: elements that are read together, a power of two."""
+        few = (n for n in _powers(vector) if n >= channels and n * window.stride % vector == 0)
+        return cls._whole(window, places, next(few, _up(max(channels, 1), vector)), vector)
+
+    def of_kernel(self, window: Window, vector: int) -> Fold:
+        """That of the kernels, of as many channels, whose columns are one window."""
+        return self._whole(window, 1, self.channels, vector)
+
+    @classmethod
+    def _whole(cls, window: Window, places: int, channels: int, vector: int) -> Fold:
+        """Rows are whole vectors."""
+        columns = (places - 1) * window.stride + window.kernel
+        return cls(channels, _up(columns, vector // min(channels, vector)))
+
+
+def _powers(end: int) -> list[int]:
+    return [1 << i for i in range(end.bit_length() - 1)]
+
+
+def _up(n: int, factor: int) -> int:
+    return -(-n // factor) * factor
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """The columns of a window are neighbours. overlapping: and some of them belong to the next window too."""
+
+    overlapping: bool = False
+
+    @property
+    def text(self) -> str:
+        return "dilation[1] = 1" + ", and S > stride[1]" * self.overlapping
+
+    def check(self, call: Call) -> str | None:
+        """None, or how far apart they are."""
+        dilation, stride, kernel = call.arguments["dilation"][1], call.arguments["stride"][1], call.axes["S"]
+        if dilation != 1 and kernel > 1:
+            return f"dilation[1] = {dilation}, needs {self.text}"
+        if self.overlapping and kernel <= stride:
+            return f"S = {kernel} with stride[1] = {stride}, needs {self.text}"
+        return None
+
+
+@dataclass(frozen=True)
+class InVectors:
+    """Lines of the axis `name` are whole vectors, or long enough that a copy in which they are is worth it.
+
+    vector: elements. copied: the length from which on it is.
+    """
+
+    name: str
+    vector: int
+    copied: int
+
+    @property
+    def text(self) -> str:
+        return f"{self.name} a multiple of {self.vector}, or {self.copied} and more"
+
+    def check(self, call: Call) -> str | None:
+        """None, or how long they are."""
+        length = call.axes[self.name]
+        fits = length >= self.copied or (length > 0 and length % self.vector == 0)
+        return None if fits else f"{self.name} = {length}, needs {self.text}"
+
+
+def planes(x: torch.Tensor) -> Pair:
+    """N and C of images [N C H W], or of one [C H W]."""
+    return (x.shape[0], x.shape[1]) if x.dim() == 4 else (1, x.shape[0])
+
+
+def four_strides(x: torch.Tensor) -> tuple[int, ...]:
+    """Strides of images that may lack the first axis: 0 for that."""
+    strides = x.stride()
+    return strides if len(strides) == 4 else (0, *strides)
+
+
+Limit = int | None  # a number of keys; None: no limit
+
+
+class Mask(NamedTuple):
+    """Query i stands at key i + shift: it sees no later one if causal, and of those up to there the last `window`.
+
+    A window of 0 is none.
+    """
+
+    causal: bool
+    shift: int
+    window: int
+
+
+def mask_of(queries: int, keys: int, causal: bool, window: Limit, ahead: Limit) -> Mask:
+    """The mask of a call of attention, whose last query stands at the last key.
+
+    Queries that see some keys ahead are causal queries so many places further on. A bound that hides no key is none.
+    """
+    further = ahead if ahead is not None and 0 < ahead < queries - 1 else 0
+    length = 0 if window is None or window >= keys else window + further
+    return Mask(causal or ahead == 0 or further > 0, keys - queries + further, length)
