@@ -1,6 +1,7 @@
 """Targets by file name: a new op or test file needs no entry in any BUILD file."""
 
 load("//bazel:defs.bzl", "py_library", "py_test", "pytest_test")
+load("//bazel:uses.bzl", "GRADIENTS", "USES")
 
 def _stem(file):
     """matmul.py, _matmul.py and matmul/_blocked.py all give "matmul"."""
@@ -25,11 +26,9 @@ def _members(files):
     ops = _ops(files)
     return {op: [file for file in files if _owner(file, ops) == op] for op in ops}
 
-def op_libraries(name, files, deps = [], uses = {}):
-    """One py_library per op, one of what they share (:<name>_base), and :<name> for everything.
-
-    uses: ops that call others or their sources, {"matmul": ["transpose"]}.
-    """
+def op_libraries(name, files, deps = []):
+    """One py_library per op, with the ops that it reads, one of what they share (:<name>_base), and :<name> for everything."""
+    uses = USES[native.package_name()]
     members = _members(files)
     owned = [file for of_op in members.values() for file in of_op]
     py_library(
@@ -42,16 +41,6 @@ def op_libraries(name, files, deps = [], uses = {}):
         py_library(name = op, srcs = of_op, deps = [":" + name + "_base"] + used)
     py_library(name = name, deps = [":" + op for op in members] + [":" + name + "_base"])
 
-# Ops that the gradients of others are composed of.
-_GRADIENTS = {
-    "conv2d": ["conv2d_backward_input", "conv2d_backward_weight", "reduce_sum"],
-    "conv2d_backward_input": ["conv2d", "conv2d_backward_weight"],
-    "conv2d_backward_weight": ["conv2d", "conv2d_backward_input"],
-    "linear": ["gelu_backward", "matmul", "reduce_sum", "silu_backward"],
-    "reduce_max": ["reduce_sum"],
-    "reduce_min": ["reduce_sum"],
-}
-
 def _needs(op, backend, ops):
     """What a conformance target reads: the suite, the spec, and the op in this backend and in the baseline.
 
@@ -60,7 +49,7 @@ def _needs(op, backend, ops):
     if backend == "spec":
         return ["//backends:root", "//backends/torch_ref", "//conformance", "//registry/ops"]
     names = [op] + [other for other in (op + "_backward",) if other in ops]
-    names += _GRADIENTS.get(op, [])
+    names += GRADIENTS.get(op, [])
     contestants = ["//backends/%s:%s" % (b, name) for b in depset(["torch_ref", backend]).to_list() for name in names]
     return contestants + ["//backends:root", "//conformance"] + ["//registry/ops:" + name for name in names]
 

@@ -4,6 +4,7 @@ docs/operators/<op>.md    a page for each operator, and README.md, their index
 docs/images/speeds*.svg   well-known operators beside other libraries, for a narrow page and a wide one
 docs/*.md                 the ladders between <!-- rungs op --> and <!-- /rungs -->, and other marked tables
 README.md                 what is known of each card, between <!-- cards --> and <!-- /cards -->
+bazel/uses.bzl            which operators read the source of others, for the BUILD files
 docs/images/*_counts.svg  with --pictures: what each rung asks of memory, counted on the emulator
 <out>/<op>.md             with --package: the pages of the operators of a package, and nothing else
 """
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kernelmux.docs import (
+    bazel_uses,
     cards,
     fused,
     index_page,
@@ -49,6 +51,8 @@ def made() -> dict[Path, str]:
     readme = HOME.resolve().parent / "README.md"
     if readme.is_file() and cards.BEGIN in (text := readme.read_text(encoding="utf-8")):
         found[readme] = cards.filled(text)
+    if (uses := readme.with_name("bazel") / "uses.bzl").is_file():
+        found[uses] = bazel_uses.text(readme.parent)
     return found
 
 

@@ -1,31 +1,21 @@
-"""The families under which the index lists the operators."""
+"""The families under which the index lists the operators: each spec names its own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-OTHERS = "Others"
-FAMILIES = {  # by how the names of the operators begin; the longest of them that fits counts
-    "Element by element": ("add", "square", "polynomial", "gelu", "silu", "swiglu", "geglu"),
-    "Rows": ("softmax", "log_softmax", "rms_norm", "add_rms_norm", "layer_norm"),
-    "Reductions": ("reduce_", "argmax"),
-    "Losses": ("cross_entropy",),
-    "Products": ("matmul", "linear", "matvec", "int8_matmul", "fp8_matmul", "quantize_"),
-    "Attention": ("attention", "paged_attention", "rope"),
-    "Images": ("conv2d", "max_pool2d"),
-    "Moving data": ("transpose", "copy_column"),
-}
+from kernelmux.registry import catalog
 
-
-def family(op: str) -> str:
-    """The family of an operator, "Others" for one that begins as none of them does."""
-    fitting = [(len(begin), name) for name, begins in FAMILIES.items() for begin in begins if op.startswith(begin)]
-    return max(fitting, default=(0, OTHERS))[1]
+# Those that come first, in this order; others follow by name.
+FIRST = (
+    "Element by element", "Rows", "Reductions", "Losses", "Products", "Attention", "Images", "Moving data",
+)  # fmt: skip
 
 
 def by_family(ops: Iterable[str]) -> dict[str, list[str]]:
-    """Operators under their families, in the order of the index; families without any are left out."""
-    found: dict[str, list[str]] = {name: [] for name in (*FAMILIES, OTHERS)}
+    """Operators under their families, in the order of the index."""
+    found: dict[str, list[str]] = {}
     for op in ops:
-        found[family(op)].append(op)
-    return {name: names for name, names in found.items() if names}
+        found.setdefault(catalog.spec(op).family, []).append(op)
+    place = {name: i for i, name in enumerate(FIRST)}
+    return {name: found[name] for name in sorted(found, key=lambda name: (place.get(name, len(FIRST)), name))}

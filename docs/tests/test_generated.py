@@ -1,18 +1,22 @@
 """The generated pages are those of the specs and the records as they are, and hold what a reader looks for."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kernelmux.conformance import ledger, report
 from kernelmux.docs import __main__ as docs
-from kernelmux.docs import index_page, operator_page, rungs
-from kernelmux.docs.families import FAMILIES, OTHERS, by_family, family
+from kernelmux.docs import bazel_uses, index_page, operator_page, rungs
+from kernelmux.docs.families import FIRST, by_family
 from kernelmux.perf import records
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup
 from kernelmux.registry.util import terminal
+
+SOFTMAX = catalog.spec("softmax")
+TOP = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +41,21 @@ def test_every_operator_has_a_page_with_every_part(made: dict[Path, str]) -> Non
         assert all((docs.PAGES / curve).exists() for curve in curves)
 
 
-def test_an_operator_belongs_to_the_family_with_the_longest_beginning() -> None:
-    assert family("add") == "Element by element" and family("add_rms_norm_backward") == "Rows"
-    assert family("attention_backward") == "Attention" and family("sort") == OTHERS
-    assert sum(map(len, by_family(catalog.names()).values())) == len(catalog.names())
-    assert list(by_family(["sort", "matmul"])) == ["Products", OTHERS] and OTHERS not in FAMILIES
+def test_bazel_learns_what_a_target_needs_from_specs_and_sources() -> None:
+    assert "conv2d_backward_weight" in bazel_uses.gradients()["conv2d"]
+    assert bazel_uses.read(TOP, "registry/ops")["swiglu"] == ["silu"]
+    assert "matmul" in bazel_uses.read(TOP, "backends/cuda")["linear"]
+    assert bazel_uses.owner(Path("_matmul_wgmma.py"), ["matmul", "matvec"]) == "matmul"
+    assert bazel_uses.owner(Path("_rows.py"), ["softmax"]) == ""
+
+
+def test_the_index_has_every_operator_under_the_family_of_its_spec(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = by_family(catalog.names())
+    assert list(found) == [*FIRST] and sum(map(len, found.values())) == len(catalog.names())
+    assert "reduce_max" in found["Reductions"] and "add_rms_norm_backward" in found["Rows"]
+    made = {"sort": "Orders", "fft": "Others", "matmul": "Products", "cut": "Orders"}
+    monkeypatch.setattr(catalog, "spec", lambda op: replace(SOFTMAX, family=made[op]))
+    assert by_family(made) == {"Products": ["matmul"], "Orders": ["sort", "cut"], "Others": ["fft"]}
 
 
 def test_a_marker_is_filled_and_what_is_not_on_record_says_so() -> None:

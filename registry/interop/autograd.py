@@ -268,7 +268,7 @@ def kept(op: str, wanted: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, 
     taken, read = set[str](), set[str]()
     with _disable_current_modes():  # the first to ask may be a trace
         for case in (c for c in spec.cases if sum(map(math.prod, c.shapes.values())) <= SMALL):
-            _watch(spec.gradient, _sample(spec, case), wanted, taken, read)
+            _watch(spec.gradient, sample(spec, case), wanted, taken, read)
     order = [n for n in (*(i.name for i in spec.inputs), *(o.name for o in spec.outputs)) if n in taken]
     return tuple(n for n in order if n in read), tuple(n for n in order if n not in read)
 
@@ -299,7 +299,8 @@ def lacking(call: Call, backend: str) -> list[str]:
 SMALL = 1 << 12  # elements of a case that shows what a gradient reads
 
 
-def _sample(spec: Spec, case: Case) -> Call:
+def sample(spec: Spec, case: Case) -> Call:
+    """A call of a case on zeros, in the first dtype."""
     tensors = {name: torch.zeros_like(x) for name, x in spec.untouched(case, spec.dtypes[0]).items()}
     given: dict[str, Any] = {**tensors, **case.scalars}
     return spec.bind(**given)

@@ -84,6 +84,7 @@ def extremum(name: str, summary: str, math: str, reference: Callable[..., torch.
     return OpSpec(
         name=name,
         version=1,
+        family="Reductions",
         summary=summary,
         math=math,
         inputs=(

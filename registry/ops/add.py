@@ -30,6 +30,7 @@ def cost(call: Call) -> Cost:
 SPEC = OpSpec(
     name="add",
     version=1,
+    family="Element by element",
     summary="Elementwise sum.",
     math="z = x + y",
     inputs=(

@@ -46,6 +46,7 @@ def _case(x: str, more: str = "", **options: object) -> Case:
 SPEC = OpSpec(
     name="add_rms_norm",
     version=1,
+    family="Rows",
     summary="Sum of an input and a residual, normalised by its root mean square.",
     math="total = x + residual, rounded to the dtype; y = rms_norm(total, weight, eps)",
     sources=("Zhang and Sennrich, Root mean square layer normalization, 2019",),

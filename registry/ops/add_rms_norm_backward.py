@@ -39,6 +39,7 @@ def cost(call: Call) -> Cost:
 SPEC = OpSpec(
     name="add_rms_norm_backward",
     version=1,
+    family="Rows",
     summary="Gradients of add_rms_norm.",
     math=(
         "r = 1/sqrt(mean(t^2) + eps); grad_x = grad_total + r*(g*w - t*r^2*mean(g*w*t));"

@@ -39,6 +39,7 @@ def cost(call: Call) -> Cost:
 SPEC = OpSpec(
     name="argmax",
     version=1,
+    family="Reductions",
     summary="Index of the largest element over one axis, or over all: the first of equals, the first NaN if there is one.",
     math="y = least i with x[i] = max of x over axis, or with x[i] NaN; 0 and -0 are equal",
     inputs=(

@@ -183,6 +183,7 @@ ONE_BOUND = Constraint(
 SPEC = OpSpec(
     name="attention",
     version=3,
+    family="Attention",
     summary="Scaled dot-product attention; the M x N matrix of weights never reaches memory.",
     math="y = softmax(scale * q k^T [+ mask]) v; with i' = i + N - M the position of query i among the keys, it sees key j"
     " iff j <= i' + ahead (causal: j <= i') and j > i' - window; a row that sees none is 0",

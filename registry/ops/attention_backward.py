@@ -163,6 +163,7 @@ def _model(
 SPEC = OpSpec(
     name="attention_backward",
     version=2,
+    family="Attention",
     summary="Gradients of attention; the M x N matrices are computed again and never reach memory.",
     math="p = exp(scale * q k^T - lse) where a key is seen, else 0; ds = p * (grad_out v^T - sum(grad_out * y));"
     " grad_q = scale * ds k; grad_k = scale * ds^T q; grad_v = p^T grad_out, the last two summed over the query heads that"

@@ -122,6 +122,7 @@ def _case(x: str, weight: str, more: str = "", bias: bool = False, **options: An
 SPEC = OpSpec(
     name="conv2d",
     version=1,
+    family="Images",
     summary="Convolution of images with kernels; NCHW and channels-last tensors are read in place.",
     math="y[n, o, p, q] = bias[o] + sum over c, r, s of weight[o, c, r, s] * x[n, c, p * stride - padding + r * dilation,"
     " q * stride - padding + s * dilation], zeros outside of x; accumulated in fp32, rounded once",

@@ -81,6 +81,7 @@ def _case(grad_out: str, weight: str, more: str = "", **options: Any) -> Case:
 SPEC = OpSpec(
     name="conv2d_backward_input",
     version=1,
+    family="Images",
     summary="Gradient of conv2d with respect to x, which is a transposed convolution.",
     math="grad_x[n, c, h, w] = sum over o, r, s, and the places p, q whose element r, s lies at h, w, of"
     " grad_out[n, o, p, q] * weight[o, c, r, s]; accumulated in fp32, rounded once",

@@ -83,6 +83,7 @@ def _case(grad_out: str, x: str, kernel: str, more: str = "", **options: Any) ->
 SPEC = OpSpec(
     name="conv2d_backward_weight",
     version=1,
+    family="Images",
     summary="Gradient of conv2d with respect to weight.",
     math="grad_weight[o, c, r, s] = sum over n, p, q of grad_out[n, o, p, q] * x[n, c, p * stride - padding + r * dilation,"
     " q * stride - padding + s * dilation], zeros outside of x; accumulated in fp32, rounded once",

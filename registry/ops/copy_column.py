@@ -28,6 +28,7 @@ def cost(call: Call) -> Cost:
 SPEC = OpSpec(
     name="copy_column",
     version=1,
+    family="Moving data",
     summary="Copies one column of a pinned host matrix to the device.",
     math="y[m] = x[m, column], bit for bit",
     inputs=(

@@ -139,6 +139,7 @@ def common_cases(case: Callable[..., Case]) -> tuple[Case, ...]:
 SPEC = OpSpec(
     name="cross_entropy",
     version=1,
+    family="Losses",
     summary="Cross entropy of logits with a target class per row.",
     math="lse = log(sum(exp(x))); loss of a row = lse - (1 - s) * x[target] - s * mean(x), s = label_smoothing",
     sources=("Szegedy et al., Rethinking the Inception architecture, 2015 (label smoothing)",),

@@ -94,6 +94,7 @@ SAME = "as in the forward call"
 SPEC = OpSpec(
     name="cross_entropy_backward",
     version=1,
+    family="Losses",
     summary="Gradient of cross_entropy.",
     math="grad = g * (exp(x - lse) - (1 - s) * (1 at target) - s / V); g = grad_loss, / rows that count for mean",
     inputs=(

@@ -75,6 +75,7 @@ def _case(logits: str, more: str = "", **options: Any) -> Case:
 SPEC = OpSpec(
     name="cross_entropy_with_gradient",
     version=1,
+    family="Losses",
     summary="Cross entropy of logits with a target class per row, and its gradient.",
     math="loss as in cross_entropy; grad_logits = h * (exp(x - lse) - (1 - s) * (1 at target) - s / V),"
     " s = label_smoothing, h = 1 / rows that count for mean, else 1",

@@ -84,6 +84,7 @@ def _layer(m: int, k: int, n: int, scales: str, more: str = "") -> Case:
 SPEC = OpSpec(
     name="fp8_matmul",
     version=1,
+    family="Products",
     summary="Product of two matrices of 8-bit floats, with a scale for all, for each line, or for each block of 128.",
     math="c = (a * scale_a) @ (b * scale_b), rounded once",
     sources=("DeepSeek-V3 technical report (2024), section 3.3: scales of blocks, sums promoted to fp32",),

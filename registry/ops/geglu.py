@@ -34,6 +34,7 @@ def _case(a: str, more: str = "", **options: object) -> Case:
 SPEC = OpSpec(
     name="geglu",
     version=1,
+    family="Element by element",
     summary="Product of gelu(a) and b.",
     math="y = gelu(a, approximate) * b, computed in fp32, rounded once",
     sources=("Shazeer, GLU variants improve transformer, 2020",),

@@ -34,6 +34,7 @@ OVERFLOW = "of three factors, two may overflow fp32 together where the product o
 SPEC = OpSpec(
     name="geglu_backward",
     version=1,
+    family="Element by element",
     summary="Gradients of geglu.",
     math="grad_a = grad_out * b * gelu'(a, approximate); grad_b = grad_out * gelu(a, approximate)",
     sources=("Shazeer, GLU variants improve transformer, 2020",),

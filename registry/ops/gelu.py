@@ -27,6 +27,7 @@ def cost(call: Call) -> Cost:
 SPEC = OpSpec(
     name="gelu",
     version=1,
+    family="Element by element",
     summary="Gaussian error linear unit.",
     math='y = x * Phi(x); approximate="tanh": y = x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3)))',
     sources=("Hendrycks and Gimpel, Gaussian error linear units, 2016",),

@@ -49,6 +49,7 @@ def _case(x: str, more: str = "", **options: object) -> Case:
 SPEC = OpSpec(
     name="gelu_backward",
     version=1,
+    family="Element by element",
     summary="Gradient of gelu.",
     math='grad_x = grad_out * (Phi(x) + x * phi(x)), phi the density of the standard normal; approximate="tanh": '
     "grad_out * ((1 + t)/2 + x/2 * (1 - t^2) * sqrt(2/pi) * (1 + 0.134145 x^2)), t = tanh(sqrt(2/pi) * (x + 0.044715 x^3))",

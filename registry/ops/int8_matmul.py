@@ -58,6 +58,7 @@ INT8, SINGLE = (torch.int8,), (torch.float32,)
 SPEC = OpSpec(
     name="int8_matmul",
     version=1,
+    family="Products",
     summary="Product of two matrices of 8-bit integers, exact in 32 bits; with scales in bf16.",
     math="c = a @ b in int32; with a scale c = scale_a * (a @ b) * scale_b in bf16, 1 for one that is left out",
     inputs=(

@@ -77,6 +77,7 @@ def _case(x: str, more: str = "", bias: bool = True, **options: object) -> Case:
 SPEC = OpSpec(
     name="layer_norm",
     version=1,
+    family="Rows",
     summary="Layer normalisation of the last axis.",
     math="y = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * weight + bias, computed in fp32, rounded once",
     sources=("Ba, Kiros and Hinton, Layer normalization, 2016",),

@@ -64,6 +64,7 @@ INFINITE = "infinities of both signs meet in an order that the formula leaves op
 SPEC = OpSpec(
     name="layer_norm_backward",
     version=1,
+    family="Rows",
     summary="Gradients of layer_norm.",
     math="r = 1/sqrt(var(x) + eps); h = (x - mean(x))*r; grad_x = r*(g*w - mean(g*w) - h*mean(g*w*h));"
     " grad_weight = sum over rows of g*h; grad_bias = sum over rows of g",

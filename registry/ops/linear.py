@@ -126,6 +126,7 @@ def _case(x: str, n: int, more: str = "", bias: bool = True, **options: Any) -> 
 SPEC = OpSpec(
     name="linear",
     version=1,
+    family="Products",
     summary="Product with a weight, a bias and an activation.",
     math="y = activation(z), z = x @ weight^T + bias, accumulated in fp32, rounded once; gelu by erf: z * Phi(z)",
     inputs=(

@@ -61,6 +61,7 @@ SINGLE = (torch.float32,)
 SPEC = OpSpec(
     name="log_softmax",
     version=1,
+    family="Rows",
     summary="Logarithm of softmax along one axis.",
     math="y = (x - m) - log(sum(exp(x - m))), m = max(x) along axis",
     sources=("Milakov and Gimelshein, Online normalizer calculation for softmax, 2018",),

@@ -47,6 +47,7 @@ def _case(x: str, more: str = "", **options: object) -> Case:
 SPEC = OpSpec(
     name="log_softmax_backward",
     version=1,
+    family="Rows",
     summary="Gradient of log_softmax.",
     math="grad_x = grad_out - exp(y) * sum(grad_out), the sum along axis",
     inputs=(

@@ -66,6 +66,7 @@ PRECISION = Scalar(
 SPEC = OpSpec(
     name="matmul",
     version=2,
+    family="Products",
     summary="Matrix product, of batches too; transposed and strided views of either operand are read in place.",
     math="c = a @ b for each pair of matrices, accumulated in fp32, rounded once",
     inputs=(

@@ -56,6 +56,7 @@ def _case(n: int, k: int, b: int, x: str = "", **options: Any) -> Case:
 SPEC = OpSpec(
     name="matvec",
     version=1,
+    family="Products",
     summary="Product of a weight, which may be 8-bit integers with a scale per row, with up to 16 vectors.",
     math="y[b, n] = scale[n] * (sum over k of weight[n, k] * x[b, k]), accumulated in fp32, rounded once",
     inputs=(

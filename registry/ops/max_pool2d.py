@@ -111,6 +111,7 @@ SOURCES = ("https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.m
 SPEC = OpSpec(
     name="max_pool2d",
     version=1,
+    family="Images",
     summary="Largest element of each window of an image; a NaN wins. Channels-last images give channels-last results.",
     math="y[oh, ow] = max of x[h, w] over oh*sh - ph <= h < oh*sh - ph + kh, and so for w, within the image",
     sources=SOURCES,

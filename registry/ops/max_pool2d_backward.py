@@ -88,6 +88,7 @@ SIZES = Scalar(
 SPEC = OpSpec(
     name="max_pool2d_backward",
     version=1,
+    family="Images",
     summary="Gradient of max_pool2d, by the index that the forward call saved; sums in a fixed order, without atomics.",
     math="grad_x[h, w] = sum of grad_out over the windows that hold (h, w) and whose index is h * W + w",
     sources=max_pool2d.SOURCES,

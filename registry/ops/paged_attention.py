@@ -104,6 +104,7 @@ INTEGERS = (torch.int32,)
 SPEC = OpSpec(
     name="paged_attention",
     version=1,
+    family="Attention",
     summary="Attention of one query per sequence over a cache of pages: a step of decoding.",
     math="y[b] = softmax(scale * q[b] k^T) v over the lengths[b] keys of a sequence; key j lies in page"
     " page_table[b, j // S] at j % S; a sequence of length 0 gives 0",

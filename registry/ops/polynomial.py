@@ -48,6 +48,7 @@ def _coefficient(name: str, doc: str) -> Scalar:
 SPEC = OpSpec(
     name="polynomial",
     version=1,
+    family="Element by element",
     summary="Polynomial of the third degree.",
     math="y = ((a x + b) x + c) x + d, in fp32, in which the coefficients are rounded first; rounded once",
     sources=("Knuth, The art of computer programming, volume 2, section 4.6.4",),

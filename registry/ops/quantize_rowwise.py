@@ -76,6 +76,7 @@ HALF, BF16, SINGLE = (torch.float16,), (torch.bfloat16,), (torch.float32,)
 SPEC = OpSpec(
     name="quantize_rowwise",
     version=1,
+    family="Products",
     summary="Rows in 8 bits per number, each with the scale that maps its largest magnitude to the largest of the format.",
     math="scale = max|x| / largest and q = x / scale along each row; in fp32, then to the nearest number, ties to even",
     inputs=(

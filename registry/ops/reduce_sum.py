@@ -59,6 +59,7 @@ def cost(call: Call) -> Cost:
 SPEC = OpSpec(
     name="reduce_sum",
     version=1,
+    family="Reductions",
     summary="Sum over one axis, or over all; the sum over nothing is 0.",
     math="y = sum of x over axis, accumulated in fp32, rounded once",
     inputs=(

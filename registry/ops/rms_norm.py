@@ -45,6 +45,7 @@ EPS_BACKWARD = replace(
 SPEC = OpSpec(
     name="rms_norm",
     version=1,
+    family="Rows",
     summary="Root-mean-square normalisation of the last axis.",
     math="y = x / sqrt(mean(x^2) + eps) * weight, computed in fp32, rounded once",
     sources=("Zhang and Sennrich, Root mean square layer normalization, 2019",),

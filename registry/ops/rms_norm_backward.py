@@ -41,6 +41,7 @@ def cost(call: Call) -> Cost:
 SPEC = OpSpec(
     name="rms_norm_backward",
     version=1,
+    family="Rows",
     summary="Gradients of rms_norm.",
     math="r = 1/sqrt(mean(x^2) + eps); grad_x = r*(g*w - x*r^2*mean(g*w*x)); grad_weight = sum over rows of g*x*r",
     sources=("Zhang and Sennrich, Root mean square layer normalization, 2019",),

@@ -61,6 +61,7 @@ def _case(x: str, more: str = "", own: bool = False, **options: Any) -> Case:
 SPEC = OpSpec(
     name="rope",
     version=1,
+    family="Attention",
     summary="Rotary position embedding.",
     math="(a, b) -> (a*cos - b*sin, b*cos + a*sin), a and b the halves of each row, or its even and odd columns;"
     " the gradient is rope with -sin",

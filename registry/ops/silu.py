@@ -43,6 +43,7 @@ def cost(call: Call) -> Cost:
 SPEC = OpSpec(
     name="silu",
     version=1,
+    family="Element by element",
     summary="Sigmoid linear unit.",
     math="y = x * sigmoid(x) = x / (1 + exp(-x)), 0 at -inf",
     sources=(

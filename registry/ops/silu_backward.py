@@ -51,6 +51,7 @@ def _case(x: str, **options: object) -> Case:
 SPEC = OpSpec(
     name="silu_backward",
     version=1,
+    family="Element by element",
     summary="Gradient of silu.",
     math="grad_x = grad_out * s * (1 + x * (1 - s)), s = sigmoid(x)",
     sources=(

@@ -83,6 +83,7 @@ SINGLE = (torch.float32,)
 SPEC = OpSpec(
     name="softmax",
     version=1,
+    family="Rows",
     summary="Softmax along one axis.",
     math="y = exp(scale*x - m) / sum(exp(scale*x - m)), m = max(scale*x) along axis",
     sources=("Milakov and Gimelshein, Online normalizer calculation for softmax, 2018",),

@@ -50,6 +50,7 @@ INFINITE = dict.fromkeys(("inf", "-inf"), "y is a probability: of an infinite on
 SPEC = OpSpec(
     name="softmax_backward",
     version=1,
+    family="Rows",
     summary="Gradient of softmax.",
     math="grad_x = scale * y * (grad_out - sum(grad_out * y)), the sum along axis",
     inputs=(

@@ -27,6 +27,7 @@ def cost(call: Call) -> Cost:
 SPEC = OpSpec(
     name="square",
     version=1,
+    family="Element by element",
     summary="Elementwise square.",
     math="y = x * x",
     inputs=(Tensor("x", "...", doc="any shape and strides"),),

@@ -27,6 +27,7 @@ def _case(a: str, **options: object) -> Case:
 SPEC = OpSpec(
     name="swiglu",
     version=1,
+    family="Element by element",
     summary="Product of silu(a) and b.",
     math="y = a * sigmoid(a) * b, computed in fp32, rounded once",
     sources=("Shazeer, GLU variants improve transformer, 2020",),

@@ -32,6 +32,7 @@ OVERFLOW = "of three factors, two may overflow fp32 together where the product o
 SPEC = OpSpec(
     name="swiglu_backward",
     version=1,
+    family="Element by element",
     summary="Gradients of swiglu.",
     math="s = sigmoid(a); grad_a = grad_out * b * s * (1 + a * (1 - s)); grad_b = grad_out * a * s",
     sources=("Shazeer, GLU variants improve transformer, 2020",),

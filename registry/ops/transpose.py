@@ -31,6 +31,7 @@ def cost(call: Call) -> Cost:
 SPEC = OpSpec(
     name="transpose",
     version=1,
+    family="Moving data",
     summary="Transpose of a matrix, written out.",
     math="y[n, m] = x[m, n], bit for bit",
     sources=("Ruetsch and Micikevicius, Optimizing matrix transpose in CUDA, 2009",),

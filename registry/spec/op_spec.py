@@ -53,7 +53,7 @@ __all__ = [
 ]  # fmt: skip
 
 CPU = torch.device("cpu")
-SINCE = re.compile(r",\s*since=\d+")  # says nothing of what a call gives
+SILENT = re.compile(r',\s*since=\d+|^\s*family="[^"]*",$', re.MULTILINE)  # say nothing of what a call gives
 
 
 # lower: the dtype of autocast; fp32: that on a GPU; norm: fp32 on a GPU, on a CPU the dtype of the first tensor;
@@ -97,7 +97,7 @@ class OpSpec:
     formats: dtypes of several tensors that go together, where not all of those that each may have do.
     normalise: changes checked arguments, such as None to what it stands for; those that it has changed it leaves as they
     are. derive: further axes, from the arguments after that and the axes of the tensors: the lengths of an output that
-    scalars decide.
+    scalars decide. family: under which the index of operators lists it, such as "Rows".
     """
 
     name: str
@@ -122,6 +122,7 @@ class OpSpec:
     properties: tuple[Property, ...] = ()
     formats: tuple[Mapping[str, torch.dtype], ...] = ()
     autocast: str = ""
+    family: str = "Others"
 
     def __post_init__(self) -> None:
         names = [i.name for i in self.inputs]
@@ -283,8 +284,8 @@ class OpSpec:
 
     @cached_property
     def hash(self) -> str:
-        """Twelve hex digits over the spec's source without comment lines and `since`: changes when the meaning may have."""
-        return digest([SINCE.sub("", inspect.getsource(inspect.getmodule(self.reference) or type(self)))])
+        """Twelve hex digits over the source but for comments and `SILENT`: changes when the meaning may have."""
+        return digest([SILENT.sub("", inspect.getsource(inspect.getmodule(self.reference) or type(self)))])
 
     def bind(
         self, *args: Any, capability: tuple[int, int] | None = None, device: torch.device | None = None, **kwargs: Any

@@ -37,6 +37,7 @@ def cost(call: Call) -> Cost:
 SPEC = OpSpec(
     name="newop",
     version=1,
+    family="Products",
     summary="newop: a product of two matrices.",  # TODO(newop): one sentence
     math="c = a @ b, accumulated in fp32, rounded once",  # TODO(newop): the formula, for readers
     inputs=(  # TODO(newop): the axes of both, and further tensors and numbers

@@ -35,6 +35,7 @@ def cost(call: Call) -> Cost:
 SPEC = OpSpec(
     name="newop",
     version=1,
+    family="Element by element",
     summary="Elementwise newop.",  # TODO(newop): one sentence
     math="y = max(x, 0)",  # TODO(newop): the formula, for readers
     inputs=(Tensor("x", "...", doc="any shape and strides"),),

@@ -63,6 +63,7 @@ def cost(call: Call) -> Cost:
 SPEC = OpSpec(
     name="newop",
     version=1,
+    family="Rows",
     summary="newop along one axis.",  # TODO(newop): one sentence
     math="y = exp(x - m) / sum(exp(x - m)), m = max(x) along axis",  # TODO(newop): the formula, for readers
     inputs=(
