@@ -104,10 +104,10 @@ def until(console: Console, options: Options, end: float) -> tuple[tuple[KernelN
     with console.status(f"compiling {len(todo)} variants"), _side_by_side(todo, options) as found:
         for candidate, future in zip(todo, found, strict=True):
             wait([future], max(0.0, end - time.time()))
-            if future.done():
-                kernels += _result(candidate, future)
-            else:
+            if not future.done() or (_killed(future) and time.time() >= end):
                 left.append(f"{candidate.op} {candidate.label}")
+            else:
+                kernels += _result(candidate, future, options)
         if left:
             for child in multiprocessing.active_children():  # a compiler may go on for a minute
                 child.terminate()
@@ -126,7 +126,7 @@ def command(console: Console, options: Options) -> tuple[KernelNeed, ...]:
     ):
         task = bar.add_task("compiling", total=len(todo))
         for candidate, future in zip(todo, found, strict=True):
-            kernels += _result(candidate, future)
+            kernels += _result(candidate, future, options)
             bar.update(task, advance=1, description=f"compiled {candidate.op} {candidate.label}")
     show(console, kernels)
     return tuple(kernels)
@@ -152,12 +152,18 @@ def _begin() -> None:
     gc.freeze()
 
 
-def _result(candidate: Candidate, future: Future[list[KernelNeed]]) -> list[KernelNeed]:
-    try:
+def _result(candidate: Candidate, future: Future[list[KernelNeed]], options: Options) -> list[KernelNeed]:
+    """What became of a variant. Where a compiler killed a process, all that was left ends: each is then compiled alone."""
+    if not _killed(future):
         return future.result()
-    except BrokenProcessPool:
-        error = "a compiler killed its process, on this variant or on one beside it; what was left is not compiled"
-        return [KernelNeed(candidate.op, candidate.label, "", "", error=error)]
+    with _side_by_side([candidate], options) as (alone,):
+        if not _killed(alone):
+            return alone.result()
+    return [KernelNeed(candidate.op, candidate.label, "", "", error="a compiler killed its process")]
+
+
+def _killed(future: Future[list[KernelNeed]]) -> bool:
+    return isinstance(future.exception(), BrokenProcessPool)
 
 
 def needs(candidate: Candidate, options: Options) -> list[KernelNeed]:

@@ -84,13 +84,21 @@ def test_variants_are_compiled_side_by_side_and_reported_in_their_order() -> Non
     assert found == [resources.needs(candidate, Options()) for candidate in todo]
 
 
-def test_a_compiler_that_kills_its_process_is_a_row_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "needs", _killed)  # which the children have as well
-    candidate = resources.Candidate("softmax", "triton", "resident")
-    with resources._side_by_side([candidate], Options()) as futures:
-        (need,) = resources._result(candidate, futures[0])
-    assert "killed its process" in need.error
+def test_a_compiler_that_kills_its_process_is_a_row_with_an_error_and_hurts_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resources, "needs", _killing)  # which the children have as well
+    todo = [resources.Candidate("softmax", "triton", name) for name in ("resident", "killing", "blocked")]
+    with resources._side_by_side(todo, Options()) as futures:
+        found = [need for pair in zip(todo, futures, strict=True) for need in resources._result(*pair, Options())]
+    assert [(need.label, need.error) for need in found] == [
+        ("triton/resident", ""),
+        ("triton/killing", "a compiler killed its process"),
+        ("triton/blocked", ""),
+    ]
 
 
-def _killed(candidate: resources.Candidate, options: Options) -> None:
-    os._exit(1)
+def _killing(candidate: resources.Candidate, options: Options) -> list[KernelNeed]:
+    if candidate.variant == "killing":
+        os._exit(1)
+    return [KernelNeed(candidate.op, candidate.label, "", "")]
