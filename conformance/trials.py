@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
+from kernelmux.registry.backend import bounds
 from kernelmux.registry.cases import Case, generator
-from kernelmux.registry.dtypes import SHORT, computes
+from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import SpecError
-from kernelmux.registry.numerics import Arithmetic, Bound, bound, repeats
+from kernelmux.registry.numerics import Arithmetic, Bound
 from kernelmux.registry.spec import (
     REQUIRED,
     Call,
@@ -93,13 +94,6 @@ class Trial:
         given = {i.name for i in self.spec.tensors if isinstance(i.domain, Real | Positive)}
         return {name: x for name, x in self.tensors.items() if name in given and x.is_floating_point()}
 
-    @cached_property
-    def _flushed(self) -> tuple[torch.Tensor, ...]:
-        """The references where every subnormal number of fp32 among the inputs is 0; () if there is none."""
-        least = torch.finfo(torch.float32).smallest_normal
-        made = {k: torch.where(x.abs() < least, torch.zeros_like(x), x) for k, x in self.tensors.items() if _tiny(x)}
-        return self.changed("", **made).references if made else ()
-
     def bounds(self, how: Sequence[Arithmetic]) -> tuple[Bound | None, ...]:
         """How far each output may be off with its arithmetic and declared roundings; None: it must be equal."""
         if self.size > SMALL:
@@ -116,29 +110,19 @@ class Trial:
     def _all_bounds(self, how: Sequence[Arithmetic]) -> tuple[Bound | None, ...]:
         floating = [output.dtype_of(self.call).is_floating_point for output in self.spec.outputs]
         arguments = exact_arguments(self.call) if any(floating) else ()
-        return tuple(self._bound(i, one, arguments) if floating[i] else None for i, one in enumerate(how))
+        return tuple(
+            bounds.limit(self.call, i, one, self.references[i], arguments, self._flushed) if floating[i] else None
+            for i, one in enumerate(how)
+        )
 
-    def _bound(self, i: int, how: Arithmetic, arguments: tuple[Any, ...]) -> Bound:
-        """How far an output may be off; a term that is NaN counts as nothing."""
-        model, ref, dtype = self.spec.errors[i], self.references[i], self.spec.outputs[i].dtype_of(self.call)
-        repeated = any(repeats(x) for x in self.tensors.values())
-        made = bound(model, how, ref, dtype, self.dtype, arguments, self.call.axes, repeated)
-        if model.flushes and self._flushed:
-            made = replace(made, flushed=(self._flushed[i] - ref).abs())
-        return made.settled()
+    @cached_property
+    def _flushed(self) -> tuple[torch.Tensor, ...]:
+        return bounds.flushed(self.call)
 
 
 def computed(spec: OpSpec) -> list[str]:
     """The tensors of an operator that are computed from others."""
     return [item.name for item in spec.tensors if isinstance(item.domain, Computed)]
-
-
-def _tiny(x: torch.Tensor) -> bool:
-    """Whether a tensor has numbers that are subnormal in fp32."""
-    if not x.is_floating_point() or not computes(x.dtype):  # those of 8-bit floats are normal in fp32
-        return False
-    size = x.abs()
-    return bool(((size > 0) & (size < torch.finfo(torch.float32).smallest_normal)).any())
 
 
 def on_device(x: torch.Tensor, item: Tensor, device: torch.device) -> torch.Tensor:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from kernelmux.perf import sampling
-from kernelmux.registry.backend import Implementation
+from kernelmux.registry.backend import Implementation, bounds
 from kernelmux.registry.spec import Call, exact_arguments, numerics
 
 LIVE = 16 * 8  # bytes per element that reference, bound and comparison hold at a time: about 16 float64 tensors
@@ -99,11 +99,9 @@ class Oracle:
                 raise WrongOutput(f"{name}: differs from the reference, which is exact")
             return 0.0
         how = implementation.computes(name, self.call.dtype, self.call.scalars)
-        model = self.call.spec.errors[i]
         limit = (
-            slack
-            * numerics.bound(model, how, reference, out.dtype, self.call.dtype, self.arguments, self.call.axes).total
-        )  # whose parts are released before the comparison: each is as large as the output
+            slack * bounds.limit(self.call, i, how, reference, self.arguments).total
+        )  # its parts, as large, are released
         comparison = numerics.compare(out, reference, limit)
         if not comparison.passed:
             at, share = comparison.index, float(comparison.wrong.double().mean())

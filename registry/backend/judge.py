@@ -10,11 +10,12 @@ what is compared; a call with values that the spec leaves undefined is not judge
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from kernelmux.registry.backend import bounds
 from kernelmux.registry.backend.description import Implementation
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.spec import numerics
@@ -106,7 +107,7 @@ def _misshapen(call: Call, result: Result) -> Iterator[str]:
 
 def _against_reference(call: Call, result: Result, references: tuple[torch.Tensor, ...]) -> Iterator[str]:
     arguments = exact_arguments(call)
-    flushed = _flushed(call)
+    flushed = bounds.flushed(call)
     for i, (got, ref) in enumerate(zip(result.outputs, references, strict=True)):
         if not got.dtype.is_floating_point:
             yield from _unequal(call, i, result.name, got, ref.to(got.dtype))
@@ -122,7 +123,7 @@ def _against_each_other(call: Call, first: Result, second: Result) -> Iterator[s
             yield from _unequal(call, i, first.name, got, other)
             continue
         ref = _stand_in(got, other)
-        both = (_limit(call, i, r.implementation, ref, arguments, None) for r in (first, second))
+        both = (_limit(call, i, r.implementation, ref, arguments) for r in (first, second))
         yield from _off(call, i, first.name, got, ref, sum(both, torch.zeros_like(ref)))
 
 
@@ -138,27 +139,10 @@ def _stand_in(got: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 def _limit(
-    call: Call, i: int, how: Implementation, ref: torch.Tensor, arguments: tuple[Any, ...], flushed: Any
+    call: Call, i: int, how: Implementation, ref: torch.Tensor, arguments: tuple[Any, ...], flushed: Any = ()
 ) -> torch.Tensor:
-    """How far an output may be off, by element; a term that is NaN counts as nothing."""
-    output, model = call.spec.outputs[i], call.spec.errors[i]
-    arithmetic = how.computes(output.name, call.dtype, call.scalars)
-    repeated = any(numerics.repeats(x) for x in call.tensors.values())
-    made = numerics.bound(model, arithmetic, ref, output.dtype_of(call), call.dtype, arguments, call.axes, repeated)
-    if model.flushes and flushed:
-        made = replace(made, flushed=(flushed[i] - ref).abs())
-    return made.settled().total
-
-
-def _flushed(call: Call) -> tuple[torch.Tensor, ...] | None:
-    """The references where subnormal numbers of fp32 among the inputs are 0; None if there are none, or all are kept."""
-    least = torch.finfo(torch.float32).smallest_normal
-    if not any(model.flushes for model in call.spec.errors):
-        return None
-    wide = {n: x for n, x in call.tensors.items() if x.is_floating_point() and x.dtype.itemsize > 1}
-    tiny = {n: (x.abs() < least) & (x != 0) for n, x in wide.items()}
-    made = {n: torch.where(tiny[n], torch.zeros_like(x), x) for n, x in wide.items() if bool(tiny[n].any())}
-    return call.spec.evaluate(replace(call, arguments={**call.arguments, **made})) if made else None
+    arithmetic = how.computes(call.spec.outputs[i].name, call.dtype, call.scalars)
+    return bounds.limit(call, i, arithmetic, ref, arguments, flushed).total
 
 
 def _off(call: Call, i: int, name: str, got: torch.Tensor, ref: torch.Tensor, limit: torch.Tensor) -> Iterator[str]:
