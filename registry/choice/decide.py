@@ -15,14 +15,12 @@ from kernelmux.registry.backend import timings
 from kernelmux.registry.backend.description import Implementation
 from kernelmux.registry.choice import decision as explanation
 from kernelmux.registry.choice import determinism, gradient_support, refusals
-from kernelmux.registry.choice.decision import Decision, Fallback, Verdict, describe
+from kernelmux.registry.choice.decision import Decision, Fallback, Verdict
 from kernelmux.registry.choice.requests import Request
 from kernelmux.registry.errors import BackendUnavailable, KernelmuxError, UnsupportedError, unknown
 from kernelmux.registry.spec.conditions import Unmet, sm
 from kernelmux.registry.spec.signature import Call
 from kernelmux.registry.util import cards, torch_modes
-
-__all__ = ["Decision", "Fallback", "Verdict", "decide", "describe", "refuse", "verdicts"]
 
 Label = tuple[str, str | None]  # backend and variant, as `registered.split` gives them
 

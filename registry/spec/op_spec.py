@@ -29,28 +29,18 @@ from kernelmux.registry.spec import gradient as gradients
 from kernelmux.registry.spec.binding import bind, left_out
 from kernelmux.registry.spec.cases import INPUTS, Case, draw
 from kernelmux.registry.spec.cost import Cost
-from kernelmux.registry.spec.gradient import Composed, Differentiable, Gradient, NoGradient
-from kernelmux.registry.spec.metamorphic import BatchInvariant, PermutationInvariant, Property, ShiftInvariant
+from kernelmux.registry.spec.gradient import Differentiable
+from kernelmux.registry.spec.metamorphic import Property
 from kernelmux.registry.spec.numerics import ErrorModel
 from kernelmux.registry.spec.signature import REQUIRED, Axis, Call, Constraint, Output, Scalar, Tensor, exact_arguments
 from kernelmux.registry.spec.value_domains import (
-    Computed,
-    Count,
-    Domain,
     Index,
-    LogProbabilities,
     Positive,
     Real,
     lawful,
 )
 from kernelmux.registry.util import keywords
 from kernelmux.registry.util.fingerprint import digest
-
-__all__ = [
-    "REQUIRED", "Axis", "BatchInvariant", "Call", "Composed", "Computed", "Constraint", "Count", "Domain", "Gradient",
-    "Index", "LogProbabilities", "NoExact", "NoGradient", "OpSpec", "Output", "PermutationInvariant", "Positive", "Real",
-    "Scalar", "ShiftInvariant", "SpecialValues", "Tensor", "exact_arguments",
-]  # fmt: skip
 
 CPU = torch.device("cpu")
 SILENT = re.compile(r',\s*since=\d+|^\s*family="[^"]*",$', re.MULTILINE)  # say nothing of what a call gives
