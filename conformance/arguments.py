@@ -175,7 +175,7 @@ def options_of(args: argparse.Namespace) -> Options:
         tuple(args.op), tuple(args.backend), tuple(args.check), tuple(args.case), tuple(args.dtype),
         args.tier or Options.tier, seeds[0], args.device or ("cuda" if torch.cuda.is_available() else "cpu"), args.out,
         seeds if len(seeds) > 1 else (), tuple(args.expected), args.program, args.mutants, verbose=args.verbose,
-        quiet=args.quiet, keyword=args.keyword.strip(),
+        quiet=args.quiet, keyword=args.keyword.strip(), records=args.record,
     )  # fmt: skip
     chosen = _with_impl(chosen, args) if args.impl else chosen
     if args.card:

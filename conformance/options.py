@@ -30,7 +30,8 @@ class Options:
     only: ids of items; nothing else runs. minutes: what the run may take (`budget`), 0 for no limit; begun: since when, in
     seconds since the epoch. saves: of a failing item the tensors are kept. pdb: a failure opens the debugger.
     verbose: a line per item is printed, and the matrix by checks; quiet: failures and the total alone. keyword: an
-    expression over the ids of items, as that of pytest's -k. card: what the emulator, or the GPU, stands for.
+    expression over the ids of items, as that of pytest's -k. card: what the emulator, or the GPU, stands for. records: what
+    passes goes on record.
     """
 
     ops: tuple[str, ...] = ()
@@ -57,6 +58,7 @@ class Options:
     quiet: bool = False
     keyword: str = ""
     card: str = ""
+    records: bool = False
 
     @property
     def where(self) -> torch.device:

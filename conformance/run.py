@@ -157,8 +157,15 @@ def _planned(
         found = budget.ordered(items, chosen, first, seconds)
         limit = [budget.end(chosen), workers, sorted(first)]
     else:
-        found, limit = spread.mixed(items, seconds) if chosen.device == "cuda" else _longest(items, seconds), None
+        found, limit = _in_order(items, chosen, seconds), None
     return {ITEMS: [asdict(item) for item in found], BUDGET: limit}
+
+
+def _in_order(items: list[Item], chosen: Options, seconds: dict[str, float]) -> list[Item]:
+    if chosen.device != "cuda":
+        return _longest(items, seconds)
+    parts = spread.parts(items) if chosen.records else [items]
+    return [item for part in parts for item in spread.mixed(part, seconds)]
 
 
 def _longest(items: list[Item], seconds: dict[str, float]) -> list[Item]:

@@ -8,7 +8,7 @@ and what takes long has to begin early.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 
 from kernelmux.conformance.plan import Item
 
@@ -21,6 +21,7 @@ SECONDS = {
 FAST, OTHERS = ("cuda", "torch_ref"), 6.0
 MOMENT = 0.2
 ALONE = {"offsets"}  # checks that take gigabytes of a GPU, one process at a time (`alone`)
+PART = 24  # variants that are asked at a time where what passes goes on record
 ENOUGH = 8  # groups for each worker: with fewer, some would be without work at the end for long
 
 
@@ -51,6 +52,16 @@ def mixed(items: Iterable[Item], seconds: Mapping[str, float]) -> list[Item]:
     places = [n * len(found) // (len(waiting) + 1) for n in range(1, len(waiting) + 1)]
     for place, item in reversed(list(zip(places, waiting, strict=True))):
         found.insert(place, item)
+    return found
+
+
+def parts(items: Iterable[Item]) -> list[list[Item]]:
+    """Whole operators, `PART` variants or more together: asked one after the other, a run that is stopped has some done."""
+    found: list[list[Item]] = [[]]
+    for _, of in groupby(items, lambda item: item.op):
+        if len({group(item) for item in found[-1]}) >= PART:
+            found.append([])
+        found[-1] += of
     return found
 
 

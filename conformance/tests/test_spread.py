@@ -6,6 +6,8 @@ from itertools import groupby
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from kernelmux.conformance import check as catalogue
 from kernelmux.conformance import spread
 from kernelmux.conformance.plan import Item
@@ -87,6 +89,14 @@ def test_on_gpus_neighbours_are_of_different_variants() -> None:
         for start in range(0, len(found), variants):
             row = found[start : start + variants]
             assert len({spread.group(i) for i in row}) == len(row)
+
+
+def test_what_goes_on_record_is_asked_in_parts_of_whole_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spread, "PART", 2)
+    names = ("add", "gelu", "silu", "softmax", "rope")
+    parts = spread.parts([Item(op, "cuda", "tiled", check) for op in names for check in ("claims", "exact")])
+    assert [sorted({item.op for item in part}) for part in parts] == [["add", "gelu"], ["silu", "softmax"], ["rope"]]
+    assert all(len(part) == 2 * len({item.op for item in part}) for part in parts) and spread.parts([]) == [[]]
 
 
 def test_on_gpus_what_takes_longest_comes_first() -> None:
