@@ -14,9 +14,9 @@ from kernelmux.conformance.options import PROGRAM, Options
 from kernelmux.registry import catalog
 from kernelmux.registry.call import temporary_backends
 from kernelmux.registry.cases import TIERS
-from kernelmux.registry.cli import target_device
+from kernelmux.registry.cli import target_device, terminal
 from kernelmux.registry.errors import ArgumentError, UnknownName, unknown
-from kernelmux.registry.util import cards, terminal
+from kernelmux.registry.util import cards
 
 MOST_WORKERS = 256
 MANY = 40  # names that an error still lists

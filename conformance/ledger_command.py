@@ -16,9 +16,9 @@ from kernelmux.conformance.ledger import NO_RECORD, STALE, UNKNOWN, VERIFIED
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.choice import requests
-from kernelmux.registry.cli import json_form
+from kernelmux.registry.cli import json_form, terminal
 from kernelmux.registry.errors import ArgumentError, KernelmuxError
-from kernelmux.registry.util import terminal, text_tables
+from kernelmux.registry.util import text_tables
 from kernelmux.registry.util.files import file_stem
 
 PROGRAM = "kernelmux ledger"

@@ -29,9 +29,10 @@ from kernelmux.docs import (
     speeds,
 )
 from kernelmux.registry import elsewhere
+from kernelmux.registry.cli import terminal
 from kernelmux.registry.elsewhere import Package
 from kernelmux.registry.errors import ArgumentError, unknown
-from kernelmux.registry.util import files, terminal
+from kernelmux.registry.util import files
 
 HOME = Path(__file__).parent
 PAGES = HOME / "operators"

@@ -21,8 +21,9 @@ from kernelmux.perf.report.groups import ResultGroup, groups
 from kernelmux.perf.result import Timed
 from kernelmux.perf.results import Results
 from kernelmux.registry import catalog
+from kernelmux.registry.cli import terminal
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.registry.util import files, terminal, text_tables
+from kernelmux.registry.util import files, text_tables
 from kernelmux.registry.util.files import between, file_stem
 
 FOLDER = Path(__file__).with_name("records")

@@ -24,8 +24,8 @@ from rich.table import Table
 import kernelmux as kx
 from kernelmux.perf import clock, machine
 from kernelmux.registry import dtypes
+from kernelmux.registry.cli import terminal
 from kernelmux.registry.errors import ArgumentError, KernelmuxError
-from kernelmux.registry.util import terminal
 
 SHAPES, DTYPES, ROUNDS = ["32768x16384", "4096x1024"], ["bf16", "fp32"], 30
 CHECKED_ROWS = 64

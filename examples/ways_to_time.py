@@ -26,8 +26,8 @@ from rich.table import Table
 
 import kernelmux as kx
 from kernelmux.perf import clock, machine
+from kernelmux.registry.cli import terminal
 from kernelmux.registry.errors import ArgumentError, KernelmuxError
-from kernelmux.registry.util import terminal
 
 SHAPES, ROUNDS, TOGETHER = ["4096x1024", "32768x16384"], 50, 20
 ALLOWED = 1e-2  # of a weight, beside float64: the result is rounded to bf16

@@ -24,8 +24,9 @@ from kernelmux.nn.checking import check_model
 from kernelmux.nn.named_models import NAMES, named_model
 from kernelmux.registry import dtypes
 from kernelmux.registry.choice import requests
+from kernelmux.registry.cli import terminal
 from kernelmux.registry.errors import ArgumentError, shown
-from kernelmux.registry.util import files, terminal
+from kernelmux.registry.util import files
 
 PROGRAM = "kernelmux check-model"
 DTYPES = ("fp32", "bf16", "fp16")

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from kernelmux.registry.cli import terminal
 from kernelmux.registry.errors import ArgumentError, UnknownName, hint
-from kernelmux.registry.util import terminal
 
 NAMES = ("llama", "qwen3", "gemma", "gpt2", "bert", "hunyuan_v1_moe")
 VOCABULARY = 256

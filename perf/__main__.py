@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelmux.perf.budget import BEGAN  # first: from here on the minutes of a run are counted
-from kernelmux.registry.util import terminal
+from kernelmux.registry.cli import terminal
 
 NEEDED = ("pytest", "pytest_benchmark", "jinja2")  # matplotlib only draws
 

@@ -20,9 +20,9 @@ from kernelmux.perf.options import QUICK_SAMPLES, REST_SECONDS, SAMPLES, Options
 from kernelmux.perf.sweeps import command as sweeping
 from kernelmux.registry.backend import tamper_guard
 from kernelmux.registry.call import temporary_backends
-from kernelmux.registry.cli import target_device
+from kernelmux.registry.cli import target_device, terminal
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.registry.util import cards, terminal, user_folder
+from kernelmux.registry.util import cards, user_folder
 
 OUTPUTS = ("--out", "--html")
 LIMIT, QUICK_LIMIT = 120.0, 45.0  # seconds of a row

@@ -26,8 +26,8 @@ from kernelmux.perf.results import Results
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.backend.package_versions import missing_packages
+from kernelmux.registry.cli import terminal
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.registry.util import terminal
 from kernelmux.registry.util.files import between, file_stem
 
 OK, FAILED = 0, 1

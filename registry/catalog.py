@@ -14,6 +14,7 @@ from kernelmux.registry import dtypes, elsewhere
 from kernelmux.registry.errors import ArgumentError, KernelmuxError, SpecError, unknown
 from kernelmux.registry.spec.gradient import Gradient
 from kernelmux.registry.spec.op_spec import OpSpec
+from kernelmux.registry.spec.signature import schema
 
 
 @lru_cache(maxsize=1)
@@ -123,12 +124,12 @@ def _taken(named: Sequence[str]) -> str:
 
 def _check_elsewhere(found: OpSpec, file: str) -> None:
     """SpecError for a spec that torch has no form for, or whose gradient is an operator that cannot be loaded."""
-    schema = importlib.import_module("kernelmux.registry.interop.torch_ops").schema(found)
+    form = schema(found)
     try:
-        torch._C.parse_schema(schema)
+        torch._C.parse_schema(form)
     except RuntimeError as error:
         told = str(error).strip().splitlines()[0]
-        raise SpecError(f"{file}: torch cannot have an operator {schema}: {told}") from error
+        raise SpecError(f"{file}: torch cannot have an operator {form}: {told}") from error
     if isinstance(found.gradient, Gradient):
         try:
             spec(found.gradient.op)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelmux.registry.util import terminal
+from kernelmux.registry.cli import terminal
 
 NEEDED = ("pytest", "pytest_benchmark", "jinja2")  # of perf and conformance, whose clock and checks are used
 

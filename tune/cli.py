@@ -19,9 +19,10 @@ from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.backend import tuned_configs
 from kernelmux.registry.backend.tuned_configs import Entry
 from kernelmux.registry.cases import CHANNELS_LAST, TIERS, Case
+from kernelmux.registry.cli import terminal
 from kernelmux.registry.errors import ArgumentError, KernelmuxError
 from kernelmux.registry.spec import Call, OpSpec
-from kernelmux.registry.util import terminal, user_folder
+from kernelmux.registry.util import user_folder
 from kernelmux.registry.util.files import between, file_stem
 from kernelmux.tune import report, run
 from kernelmux.tune.job import CAPABILITY, Job

@@ -11,8 +11,8 @@ import torch
 
 from kernelmux.backends.cuda._layout import Layout
 from kernelmux.backends.cuda._runtime import cdiv
-from kernelmux.registry.interop.vmap_axes import merged
 from kernelmux.registry.spec.sliding_windows import Window
+from kernelmux.registry.util.batch_strides import merged
 
 CONV2D, BACKWARD_INPUT, BACKWARD_WEIGHT = range(3)
 

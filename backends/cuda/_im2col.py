@@ -21,9 +21,9 @@ from kernelmux.backends.cuda._runtime import Bound, Source, Tiles, cdiv, ctype
 from kernelmux.backends.cuda._tensor_map import DATA_TYPES
 from kernelmux.backends.cuda.transpose import transpose_batch
 from kernelmux.registry.conditions import Condition
-from kernelmux.registry.interop.vmap_axes import merged
 from kernelmux.registry.spec import Call
 from kernelmux.registry.spec.sliding_windows import InVectors
+from kernelmux.registry.util.batch_strides import merged
 from kernelmux.registry.util.cards import remembered
 from kernelmux.registry.util.cuda_driver import PROMOTION_256B, Encoder, driver
 from kernelmux.registry.util.memory_format import fresh

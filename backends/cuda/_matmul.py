@@ -14,8 +14,8 @@ import torch
 from kernelmux.backends.cuda._epilogue import Ending, Epilogue
 from kernelmux.backends.cuda._layout import Layout
 from kernelmux.backends.cuda._runtime import Bound, Kernel, Source, Tiles, cdiv, ctype
-from kernelmux.registry.interop import vmap_axes
-from kernelmux.registry.interop.vmap_axes import Batch
+from kernelmux.registry.util import batch_strides
+from kernelmux.registry.util.batch_strides import Batch
 from kernelmux.registry.util.cards import Card, remembered
 
 SPLITS = Source(__file__, "matmul_splits.cu")
@@ -66,7 +66,7 @@ class Problem(NamedTuple):
     def in_turn(self, tile: int) -> "Problem | None":
         """The products of the even and of the odd rows of a, as a batch of two; None where nothing is won by that, or where
         they do not fill tiles of so many rows."""
-        turns = self.M >= 2 * tile and vmap_axes.take_turns(self.M, self.K, self.left.ld, self.dtype.itemsize)
+        turns = self.M >= 2 * tile and batch_strides.take_turns(self.M, self.K, self.left.ld, self.dtype.itemsize)
         if self.batch or not (turns and self.left.k_major and self.left.aligned):
             return None
         left = self.left._replace(ld=2 * self.left.ld, apart=(0, self.left.ld))
@@ -97,7 +97,7 @@ class Problem(NamedTuple):
 @remembered
 def problem(a: Layout, b: Layout) -> Problem:
     """The problem of a @ b."""
-    found = vmap_axes.product(a.shape, a.strides, b.shape, b.strides)
+    found = batch_strides.product(a.shape, a.strides, b.shape, b.strides)
     if found is None:
         raise ValueError(f"more than two strides walk the batches of {a} and {b}")
     M, N, K, a_strides, b_strides, batch = found

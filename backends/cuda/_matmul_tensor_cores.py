@@ -10,7 +10,7 @@ from kernelmux.backends.cuda._layout import Layout, layout
 from kernelmux.backends.cuda._matmul import MatmulPlan, Tiling, adding, choose, memory_of, problem, split_length
 from kernelmux.backends.cuda._room import fits
 from kernelmux.backends.cuda._runtime import Source, card, cdiv, ctype
-from kernelmux.registry.interop.vmap_axes import result
+from kernelmux.registry.util.batch_strides import result
 from kernelmux.registry.util.cards import Card, remembered
 
 SOURCE = Source(__file__, "matmul_tensor_cores.cu")

@@ -20,7 +20,7 @@ from kernelmux.backends.cuda._matmul import (
 )
 from kernelmux.backends.cuda._runtime import Source, Tiles, cdiv, ctype, multiprocessors
 from kernelmux.backends.cuda.transpose import transpose_vectorized
-from kernelmux.registry.interop.vmap_axes import Batch, result
+from kernelmux.registry.util.batch_strides import Batch, result
 from kernelmux.registry.util.cards import remembered
 
 SOURCE = Source(__file__, "matmul_wgmma.cu")

@@ -25,7 +25,7 @@ from kernelmux.backends.cuda._matmul_tf32 import reads_in_place, wgmma
 from kernelmux.backends.cuda._runtime import Source, cdiv
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtMost, Capability, Condition, Dtypes, Multiplies
-from kernelmux.registry.interop.vmap_axes import readable
+from kernelmux.registry.util.batch_strides import readable
 from kernelmux.registry.util.cards import remembered
 
 SOURCE = Source(__file__)

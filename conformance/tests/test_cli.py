@@ -15,7 +15,7 @@ import pytest
 
 from kernelmux.conformance import arguments, cli, mutation, report
 from kernelmux.conformance.options import Options
-from kernelmux.registry.util import terminal
+from kernelmux.registry.cli import terminal
 
 ADD = ["--op", "add", "--backend", "torch_ref", "--check", "accuracy"]
 COMMAND = [sys.executable, "-m", "kernelmux.conformance"]

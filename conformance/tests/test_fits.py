@@ -15,7 +15,8 @@ from kernelmux.conformance.fits.judge import COMPILE, FITS, OUTCOMES, REFUSED, R
 from kernelmux.emulator import nvrtc
 from kernelmux.registry import catalog
 from kernelmux.registry.cli import main as program
-from kernelmux.registry.util import cards, terminal
+from kernelmux.registry.cli import terminal
+from kernelmux.registry.util import cards
 
 COMPILES = pytest.mark.skipif(nvrtc.unavailable() is not None, reason="needs NVRTC")
 SQUARE = catalog.spec("square")

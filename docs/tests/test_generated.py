@@ -13,7 +13,7 @@ from kernelmux.docs.families import FIRST, by_family
 from kernelmux.perf import records
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup
-from kernelmux.registry.util import terminal
+from kernelmux.registry.cli import terminal
 
 SOFTMAX = catalog.spec("softmax")
 TOP = Path(__file__).resolve().parents[2]

@@ -23,8 +23,8 @@ from kernelmux.perf.json_form import encode
 from kernelmux.perf.options import Options
 from kernelmux.perf.plan import Row
 from kernelmux.perf.report import verdicts
+from kernelmux.registry.cli import terminal
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.registry.util import terminal
 
 OK, WORSE, NOTHING = 0, 1, 3
 ALONE = (

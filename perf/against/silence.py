@@ -30,7 +30,7 @@ from kernelmux.perf.against.verdict import AMBIGUOUS, SAME, Judged
 from kernelmux.perf.json_form import encode
 from kernelmux.perf.options import Options
 from kernelmux.perf.report import verdicts
-from kernelmux.registry.util import terminal
+from kernelmux.registry.cli import terminal
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

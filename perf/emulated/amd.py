@@ -21,8 +21,8 @@ from kernelmux.perf.emulated.resources import Candidate
 from kernelmux.perf.options import Options
 from kernelmux.perf.report.markdown import table
 from kernelmux.registry import catalog, dtypes
+from kernelmux.registry.cli import terminal
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.registry.util import terminal
 from kernelmux.registry.util.files import between
 
 BACKEND = "triton"  # the language that compiles for AMD GPUs; launching CUDA C++ would only take time

@@ -27,10 +27,9 @@ from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import dispatch, temporary_backends
 from kernelmux.registry.cases import draw, generator
 from kernelmux.registry.choice import requests
-from kernelmux.registry.cli import target_device
+from kernelmux.registry.cli import target_device, terminal
 from kernelmux.registry.errors import ArgumentError, UnsupportedError
 from kernelmux.registry.spec import Call, value_domains
-from kernelmux.registry.util import terminal
 
 OK, FAILED = 0, 1
 WIDTH = 160  # of a table that goes into a file

@@ -31,9 +31,9 @@ from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import dispatch
 from kernelmux.registry.cases import draw, generator
 from kernelmux.registry.choice import requests
+from kernelmux.registry.cli import terminal
 from kernelmux.registry.errors import KernelmuxError
 from kernelmux.registry.spec import value_domains
-from kernelmux.registry.util import terminal
 
 RECORD = Path(__file__).with_name("moved.json")
 SECONDS = 120.0  # that one launch may take

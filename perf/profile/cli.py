@@ -17,8 +17,8 @@ from kernelmux.perf.profile.capture import Schedule
 from kernelmux.perf.profile.subject import Subject
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import temporary_backends
+from kernelmux.registry.cli import terminal
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.registry.util import terminal
 
 NAME = "profile"
 WIDTH = 160  # of tables that go into a file

@@ -21,8 +21,9 @@ from kernelmux.perf.sweeps.curve import Curve, Point
 from kernelmux.perf.sweeps.grammar import parse
 from kernelmux.perf.sweeps.plan import Planned, planned
 from kernelmux.registry import catalog
+from kernelmux.registry.cli import terminal
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.registry.util import terminal, user_folder
+from kernelmux.registry.util import user_folder
 
 ELSEWHERE = ("aa", "compare", "html", "overhead", "quick")
 

@@ -24,7 +24,7 @@ from kernelmux.perf.plan import Row
 from kernelmux.perf.report import compare, markdown, page, tables, wording
 from kernelmux.perf.results import Overhead
 from kernelmux.perf.tests import synthetic
-from kernelmux.registry.util import terminal
+from kernelmux.registry.cli import terminal
 
 BACKEND = """
 from kernelmux.registry.backend import Backend

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.cli import terminal
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.registry.util import cards, terminal
+from kernelmux.registry.util import cards
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 DEVICES = ("cpu", "cuda", *("sm_{}{}".format(*capability) for capability in cards.CAPABILITIES))

@@ -22,12 +22,11 @@ from kernelmux.registry.backend.description import Implementation
 from kernelmux.registry.call import dispatch
 from kernelmux.registry.choice import decision as explanation
 from kernelmux.registry.choice import precedence, requests
-from kernelmux.registry.cli import completion, doctor, json_form
+from kernelmux.registry.cli import completion, doctor, json_form, terminal
 from kernelmux.registry.cli.support_matrix import SupportMatrix, support_matrix
 from kernelmux.registry.cli.target_device import CARD, Machine, machine, standing
 from kernelmux.registry.errors import ArgumentError, described, hint
 from kernelmux.registry.spec.op_spec import OpSpec
-from kernelmux.registry.util import terminal
 
 EXAMPLES = """examples:
   kernelmux list

@@ -19,10 +19,10 @@ from kernelmux.registry.backend.judge import Result
 from kernelmux.registry.call import dispatch, repro_bundle
 from kernelmux.registry.choice.decision import describe
 from kernelmux.registry.choice.requests import parse
+from kernelmux.registry.cli import terminal
 from kernelmux.registry.errors import ArgumentError, KernelmuxError
 from kernelmux.registry.spec.op_spec import OpSpec
 from kernelmux.registry.spec.signature import Call
-from kernelmux.registry.util import terminal
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

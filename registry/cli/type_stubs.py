@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from kernelmux.registry import catalog, elsewhere
+from kernelmux.registry.cli import terminal
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.spec.op_spec import OpSpec
 from kernelmux.registry.spec.signature import REQUIRED, Axis, Scalar, Tensor
-from kernelmux.registry.util import files, terminal
+from kernelmux.registry.util import files
 
 WIDTH = 120
 HEAD = '''"""The public face, from the specs: python -m kernelmux.registry.stubs"""

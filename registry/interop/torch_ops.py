@@ -26,13 +26,12 @@ from kernelmux.registry.choice.decide import by_priority
 from kernelmux.registry.errors import ArgumentError, KernelmuxError, UnsupportedError, not_forward
 from kernelmux.registry.interop import autocast, autograd, torch_errors
 from kernelmux.registry.spec.gradient import Gradient
-from kernelmux.registry.spec.signature import REQUIRED, Axis, Call, Scalar, Spec, Tensor
+from kernelmux.registry.spec.signature import Axis, Call, Scalar, Spec, Tensor, schema
 from kernelmux.registry.util import torch_modes
 
 NAMESPACE = "kernelmux"
 LIBRARY: Any = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 PLAIN = (type(None), bool, int, float, str)  # scalars that torch takes as they are
-KINDS = {float: "float", int: "int", bool: "bool", str: "str"}
 INTS = (int, torch.SymInt)
 
 
@@ -70,30 +69,6 @@ def _registered(op: str) -> Callable[..., Any]:
     packet = getattr(getattr(torch.ops, NAMESPACE), op)
     found: Callable[..., Any] = packet.default
     return found
-
-
-def schema(spec: Spec) -> str:
-    """The signature as torch writes it: "softmax(Tensor x, int axis=-1, *, str? backend=None) -> Tensor"."""
-    given = ", ".join(_parameter(item) for item in spec.inputs)
-    result = "Tensor" if len(spec.outputs) == 1 else f"({', '.join(f'Tensor {o.name}' for o in spec.outputs)})"
-    return f"{spec.name}({given}, *, str? backend=None) -> {result}"
-
-
-def _parameter(item: Tensor | Scalar | Axis) -> str:
-    kind = _kind(item)
-    if item.default is REQUIRED:
-        return f"{kind} {item.name}"
-    default = f'"{item.default}"' if isinstance(item.default, str) else item.default
-    return f"{kind} {item.name}={list(default) if isinstance(default, tuple) else default}"
-
-
-def _kind(item: Tensor | Scalar | Axis) -> str:
-    """The type as torch writes it: a SymInt may vary within a graph."""
-    if isinstance(item, Tensor):
-        return "Tensor?" if item.optional else "Tensor"
-    base = "SymInt" if isinstance(item, Scalar) and item.varies else KINDS[getattr(item, "type", int)]
-    several = f"[{item.length}]" if isinstance(item, Scalar) and item.length else ""
-    return f"{base}{several}{'?' if item.optional else ''}"
 
 
 def handed(spec: Spec) -> str:

@@ -18,9 +18,10 @@ from rich.text import Text
 from rich.tree import Tree
 
 from kernelmux.registry import catalog, elsewhere
+from kernelmux.registry.cli import terminal
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.scaffold import package
-from kernelmux.registry.util import files, terminal
+from kernelmux.registry.util import files
 
 TEMPLATES = Path(__file__).parent / "templates"
 TOP = Path(__file__).resolve().parents[2]  # of the checkout, if this is one

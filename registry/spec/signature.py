@@ -320,3 +320,30 @@ def exact_arguments(call: Call) -> tuple[Any, ...]:
         return value.to(torch.float64) if value.is_floating_point() else value
 
     return tuple(raised(v) for v in call.arguments.values())
+
+
+_KINDS = {float: "float", int: "int", bool: "bool", str: "str"}
+
+
+def schema(spec: Spec) -> str:
+    """The signature as torch writes it: "softmax(Tensor x, int axis=-1, *, str? backend=None) -> Tensor"."""
+    given = ", ".join(_parameter(item) for item in spec.inputs)
+    result = "Tensor" if len(spec.outputs) == 1 else f"({', '.join(f'Tensor {o.name}' for o in spec.outputs)})"
+    return f"{spec.name}({given}, *, str? backend=None) -> {result}"
+
+
+def _parameter(item: Tensor | Scalar | Axis) -> str:
+    kind = _kind(item)
+    if item.default is REQUIRED:
+        return f"{kind} {item.name}"
+    default = f'"{item.default}"' if isinstance(item.default, str) else item.default
+    return f"{kind} {item.name}={list(default) if isinstance(default, tuple) else default}"
+
+
+def _kind(item: Tensor | Scalar | Axis) -> str:
+    """The type as torch writes it: a SymInt may vary within a graph."""
+    if isinstance(item, Tensor):
+        return "Tensor?" if item.optional else "Tensor"
+    base = "SymInt" if isinstance(item, Scalar) and item.varies else _KINDS[getattr(item, "type", int)]
+    several = f"[{item.length}]" if isinstance(item, Scalar) and item.length else ""
+    return f"{base}{several}{'?' if item.optional else ''}"

@@ -11,8 +11,7 @@ import pytest
 
 import kernelmux as kx
 from kernelmux.registry.backend import lookup as registered
-from kernelmux.registry.cli import main
-from kernelmux.registry.util import terminal
+from kernelmux.registry.cli import main, terminal
 
 
 def run(capsys, *arguments):

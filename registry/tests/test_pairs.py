@@ -17,6 +17,7 @@ from kernelmux.registry.choice import predicate
 from kernelmux.registry.cli import type_stubs
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.interop import torch_ops
+from kernelmux.registry.spec import signature
 from kernelmux.registry.spec.cases import Case, written
 from kernelmux.registry.spec.cost import Cost
 from kernelmux.registry.spec.docstrings import documentation
@@ -137,7 +138,7 @@ def test_a_call_with_a_tuple_is_compared_quickly_and_one_with_a_list_is_remember
 
 
 def test_an_operator_of_torch_takes_one_or_two(public: Any) -> None:
-    assert torch_ops.schema(SPEC) == (
+    assert signature.schema(SPEC) == (
         "kept_by_steps(Tensor x, int[2] stride=1, int[2]? step=None, *, str? backend=None) -> Tensor"
     )
     operator = torch_ops.operator(SPEC.name)

@@ -15,6 +15,7 @@ from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.choice import precedence
 from kernelmux.registry.errors import ArgumentError, UnsupportedError
 from kernelmux.registry.interop import torch_ops
+from kernelmux.registry.spec import signature
 
 KERNELS = [name for name in ("triton", "cuda") if not registered.unavailable(name, torch.device("cpu"))]
 pytestmark = [
@@ -32,7 +33,7 @@ def anew():
 
 
 def test_a_schema_is_the_signature_of_the_spec():
-    assert [torch_ops.schema(catalog.spec(op)) for op in ("softmax", "layer_norm", "attention", "reduce_sum")] == [
+    assert [signature.schema(catalog.spec(op)) for op in ("softmax", "layer_norm", "attention", "reduce_sum")] == [
         "softmax(Tensor x, int axis=-1, float scale=1.0, *, str? backend=None) -> Tensor",
         "layer_norm(Tensor x, Tensor weight, Tensor? bias=None, float eps=1e-05, *, str? backend=None) -> Tensor",
         "attention(Tensor q, Tensor k, Tensor v, bool causal=False, float? scale=None, SymInt? window=None,"
@@ -42,7 +43,7 @@ def test_a_schema_is_the_signature_of_the_spec():
 
 
 def test_numbers_that_follow_from_lengths_vary_within_a_graph_and_a_public_call_gives_one_for_all():
-    assert "SymInt[2] size, int[2] kernel, int[2]? stride" in torch_ops.schema(catalog.spec("max_pool2d_backward"))
+    assert "SymInt[2] size, int[2] kernel, int[2]? stride" in signature.schema(catalog.spec("max_pool2d_backward"))
     grad, index = torch.ones(2, 3, 4, 4), torch.zeros(2, 3, 4, 4, dtype=torch.int32)
 
     def call(grad, index):

@@ -36,7 +36,7 @@ from kernelmux.backends.triton.transpose import transpose_blocked
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.backend.search_space import Space
 from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Capability, Condition, Dtypes, Multiple, OneOf
-from kernelmux.registry.interop.vmap_axes import readable
+from kernelmux.registry.util.batch_strides import readable
 
 
 def _simple(p: Problem) -> Config:

@@ -18,7 +18,7 @@ from kernelmux.backends.triton._launch import Config, Launch, plan
 from kernelmux.backends.triton._sums import run, sum_first
 from kernelmux.backends.triton.matmul._epilogue import PLAIN, Epilogue, activated, biased, end_parts
 from kernelmux.backends.triton.matmul._problem import Problem, problem
-from kernelmux.registry.interop.vmap_axes import result
+from kernelmux.registry.util.batch_strides import result
 
 Rule = Callable[[Problem], Config]
 

@@ -26,7 +26,7 @@ from kernelmux.backends.triton._sums import run, sum_first
 from kernelmux.backends.triton.matmul._blocked import Rule, tile_of
 from kernelmux.backends.triton.matmul._epilogue import PLAIN, Vector
 from kernelmux.backends.triton.matmul._problem import Problem, problem
-from kernelmux.registry.interop.vmap_axes import result
+from kernelmux.registry.util.batch_strides import result
 
 STEP, BYTES = gl.constexpr(32), gl.constexpr(4)  # of K, a line of 128 bytes; of an element
 UNIT, PIECE = gl.constexpr(8), gl.constexpr(64)  # N is a multiple of one; rows of c that are stored at one time

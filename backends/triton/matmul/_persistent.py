@@ -13,7 +13,7 @@ from kernelmux.backends.triton._launch import Launch, Map, plan, processors
 from kernelmux.backends.triton.matmul._blocked import Rule, tile_of
 from kernelmux.backends.triton.matmul._epilogue import Epilogue, Vector, activated, biased
 from kernelmux.backends.triton.matmul._problem import Problem, described, problem
-from kernelmux.registry.interop.vmap_axes import result
+from kernelmux.registry.util.batch_strides import result
 
 
 @triton.jit

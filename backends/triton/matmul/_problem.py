@@ -9,8 +9,8 @@ import torch
 
 from kernelmux.backends.triton._launch import Ints, cdiv, plan
 from kernelmux.backends.triton.matmul._epilogue import Ending
-from kernelmux.registry.interop import vmap_axes
-from kernelmux.registry.interop.vmap_axes import Batch
+from kernelmux.registry.util import batch_strides
+from kernelmux.registry.util.batch_strides import Batch
 
 Lead = tuple[tuple[int, int], ...]
 ONE = Batch(1, 1, (0, 0), (0, 0))
@@ -80,7 +80,7 @@ class Problem(NamedTuple):
         """The products of the even and of the odd rows of a, as a batch of two; None where nothing is won by that, or where
         they do not fill tiles of so many rows."""
         ld, step = self.a_strides
-        turns = step == 1 and self.M >= 2 * tile and vmap_axes.take_turns(self.M, self.K, ld, self.dtype.itemsize)
+        turns = step == 1 and self.M >= 2 * tile and batch_strides.take_turns(self.M, self.K, ld, self.dtype.itemsize)
         if self.batch or not (turns and self.end.plain):
             return None
         return self._replace(M=self.M // 2, a_strides=(2 * ld, 1), batch=Batch(1, 2, (0, ld), (0, 0)))
@@ -129,7 +129,7 @@ def problem(a: torch.Tensor, b: torch.Tensor, precision: str, end: Ending) -> Pr
 def _problem(
     device: int, a: Ints, b: Ints, a_strides: Ints, b_strides: Ints, dtype: torch.dtype, precision: str, end: Ending
 ) -> Problem:
-    found = vmap_axes.product(a, a_strides, b, b_strides)
+    found = batch_strides.product(a, a_strides, b, b_strides)
     if found is None:
         raise ValueError(f"more than two strides walk the batches of {a}, {a_strides} and {b}, {b_strides}")
     M, N, K, a_strides, b_strides, batch = found

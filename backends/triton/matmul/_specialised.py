@@ -22,7 +22,7 @@ from kernelmux.backends.triton._launch import Ints, Launch, Map, plan, processor
 from kernelmux.backends.triton.matmul._blocked import Rule, tile_of
 from kernelmux.backends.triton.matmul._epilogue import Epilogue, Vector, activated, biased
 from kernelmux.backends.triton.matmul._problem import Lead, Problem, described, problem
-from kernelmux.registry.interop.vmap_axes import result
+from kernelmux.registry.util.batch_strides import result
 
 # Registers per thread: the multipliers hold the sums, the loader next to nothing.
 MULTIPLIER_REGISTERS = gl.constexpr(240)

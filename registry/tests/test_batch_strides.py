@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from kernelmux.registry.interop import vmap_axes
+from kernelmux.registry.util import batch_strides
 
 r = torch.randn
 
 
-def by_hand(p: vmap_axes.Product, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def by_hand(p: batch_strides.Product, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """All products, each from where the strides say that its factors are."""
     made = []
     for number in range(p.products):
@@ -39,7 +39,7 @@ def by_hand(p: vmap_axes.Product, a: torch.Tensor, b: torch.Tensor) -> torch.Ten
     ],
 )
 def test_a_product_is_where_its_strides_say(a, b, products, M):
-    found = vmap_axes.product(a.shape, a.stride(), b.shape, b.stride())
+    found = batch_strides.product(a.shape, a.stride(), b.shape, b.stride())
     assert found and (found.products, found.M) == (products, M)
     want = torch.matmul(a, b)
     torch.testing.assert_close(by_hand(found, a, b).view(want.shape), want)
@@ -47,14 +47,14 @@ def test_a_product_is_where_its_strides_say(a, b, products, M):
 
 def test_what_takes_more_strides_is_copied():
     a, b = r(2, 3, 4, 5, 6).permute(2, 1, 0, 3, 4), r(4, 3, 2, 6, 2)
-    assert vmap_axes.product(a.shape, a.stride(), b.shape, b.stride()) is None
-    left, right = vmap_axes.readable(a, b)
+    assert batch_strides.product(a.shape, a.stride(), b.shape, b.stride()) is None
+    left, right = batch_strides.readable(a, b)
     assert left.is_contiguous() and right is b
-    assert vmap_axes.readable(b.mT, a.mT)[0].data_ptr() != b.data_ptr()
+    assert batch_strides.readable(b.mT, a.mT)[0].data_ptr() != b.data_ptr()
 
 
 def test_axes_that_follow_from_one_another_are_one():
     a, b = r(2, 3, 4, 5, 6), r(2, 3, 4, 6, 2)
-    assert vmap_axes.readable(a, b)[0] is a
-    assert vmap_axes.merged([(2, 12), (1, 99), (3, 4), (4, 1)]) == [(24, 1)]
-    assert vmap_axes.merged([(2, 0, 12), (3, 0, 4)]) == [(6, 0, 4)]
+    assert batch_strides.readable(a, b)[0] is a
+    assert batch_strides.merged([(2, 12), (1, 99), (3, 4), (4, 1)]) == [(24, 1)]
+    assert batch_strides.merged([(2, 0, 12), (3, 0, 4)]) == [(6, 0, 4)]
