@@ -16,6 +16,7 @@ from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import dispatch
 from kernelmux.registry.choice import precedence, requests
 from kernelmux.registry.errors import ArgumentError, UnknownName
+from kernelmux.registry.tests import made_up
 
 X = torch.zeros(3, 4)
 
@@ -214,3 +215,29 @@ def test_a_long_name_is_cut_in_the_error(ask):
     with pytest.raises(kernelmux.KernelmuxError) as told:
         ask("z" * 5000)
     assert len(str(told.value)) < 1500
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from kernelmux.registry import cards, measured, packages, plugins, selection",
+        "from kernelmux.registry.backend import Ahead, Backend, Implementation, backends, variants",
+        "from kernelmux.registry.cases import Case, exact_range, integers",
+        "from kernelmux.registry.conditions import AtMost, Capability, Dtypes, Multiple, SharedMemory",
+        "from kernelmux.registry.cost import Cost",
+        "from kernelmux.registry.dtypes import FLOATS, SHORT",
+        "from kernelmux.registry.numerics import CHOSEN, EQUAL, ErrorModel, Rounding, compare",
+        "from kernelmux.registry.spec import Call, Composed, Gradient, NoExact, OpSpec, Output, Scalar, Tensor",
+    ],
+)
+def test_what_packages_elsewhere_import_stays_where_it_is(line: str) -> None:
+    exec(line, {})
+
+
+def test_a_launcher_finds_the_tuned_tables_whatever_was_imported_first() -> None:
+    code = (
+        "from kernelmux.registry.backend import search_space, tuned_configs as t; assert search_space.lookup is t.find"
+    )
+    alone = "from kernelmux.registry.backend.search_space import lookup; assert lookup.__name__ == 'find'"
+    for text in (code, alone):
+        assert made_up.python(text).returncode == 0
