@@ -49,7 +49,7 @@ def _needs(op, backend, ops):
     if backend == "spec":
         return ["//backends:root", "//backends/torch_ref", "//conformance", "//registry/ops"]
     names = [op] + [other for other in (op + "_backward",) if other in ops]
-    names += GRADIENTS.get(op, [])
+    names += [other for other in GRADIENTS.get(op, []) if other not in names]
     contestants = ["//backends/%s:%s" % (b, name) for b in depset(["torch_ref", backend]).to_list() for name in names]
     return contestants + ["//backends:root", "//conformance"] + ["//registry/ops:" + name for name in names]
 
