@@ -142,33 +142,33 @@ def _offsets(call: Call) -> Bound:
     return kernel.bind(B * H * call.pitch // _PITCH, 256, H, M, call.pitch)
 
 
-def _simple(call: Call) -> Callable[..., None]:
-    return _two_passes(_SIMPLE, call, 32, 256, 0, {})
-
-
 def _tensor_cores(call: Call) -> Callable[..., None]:
     config = tensor_cores_config(call)
-    shared = tensor_cores_bytes(call, config["OWN"], config["TILE"])
-    return _two_passes(_TENSOR_CORES, call, config["OWN"], 4 * config["OWN"], shared, config)
+    own, shared = config["OWN"], tensor_cores_bytes(call, config)
+    return _two_passes(_TENSOR_CORES, call, own, 2 * config["SIDES"] * own, shared, config)
 
 
 def tensor_cores_config(call: Call) -> Config:
-    """Rows that a block owns and rows of a tile; up to D = 64 two blocks share a multiprocessor, if they fit.
+    """The first that fit: owned rows, rows of a tile, stages, warps for 16 rows, blocks of a multiprocessor.
 
-    Tiles of 64 rows leave room for two blocks at D = 128; of 32 rows they fit at D = 256. In the 64 KB of a T4 they are
-    32 rows beyond D = 80, and beyond D = 224 a block owns 16.
+    An H100 for an A100, bf16, causal, us, with one stage of 64 rows and two warps, and here: 4 x 32 x 4096 x 128 12809,
+    7743; x 64 5586, 4195; 4 x 16 x 2048 x 256 (32 rows) 2966, 2622. A T4 has no asynchronous copies: one stage.
     """
     D = call.dims[5]
-    tiles = [(64, 64)] * (D <= 128) + [(32, 32), (16, 32)]
-    own, tile = next(t for t in tiles if fits(call.card, tensor_cores_bytes(call, *t), 4 * t[0]))
-    two = D <= 64 and fits(call.card, tensor_cores_bytes(call, own, tile), 4 * own, blocks=2)
-    return {"OWN": own, "TILE": tile, "BLOCKS": 1 + two, "VECTOR": call.vector(*call.inputs[:4])}
+    kinds = [(64, 64, 2, 1, 3), (64, 64, 1, 1, 3), (64, 64, 1, 1, 1)] * (D <= 64)
+    kinds += [(64, 64, 2, 1, 2), (128, 64, 2, 1, 1), (64, 32, 2, 1, 1), (64, 32, 1, 1, 1)] * (D <= 128)
+    for kind in (*kinds, (32, 32, 2, 2, 1), (32, 32, 1, 2, 1), (16, 32, 1, 2, 1)):
+        config: Config = dict(zip(("OWN", "TILE", "STAGES", "SIDES", "BLOCKS"), kind, strict=True))
+        room = fits(call.card, tensor_cores_bytes(call, config), 2 * config["SIDES"] * config["OWN"], config["BLOCKS"])
+        if room and (config["STAGES"] == 1 or call.card.capability >= (8, 0)):
+            break
+    return config | {"VECTOR": call.vector(*call.inputs[:4])}
 
 
-def tensor_cores_bytes(call: Call, own: int, tile: int) -> int:
-    """Shared memory of two tensors' owned rows and of tiles, and of the weights and their gradients."""
-    row_bytes, weight_bytes = cdiv(call.dims[5], 16) * 32 + 16, 2 * tile + 16
-    return 2 * (own + tile) * row_bytes + 2 * own * weight_bytes
+def tensor_cores_bytes(call: Call, config: Config) -> int:
+    """Shared memory of two tensors' owned rows and of tiles; with two sides, of the weights and their gradients."""
+    own, tile, row_bytes = config["OWN"], config["TILE"], cdiv(call.dims[5], 16) * 32 + 16
+    return 2 * (own + config["STAGES"] * tile) * row_bytes + (config["SIDES"] - 1) * 2 * own * (2 * tile + 16)
 
 
 def _two_passes(
@@ -363,14 +363,14 @@ _ON_HOPPER: tuple[Condition, ...] = (*map(Aligned, ("grad_out", "q", "k", "v")),
 
 VARIANTS = {
     "simple": Implementation(
-        _variant(_simple),
+        _variant(lambda call: _two_passes(_SIMPLE, call, 32, 256, 0, {})),
         "FP32; one pass for grad_k and grad_v, one for grad_q, each sum with one owner",
         _SIZES,
         _LAYOUT,
     ),
     "tensor_cores": Implementation(
         _variant(_tensor_cores),
-        "mma.sync; the weights pass through shared memory, sums are spread over warps by columns",
+        "mma.sync; the next tile is copied meanwhile; up to D = 128 the weights stay in registers",
         (_HALVES, *_SIZES, Multiplies("q")),
         _LAYOUT,
         "mma",

@@ -87,6 +87,7 @@ def judge() -> str:
 
 # Judges that give the same verdicts as today's, each with the reason.
 ALIKE = {
+    "1aa03854a31e": "it refused the infinity of the other sign where the bound reaches beyond it: all it passed, passes",
     "f19a98d403f3": "it computed the bound elsewhere: of 24,751 calls of tier ci in all variants, a part of them with"
     " subnormal inputs, every bound has the same bits",
     "1787bc16e2de": "its bound has no term for what a variant declares to round, and no variant judged by it declared any",

@@ -267,7 +267,8 @@ def compare(out: Tensor, ref: Tensor, limit: Tensor) -> Comparison:
     """Judge `out` (any float dtype) against float64 `ref` with the elementwise bound `limit`.
 
     A reference beyond the largest finite number of the output dtype must come out as the infinity of its sign; within
-    the bound of that limit either is right. NaN must be NaN, and nothing else may be.
+    the bound of that limit either is right, and where the bound reaches beyond the range on the other side, the other
+    infinity too. NaN must be NaN, and nothing else may be.
     """
     got = out.to(torch.float64)
     if got.numel() == 0:
@@ -282,6 +283,7 @@ def compare(out: Tensor, ref: Tensor, limit: Tensor) -> Comparison:
     finite = ((got - ref).abs() / limit).nan_to_num(nan=math.inf, posinf=math.inf)
     used = torch.where(special, torch.where(same, 0.0, math.inf), finite)
     either = (got == torch.copysign(torch.full_like(ref, math.inf), ref)) | ((got - ref).abs() <= limit)
+    either |= got.isinf() & (limit - ref.abs() >= largest)
     used = torch.where(edge & either, 0.0, used)
     flat = int(used.flatten().argmax())
     index = tuple(map(int, np.unravel_index(flat, used.shape)))  # torch's imports sympy

@@ -49,6 +49,15 @@ def test_next_to_the_largest_number_both_sides_are_right():
         assert compare(torch.tensor([got], dtype=torch.float16), ref, limits(ref, 16.0)).passed
 
 
+def test_where_the_bound_reaches_beyond_the_range_both_infinities_are_right():
+    """A weight whose exponent is off by hundreds overflows, whatever the sign of what it multiplies."""
+    ref = torch.tensor([278.0], dtype=torch.float64)
+    for got in (math.inf, -math.inf):
+        assert compare(torch.tensor([got], dtype=torch.float16), ref, limits(ref, 1e262)).passed
+    assert not compare(torch.tensor([-math.inf], dtype=torch.float16), ref, limits(ref, 65600.0)).passed
+    assert not compare(torch.tensor([math.nan], dtype=torch.float16), ref, limits(ref, 1e262)).passed
+
+
 def test_an_empty_result_is_right():
     ref = torch.empty(0, 3, dtype=torch.float64)
     assert compare(torch.empty(0, 3), ref, limits(ref)).passed
