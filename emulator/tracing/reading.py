@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from kernelmux.emulator.thresholds import GOOD, TRAFFIC
 from kernelmux.emulator.tracing.traffic import Traffic
 from kernelmux.emulator.tracing.warp_requests import BANKS, NO_LANE, SECTOR, WORD
 
@@ -19,6 +18,7 @@ VERBS = {
     "copy": "copies",
 }
 PREPOSITIONS = {"load": "of", "ldmatrix": "of", "store": "to", "atomic": "on", "reduction": "on", "copy": "of"}
+EXCESS = 1.5  # times the bytes that a call has to move: more are worth a sentence
 FINE = "every access to global memory is coalesced, no access to shared memory waits for a bank"
 
 
@@ -52,7 +52,7 @@ def readings(launch: Any) -> list[Reading]:
 def excess(launch: Any) -> str:
     """How many times the bytes that the call has to move a launch moves; "" if that is not known, or near the least."""
     times = launch.moved / launch.needed if launch.needed else 0.0
-    if TRAFFIC.verdict(times) == GOOD:
+    if times <= EXCESS:
         return ""
     text = f"requests move {number(times)} times the bytes that the call has to move"
     text += f" ({bytes_text(launch.moved)} for {bytes_text(launch.needed)})"

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernelmux.emulator import thresholds
-from kernelmux.perf import ncu
+from kernelmux.perf import ncu, thresholds
 from kernelmux.perf.profile import capture, cli, counters, findings, report, subject, timeline
 from kernelmux.perf.tests.planted import Tape, busy
 from kernelmux.registry.errors import ArgumentError

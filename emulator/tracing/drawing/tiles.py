@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kernelmux.emulator.themes import FAINT, GREY, INK
 from kernelmux.emulator.tracing.drawing.svg import PLAIN, Canvas
+from kernelmux.emulator.tracing.drawing.themes import FAINT, GREY, INK
 from kernelmux.emulator.tracing.owners import NOT_WRITTEN, Owners
 from kernelmux.emulator.tracing.reading import counted
 
