@@ -7,7 +7,7 @@
 from kernelmux.emulator.tracing.collector import LaunchTrace, Line, Trace
 from kernelmux.emulator.tracing.drawing.page import write_picture
 from kernelmux.emulator.tracing.drawing.section import OCCUPIED
-from kernelmux.emulator.tracing.reading import EXCESS, FINE, bytes_text, counted, excess, number, percent, readings
+from kernelmux.emulator.tracing.reading import EXCESS, FINE, excess, readings
 from kernelmux.emulator.tracing.traffic import Traffic
 
 __all__ = [
@@ -18,11 +18,7 @@ __all__ = [
     "Line",
     "Trace",
     "Traffic",
-    "bytes_text",
-    "counted",
     "excess",
-    "number",
-    "percent",
     "readings",
     "write_picture",
 ]

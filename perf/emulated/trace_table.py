@@ -9,18 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from kernelmux.emulator.traces import (
-    FINE,
-    LaunchTrace,
-    Line,
-    Traffic,
-    bytes_text,
-    counted,
-    excess,
-    number,
-    percent,
-    readings,
-)
+from kernelmux.emulator.texts import bytes_text, counted, number, percent
+from kernelmux.emulator.traces import FINE, LaunchTrace, Line, Traffic, excess, readings
 
 STYLES = {
     "coalesced": "green",

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from kernelmux.emulator.texts import bytes_text, number
 from kernelmux.emulator.tracing.drawing import excerpt, requests, tiles
 from kernelmux.emulator.tracing.drawing.svg import GREEN, MONO_WIDTH, PLAIN, TINTS, YELLOW, Canvas, Tint, clipped
 from kernelmux.emulator.tracing.drawing.themes import FAINT, GREY, INK, RULE
-from kernelmux.emulator.tracing.reading import FINE, bytes_text, excess, number, readings
+from kernelmux.emulator.tracing.reading import FINE, excess, readings
 
 MARGIN, WIDTH = 28.0, 1220.0
 CODE, CODE_WIDTH, CODE_SIZE, CODE_ROW = MARGIN, 408.0, 11.5, 17.0
