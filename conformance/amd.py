@@ -12,8 +12,8 @@ from typing import NamedTuple
 from kernelmux.conformance import budgets
 from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
-from kernelmux.emulator.compilers import amdgcn
-from kernelmux.emulator.compilers.launch_log import Launch, Recipe
+from kernelmux.emulator import amdgcn
+from kernelmux.emulator.launch_log import Launch, Recipe
 
 LATER = "tensor descriptors, which become pointers there and take 5 to 13 s to compile: asked in tier full"
 

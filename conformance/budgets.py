@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from kernelmux.emulator.compilers import amdgcn
+from kernelmux.emulator import amdgcn
 from kernelmux.registry import elsewhere
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import SpecError

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelmux.emulator.themes import GREY
-from kernelmux.emulator.tracing.collector import Trace
-from kernelmux.emulator.tracing.drawing.svg import BLUE, PLAIN, YELLOW
+from kernelmux.emulator.traces import Trace
 from kernelmux.perf.emulated import emulate
 from kernelmux.perf.report import figures
+from kernelmux.perf.report.themes import GREY
 from kernelmux.registry.backend import lookup as registered
 
 IMAGES = Path(__file__).parent / "images"
@@ -23,6 +22,11 @@ CALLS = {  # small enough to take seconds, large enough to fill a tile of every 
     "conv2d": "x=1x16x16x16:bf16 weight=64x16x3x3:bf16 padding=1",
 }
 SECONDS = 120.0  # that one launch may take
+BLUE, YELLOW, RAIL = (
+    "#3b82d6",
+    "#f2b705",
+    "#f1f4f7",
+)  # global and shared memory as in pictures of a trace; below the bars
 WIDTH, HEAD, ROW, THICK = 10.0, 0.85, 0.3, 0.55  # inches: the whole, above and below the rows, a row; a bar, in rows
 
 
@@ -39,10 +43,10 @@ class Rung:
 
 
 PANELS = (
-    ("requests", "requests to global memory", BLUE.fill),
-    ("read", "bytes read", BLUE.fill),
-    ("written", "bytes written", BLUE.fill),
-    ("passes", "passes over shared memory", YELLOW.fill),
+    ("requests", "requests to global memory", BLUE),
+    ("read", "bytes read", BLUE),
+    ("written", "bytes written", BLUE),
+    ("passes", "passes over shared memory", YELLOW),
 )
 
 
@@ -78,7 +82,7 @@ def picture(op: str, shape: str, rungs: Sequence[Rung]) -> str:
         for axes, (field, shown, colour) in zip(figure.subplots(1, len(PANELS), sharey=True), PANELS, strict=True):
             counts = [getattr(rung, field) for rung in rungs]
             most = max(counts) or 1
-            rail = axes.barh(names, most, THICK, color=PLAIN.pale)
+            rail = axes.barh(names, most, THICK, color=RAIL)
             axes.barh(names, counts, THICK, color=colour)
             axes.bar_label(rail, map(short, counts), padding=4)
             axes.set_title(shown, loc="left", fontsize=9, color=GREY)

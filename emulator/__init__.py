@@ -1,4 +1,8 @@
-"""Runs the PTX of CUDA and Triton kernels on the CPU, with numpy, and checks what a GPU does not check."""
+"""Runs the PTX of CUDA and Triton kernels on the CPU, with numpy, and checks what a GPU does not check.
+
+What others may use is here: the names below, each imported at its first use, and the modules beside this file. The folders
+are the emulator's inside.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +14,27 @@ if TYPE_CHECKING:
     from kernelmux.emulator.compilers import triton_driver as triton_driver
 
 _HOMES = {
+    # compile and run
+    "compile_ptx": "nvrtc",
+    "compile_cubin": "nvrtc",
+    "CompileError": "nvrtc",
+    "load": "running.launch",
+    "TensorMap": "tma.tensor_map",
+    "Im2colMap": "tma.tensor_map",
+    "triton_active": "compilers.triton_driver",
+    # what is checked and how
     "checks": "settings",
     "time_limit": "settings",
     "block_order": "settings",
     "only_blocks": "settings",
-    "load": "running.launch",
-    "compile_ptx": "compilers.nvrtc",
-    "compile_cubin": "compilers.nvrtc",
-    "CompileError": "compilers.nvrtc",
-    "TensorMap": "tma.tensor_map",
-    "Im2colMap": "tma.tensor_map",
-    "recorder": "compilers.launch_log",
-    "trace": "tracing.collector",
-    "triton_active": "compilers.triton_driver",
     "EmulatorError": "errors",
     "RedundantStore": "memory.redundant_stores",
+    # what happened
+    "recorder": "launch_log",
+    "trace": "tracing.collector",
+    # for programs that only ask what would be launched, and for `kernelmux doctor`
+    "load_by": "running.launch",
+    "cache_folder": "compilers.compile_cache",
 }
 _MODULES = {"triton_cache": "compilers.triton_cache", "triton_driver": "compilers.triton_driver"}  # these import Triton
 

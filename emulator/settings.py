@@ -12,7 +12,7 @@ ORDERS = ("forward", "reverse")
 
 _checks: ContextVar[str] = ContextVar("kernelmux_emulator_checks", default="fast")
 _time_limit: ContextVar[float] = ContextVar("kernelmux_emulator_time_limit", default=60.0)
-_block_order: ContextVar[str | int] = ContextVar("kernelmux.emulator.running.block_orders", default=ORDERS[0])
+_block_order: ContextVar[str | int] = ContextVar("kernelmux_emulator_block_order", default=ORDERS[0])
 _only_blocks: ContextVar[tuple[int, int] | None] = ContextVar("kernelmux_emulator_only_blocks", default=None)
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kernelmux.emulator.thresholds import BANDWIDTH, COMPUTE, LAUNCH_US
 from kernelmux.perf.result import RooflinePoint
+from kernelmux.perf.thresholds import BANDWIDTH, COMPUTE, LAUNCH_US
 from kernelmux.registry.errors import UnsupportedError
 
 ABOVE = 1.05  # a rate beyond this share of its ceiling is a wrong measurement

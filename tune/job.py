@@ -112,10 +112,9 @@ def _arguments(job: Job, call: Call) -> tuple[Any, ...]:
 
 def compiled(job: Job, config: Config, kind: str) -> int:
     """Compile the kernels of a configuration, without a GPU; bytes of shared memory. Raises what the compiler does."""
-    from kernelmux.emulator.compilers import triton_stages
 
     call, space = job.untouched("cpu"), job.space
-    with compiling(job.backend) as launched, triton_stages.machine_code():
+    with compiling(job.backend) as launched, emulator.triton_driver.with_machine_code():
         with space.using(Forced(space, config, kind)) as forced:
             job.implementation.fn(*_arguments(job, call))
     if not forced.count:

@@ -14,9 +14,9 @@ from kernelmux.conformance.budgets import Budget
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.probe import Judge, Probe
 from kernelmux.conformance.trials import Trial
-from kernelmux.emulator.compilers import nvrtc
-from kernelmux.emulator.compilers.launch_log import Launch
-from kernelmux.emulator.compilers.resources import Resources, multiprocessor, resources
+from kernelmux.emulator import nvrtc
+from kernelmux.emulator.launch_log import Launch
+from kernelmux.emulator.resources import Resources, multiprocessor, resources
 from kernelmux.registry.backend import Backend
 from kernelmux.registry.cases import Case
 from kernelmux.registry.util import cards

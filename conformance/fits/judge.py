@@ -11,18 +11,15 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 
 from kernelmux import emulator
-from kernelmux.emulator.compilers import launch_log
-from kernelmux.emulator.compilers.launch_log import Launch
-from kernelmux.emulator.compilers.nvrtc import CompileError, with_machine_code
-from kernelmux.emulator.compilers.resources import Resources, multiprocessor, occupancy, resources
-from kernelmux.emulator.running.launch import MAX_GRID
+from kernelmux.emulator import launch_log
+from kernelmux.emulator.launch_log import Launch
+from kernelmux.emulator.nvrtc import CompileError, with_machine_code
+from kernelmux.emulator.resources import MAX_GRID, Resources, multiprocessor, occupancy, resources
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.cases import INPUTS, Case
 from kernelmux.registry.errors import UnsupportedError, described
@@ -94,17 +91,11 @@ def _three(size: Any) -> launch_log.Triple:
 @contextmanager
 def noting() -> Iterator[None]:
     """Inside, the emulator notes launches in the whole process and can run none, which takes a third of the time."""
-    names = ["running.launch", *(["compilers.triton_driver"] if find_spec("triton") else [])]
-    homes = [vars(import_module(f"kernelmux.emulator.{name}")) for name in names]
-    before = [home["load"] for home in homes]
-    noted = lru_cache(maxsize=4096)(Noted)
+    before = emulator.load_by(lru_cache(maxsize=4096)(Noted))
     try:
-        for home in homes:
-            home["load"] = noted
         yield
     finally:
-        for home, load in zip(homes, before, strict=True):
-            home["load"] = load
+        emulator.load_by(before)
 
 
 def _short(error: Exception) -> str:

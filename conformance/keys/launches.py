@@ -187,9 +187,7 @@ def stand_for_the_card() -> None:
     warnings.simplefilter("ignore")
     vars(torch.cuda)["get_device_properties"] = lambda device=None: CARD
     vars(torch.cuda)["get_device_capability"] = lambda device=None: (CARD.major, CARD.minor)
-    names = ["running.launch", "compilers.triton_driver"] if find_spec("triton") else ["running.launch"]
-    for name in names:
-        vars(import_module(f"kernelmux.emulator.{name}"))["load"] = lru_cache(maxsize=4096)(Loaded)
+    import_module("kernelmux.emulator").load_by(lru_cache(maxsize=4096)(Loaded))
     if find_spec("triton"):
         launch = import_module("kernelmux.backends.triton._launch")
         vars(launch).update(processors=lambda device: CARD.multi_processor_count, overlaps=lambda device: True)

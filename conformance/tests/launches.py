@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernelmux.emulator import recorder
-from kernelmux.emulator.compilers import launch_log
-from kernelmux.emulator.compilers.launch_log import Launch
+from kernelmux.emulator import launch_log, recorder
+from kernelmux.emulator.launch_log import Launch
 from kernelmux.registry.call import dispatch
 
 

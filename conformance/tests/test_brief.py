@@ -14,7 +14,7 @@ from kernelmux.conformance.checks import compile_only, layout, memory, repeatabi
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.probe import Probe
 from kernelmux.conformance.trials import Trial
-from kernelmux.emulator.compilers.launch_log import Compiled, Launch, Recipe
+from kernelmux.emulator.launch_log import Compiled, Launch, Recipe
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 

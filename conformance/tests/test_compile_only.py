@@ -19,9 +19,9 @@ from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
 from kernelmux.conformance.probe import Probe
 from kernelmux.conformance.trials import Trial
-from kernelmux.emulator import nvrtc
-from kernelmux.emulator.compilers import amdgcn, launch_log, triton_foreign
-from kernelmux.emulator.compilers.launch_log import Compiled, Launch, Recipe
+from kernelmux.emulator import amdgcn, launch_log, nvrtc
+from kernelmux.emulator.compilers import triton_foreign
+from kernelmux.emulator.launch_log import Compiled, Launch, Recipe
 
 pytestmark = pytest.mark.skipif(nvrtc.unavailable() is not None, reason="needs NVRTC")
 

@@ -16,7 +16,7 @@ from kernelmux.backends.cuda._layout import layout
 from kernelmux.backends.cuda._matmul import memory_of
 from kernelmux.backends.cuda._matmul_tensor_cores import SMALL_TILINGS, TILINGS, MmaTiling
 from kernelmux.emulator import nvrtc
-from kernelmux.emulator.compilers.resources import resources
+from kernelmux.emulator.resources import resources
 from kernelmux.registry import catalog
 from kernelmux.registry.call import dispatch
 from kernelmux.registry.errors import UnsupportedError

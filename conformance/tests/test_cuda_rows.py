@@ -21,8 +21,7 @@ from kernelmux.backends.cuda.rms_norm import rms_norm_registers
 from kernelmux.backends.cuda.softmax import softmax_cluster
 from kernelmux.backends.cuda.softmax_backward import softmax_backward
 from kernelmux.conformance.tests.launches import launched, ptx
-from kernelmux.emulator import nvrtc
-from kernelmux.emulator.compilers.launch_log import recorder
+from kernelmux.emulator import nvrtc, recorder
 from kernelmux.registry.call import dispatch
 from kernelmux.registry.util import cards
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from kernelmux import emulator
+
 TOP = Path(__file__).parents[2]
 PARTS = ("registry", "backends", "nn", "emulator", "conformance", "perf", "tune", "docs")
 BACKENDS = ("torch_ref", "triton", "cuda")
@@ -34,6 +36,12 @@ EXCEPT = {
     Path("emulator/compilers/triton_driver.py"),
     Path("emulator/validation/hardware/gpu.py"),
     *(Path(f"emulator/validation/defects/families/triton_{stem}.py") for stem in ("rows", "matmul")),
+}
+
+INSIDE = {  # who uses what of the emulator beyond its face
+    Path("conformance/bits/cli.py"): ("validation.hardware", "validation.progress"),  # compares as the emulator does
+    Path("conformance/tests/test_fp8_sums.py"): ("arithmetic.fused_dot",),  # the bound of exactly these sums
+    Path("conformance/tests/test_compile_only.py"): ("compilers",),  # replaces what it knows of AMD GPUs
 }
 
 COMMAND = ("perf", "profile")  # python -m kernelmux.perf.profile; perf/ holds no file that is run as a script
@@ -113,6 +121,22 @@ def test_parts_import_along_the_arrows_only() -> None:
         "arrows: registry <- backends -> emulator, registry <- nn, conformance, perf; conformance, perf <- tune, docs",
         found,
     )
+
+
+def test_other_parts_use_what_the_emulator_offers_and_not_its_inside() -> None:
+    """Its face is its names, the modules beside its __init__.py and, for `conformance/bits`, the comparison with a GPU."""
+    face = {*emulator.__all__, "triton_cache", "triton_driver", *(p.stem for p in (TOP / "emulator").glob("*.py"))}
+    found = []
+    for path in files("*.py", parts=(*(part for part in PARTS if part != "emulator"), "examples")):
+        if path == Path(__file__).relative_to(TOP):
+            continue
+        used = re.findall(r"kernelmux\.emulator\.([\w.]+)", text(path))  # also within texts
+        for node in statements(path):
+            if isinstance(node, ast.ImportFrom) and node.module == "kernelmux.emulator":
+                used += [name.name for name in node.names]
+        inside = [name for name in used if name.split(".")[0] not in face and name not in INSIDE.get(path, ())]
+        found += [f"{path} uses kernelmux.emulator.{name}" for name in inside]
+    offences("emulator/README.md lists what others use", found)
 
 
 def test_backends_do_not_know_each_other() -> None:

@@ -15,7 +15,7 @@ from kernelmux.backends.triton import conv2d, conv2d_backward_input, conv2d_back
 from kernelmux.backends.triton.conv2d import _order, _specialised
 from kernelmux.backends.triton.conv2d._problem import images
 from kernelmux.backends.triton.conv2d._specialised import TILES, readable
-from kernelmux.emulator.tracing.collector import Trace
+from kernelmux.emulator.traces import Trace
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 

@@ -18,8 +18,7 @@ pytest.importorskip("triton")
 import kernelmux as kx
 from kernelmux.backends.triton import _packed
 from kernelmux.backends.triton._launch import Launch
-from kernelmux.emulator import TensorMap
-from kernelmux.emulator.compilers import triton_driver
+from kernelmux.emulator import TensorMap, triton_driver
 from kernelmux.registry.tests.fake_cuda import FakeCuda
 from kernelmux.registry.util import cuda_driver
 

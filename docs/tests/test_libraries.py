@@ -10,11 +10,10 @@ import pytest
 import torch
 
 from kernelmux.docs import libraries, speeds
-from kernelmux.emulator import themes
 from kernelmux.perf import cli, plan, results
 from kernelmux.perf.machine import Machine
 from kernelmux.perf.options import Options
-from kernelmux.perf.report import figures
+from kernelmux.perf.report import figures, themes
 from kernelmux.perf.result import SecondTiming, Timed
 from kernelmux.perf.results import Results
 from kernelmux.registry import catalog, dtypes

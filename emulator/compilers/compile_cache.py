@@ -47,7 +47,7 @@ def digest(parts: Iterable[str]) -> str:
 
 def read(name: str, folder: Path | None = None) -> Artefact | None:
     """Code and log of the artefact called `name`, None if there is none; Damaged for anything but what was written."""
-    folder = folder or default_folder()
+    folder = folder or cache_folder()
     if folder is None:
         return None
     try:
@@ -84,7 +84,7 @@ def _checksum(name: str, body: bytes, code: int) -> bytes:
 
 def write(name: str, artefact: Artefact, folder: Path | None = None) -> None:
     """Store an artefact; readers see all of it or nothing. A full disk only costs the next process a compilation."""
-    folder = folder or default_folder()
+    folder = folder or cache_folder()
     if folder is None:
         return
     code, log = artefact
@@ -129,7 +129,7 @@ def platform_folder() -> Path:
 
 
 @cache
-def default_folder() -> Path | None:
+def cache_folder() -> Path | None:
     """The folder of our artefacts: the first of `folders`."""
     return next(folders("ptx"), None)
 

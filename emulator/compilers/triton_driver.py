@@ -19,8 +19,9 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 from triton.runtime import driver
 
-from kernelmux.emulator.compilers import launch_log, triton_cache, triton_ptx, triton_recompile, triton_stages
-from kernelmux.emulator.compilers.resources import MULTIPROCESSORS, Resources, resources
+from kernelmux.emulator import launch_log
+from kernelmux.emulator.compilers import triton_cache, triton_ptx, triton_recompile, triton_stages
+from kernelmux.emulator.resources import MULTIPROCESSORS, Resources, resources
 from kernelmux.emulator.running.launch import Kernel, load
 from kernelmux.emulator.tma.tensor_map import Im2colMap, TensorMap
 
@@ -61,6 +62,8 @@ SCALARS: dict[str, type[np.generic]] = {
 # Swizzle modes as Triton numbers them, in bytes.
 SWIZZLES = (0, 32, 64, 128)
 
+
+with_machine_code = triton_stages.machine_code  # inside, Triton goes on to machine code, as `nvrtc.with_machine_code`
 
 _lock = threading.Lock()
 _inside: ContextVar[bool] = ContextVar("kernelmux_emulator_triton_inside", default=False)

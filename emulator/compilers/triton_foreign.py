@@ -12,7 +12,7 @@ from triton.compiler.compiler import make_backend
 from triton.language.extra.cuda import libdevice as of_nvidia
 from triton.language.extra.hip import libdevice as of_amd
 
-from kernelmux.emulator.compilers.amdgcn import WAVE
+from kernelmux.emulator.amdgcn import WAVE
 
 _HOPPER = re.compile(r"\bttng\.(\w+)")  # the dialect of what Hopper brought and Blackwell added
 _LANES = re.compile(r"threadsPerWarp = \[([\d, ]+)\]")

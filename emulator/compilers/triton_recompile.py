@@ -20,10 +20,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from triton.runtime.cache import get_cache_manager
 
+from kernelmux.emulator.amdgcn import WAVE
 from kernelmux.emulator.compilers import triton_foreign, triton_stages
-from kernelmux.emulator.compilers.amdgcn import WAVE
-from kernelmux.emulator.compilers.launch_log import Compiled, Recipe
-from kernelmux.emulator.compilers.resources import resources
+from kernelmux.emulator.launch_log import Compiled, Recipe
+from kernelmux.emulator.resources import resources
 
 # What of a compilation belongs to the kernel and not to the GPU it was compiled for.
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion")

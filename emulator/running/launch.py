@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
+from kernelmux.emulator import launch_log
 from kernelmux.emulator.analysis.flow import Flow
 from kernelmux.emulator.analysis.variables import VariableAddresses, variable_segments
 from kernelmux.emulator.analysis.wgmma_hazards import checked
-from kernelmux.emulator.compilers import launch_log
-from kernelmux.emulator.compilers.resources import MULTIPROCESSORS, Multiprocessor
 from kernelmux.emulator.errors import EmulatorError, LaunchRefused, Triple, Unsupported
 from kernelmux.emulator.memory.access import ChunkMemory
 from kernelmux.emulator.memory.global_memory import GlobalMemory
 from kernelmux.emulator.memory.global_races import GlobalWriters, History
 from kernelmux.emulator.memory.shared_memory import SharedMemory
 from kernelmux.emulator.ptx.parser import Function, Instruction, Parameter, ParsedModule, parse
+from kernelmux.emulator.resources import MAX_BLOCK, MAX_GRID, MAX_THREADS, MULTIPROCESSORS, Multiprocessor
 from kernelmux.emulator.running.arguments import ArgumentList
 from kernelmux.emulator.running.block_orders import chunks, order
 from kernelmux.emulator.running.cluster import ClusterMemory
@@ -31,17 +31,33 @@ from kernelmux.emulator.settings import Deadline, current_checks
 from kernelmux.emulator.tracing import watch_hook
 
 CHUNK = 16384  # lanes that run together: large enough to hide Python, small enough for the registers to stay in cache
-MAX_THREADS, MAX_BLOCK, MAX_GRID = 1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535)
 MAX_CLUSTER = 16  # blocks, compute capability 9.0; more than 8 have to be allowed for a kernel
 TARGET = re.compile(r"^\s*\.target\s+(sm_\d+)", re.MULTILINE)
 CHUNK_OF_POLLING = 1 << 18  # lanes, when blocks may wait for one another: more than run side by side on a GPU
 POLLING = {"acquire", "volatile", "relaxed"}  # modifiers of loads that another block's stores become visible to
 
 
-@lru_cache(maxsize=256)
 def load(ptx: str) -> Module:
     """The module of a PTX text; module variables keep their values from launch to launch, as on a GPU."""
+    return _make(ptx)
+
+
+def load_by(make: Callable[[str], Any]) -> Callable[[str], Any]:
+    """From now on `load` gives what `make` makes of a PTX text, in the whole process; returns what did so before.
+
+    For who asks only what would be launched: in place of a module, which is parsed, something that runs nothing.
+    """
+    global _make
+    before, _make = _make, make
+    return before
+
+
+@lru_cache(maxsize=256)
+def _module(ptx: str) -> Module:
     return Module(ptx)
+
+
+_make: Callable[[str], Module] = _module
 
 
 class Module:

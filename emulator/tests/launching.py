@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from kernelmux.emulator import checks, compile_ptx, load, time_limit
-from kernelmux.emulator.compilers import nvrtc
+from kernelmux.emulator import checks, compile_ptx, load, nvrtc, time_limit
 from kernelmux.emulator.validation.speed import cases
 
 FOLDERS = (Path(__file__).parent / "kernels", cases.KERNELS)

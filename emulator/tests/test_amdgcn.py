@@ -2,8 +2,8 @@
 
 import pytest
 
+from kernelmux.emulator.amdgcn import Need, needs
 from kernelmux.emulator.compilers import triton_foreign
-from kernelmux.emulator.compilers.amdgcn import Need, needs
 
 ASSEMBLY = """
 first:

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernelmux.emulator import EmulatorError, checks, compile_ptx, load
-from kernelmux.emulator.compilers import nvrtc
+from kernelmux.emulator import EmulatorError, checks, compile_ptx, load, nvrtc
 from kernelmux.emulator.tests import launching
 
 pytestmark = pytest.mark.skipif(nvrtc.unavailable() is not None, reason=str(nvrtc.unavailable()))

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernelmux.emulator import EmulatorError, TensorMap, checks, compile_ptx, load
-from kernelmux.emulator.compilers import nvrtc
+from kernelmux.emulator import EmulatorError, TensorMap, checks, compile_ptx, load, nvrtc
 from kernelmux.emulator.tests.tile_cuda import HEAD, tile_source
 from kernelmux.emulator.tma.tensor_map import decode
 

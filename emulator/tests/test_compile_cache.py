@@ -28,7 +28,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 def folder() -> Path:
     """The folder as a new process finds it."""
-    found = compile_cache.default_folder.__wrapped__()
+    found = compile_cache.cache_folder.__wrapped__()
     assert found is not None
     return found
 
@@ -114,9 +114,9 @@ def test_without_any_folder_nothing_is_kept_and_nothing_fails(monkeypatch: pytes
     monkeypatch.setattr(compile_cache, "platform_folder", lambda: Path(os.devnull))
     monkeypatch.setattr(compile_cache.tempfile, "gettempdir", nothing)
     monkeypatch.setattr(compile_cache.tempfile, "mkdtemp", lambda **_: nothing())
-    monkeypatch.setattr(compile_cache, "default_folder", compile_cache.default_folder.__wrapped__)
+    monkeypatch.setattr(compile_cache, "cache_folder", compile_cache.cache_folder.__wrapped__)
     compile_cache.write("name", (b"code", b"log"))
-    assert compile_cache.default_folder() is None and compile_cache.read("name") is None
+    assert compile_cache.cache_folder() is None and compile_cache.read("name") is None
 
 
 def test_the_variable_names_another_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,14 +1,19 @@
 """The names of `kernelmux.emulator`, which stay where modules move."""
 
+import re
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from kernelmux import emulator
-from kernelmux.emulator.compilers import nvrtc
+from kernelmux.emulator.tests.launching import needs_nvrtc
 
+HOME = Path(emulator.__file__).parent
+README = (HOME / "README.md").read_text(encoding="utf-8")
+MODULES = ("triton_cache", "triton_driver")
 TRITON = {"triton_active"}
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 
@@ -27,16 +32,25 @@ def test_a_name_that_needs_triton(name: str) -> None:
 
 
 @needs_triton
-@pytest.mark.parametrize("name", ["triton_cache", "triton_driver"])
+@pytest.mark.parametrize("name", MODULES)
 def test_a_module_that_backends_ask_for(name: str) -> None:
     found = getattr(emulator, name)
     assert isinstance(found, ModuleType) and found is sys.modules[f"kernelmux.emulator.compilers.{name}"]
 
 
-def test_the_compiler_has_one_home_and_a_second_name() -> None:
-    from kernelmux.emulator import nvrtc as public
+def test_the_readme_names_the_whole_face() -> None:
+    modules = {path.stem for path in HOME.glob("*.py")} - {"__init__"}
+    folders = {path.parent.name for path in HOME.glob("*/__init__.py")} - {"tests"}
+    told = set(re.findall(r"`(?:emulator\.)?([\w]+)/?(?:\(.*?\))?`", README))
+    assert {*emulator.__all__, *MODULES, *modules, *folders} <= told
 
-    assert {name: getattr(nvrtc, name) for name in public.__all__} == {n: getattr(public, n) for n in public.__all__}
+
+@needs_nvrtc
+def test_the_example_of_the_readme_reports_the_race(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    with pytest.raises(emulator.EmulatorError) as raised:
+        exec(code, {})
+    assert str(raised.value).splitlines()[0].removeprefix("EmulatorError: ") in README
 
 
 def test_an_unknown_name_is_an_error_that_names_it() -> None:

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernelmux.emulator import EmulatorError, TensorMap, checks, compile_ptx, load
-from kernelmux.emulator.compilers import nvrtc
+from kernelmux.emulator import EmulatorError, TensorMap, checks, compile_ptx, load, nvrtc
 
 pytestmark = pytest.mark.skipif(nvrtc.unavailable() is not None, reason=str(nvrtc.unavailable()))
 

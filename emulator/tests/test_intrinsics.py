@@ -5,8 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from kernelmux.emulator import checks, compile_ptx, load
-from kernelmux.emulator.compilers import nvrtc
+from kernelmux.emulator import checks, compile_ptx, load, nvrtc
 
 pytestmark = pytest.mark.skipif(nvrtc.unavailable() is not None, reason=str(nvrtc.unavailable()))
 

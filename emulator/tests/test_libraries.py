@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernelmux.emulator import checks, compile_ptx, load
-from kernelmux.emulator.compilers import nvrtc
+from kernelmux.emulator import checks, compile_ptx, load, nvrtc
 
 pytestmark = pytest.mark.skipif(
     nvrtc.unavailable() is not None or not any((f / "cuda" / "barrier").is_file() for f in nvrtc._headers()),

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelmux.emulator.compilers import compile_cache, nvrtc
+from kernelmux.emulator import nvrtc
+from kernelmux.emulator.compilers import compile_cache
 
 pytestmark = pytest.mark.skipif(nvrtc.unavailable() is not None, reason=str(nvrtc.unavailable()))
 
@@ -21,7 +22,7 @@ def empty_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(compile_cache, "_told", set())
     folder = tmp_path / "ptx"
     folder.mkdir()
-    monkeypatch.setattr(compile_cache, "default_folder", lambda: folder)
+    monkeypatch.setattr(compile_cache, "cache_folder", lambda: folder)
     return folder
 
 

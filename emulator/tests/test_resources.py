@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from kernelmux.emulator.compilers import nvrtc
-from kernelmux.emulator.compilers.resources import Resources, multiprocessor, occupancy, resources
+from kernelmux.emulator import nvrtc
+from kernelmux.emulator.resources import Resources, multiprocessor, occupancy, resources
 
 needs_nvrtc = pytest.mark.skipif(nvrtc.unavailable() is not None, reason=str(nvrtc.unavailable()))
 

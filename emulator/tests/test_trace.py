@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from kernelmux.emulator import TensorMap, compile_ptx, load, themes, trace
+from kernelmux.emulator import TensorMap, compile_ptx, load, trace
 from kernelmux.emulator.tests.launching import needs_nvrtc
 from kernelmux.emulator.tests.tile_cuda import tile_source
 from kernelmux.emulator.tracing.collector import LaunchTrace
+from kernelmux.emulator.tracing.drawing import themes
 from kernelmux.emulator.tracing.drawing.svg import TINTS
 from kernelmux.emulator.tracing.reading import readings
 from kernelmux.emulator.tracing.traffic import Traffic

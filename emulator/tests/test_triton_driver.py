@@ -14,7 +14,7 @@ import triton.language as tl
 
 from kernelmux.emulator import EmulatorError, checks, recorder
 from kernelmux.emulator.compilers import compile_cache, triton_cache, triton_driver, triton_stages
-from kernelmux.emulator.compilers.resources import resources
+from kernelmux.emulator.resources import resources
 
 
 @pytest.fixture(autouse=True)
@@ -195,7 +195,7 @@ def test_a_cache_of_somebodys_choice_stays() -> None:
 @pytest.fixture
 def fresh_digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No digest is known, and nothing has been said of a damaged file."""
-    monkeypatch.setattr(compile_cache, "default_folder", lambda: tmp_path / "ours")
+    monkeypatch.setattr(compile_cache, "cache_folder", lambda: tmp_path / "ours")
     monkeypatch.setattr(compile_cache, "_told", set())
     (tmp_path / "ours").mkdir()
 

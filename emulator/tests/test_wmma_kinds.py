@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernelmux.emulator import checks, compile_ptx, load
-from kernelmux.emulator.compilers import nvrtc
+from kernelmux.emulator import checks, compile_ptx, load, nvrtc
 
 pytestmark = pytest.mark.skipif(
     nvrtc.unavailable() is not None or not any((f / "crt" / "mma.h").is_file() for f in nvrtc._headers()),

@@ -20,8 +20,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from kernelmux.emulator.compilers import launch_log
-from kernelmux.emulator.compilers.resources import Occupancy, Resources, occupancy, resources
+from kernelmux.emulator import launch_log
+from kernelmux.emulator.resources import Occupancy, Resources, occupancy, resources
 from kernelmux.emulator.tracing import watch_hook
 from kernelmux.emulator.tracing.owners import Owners, array_arguments
 from kernelmux.emulator.tracing.source import SourceLines, numbered
@@ -191,7 +191,7 @@ class Trace:
         """Draws all launches: an HTML page, or an SVG image if the name ends so."""
         from kernelmux.emulator.tracing.drawing import page
 
-        page.write([(title, launch) for launch in self.launches], Path(path))
+        page.write_picture([(title, launch) for launch in self.launches], Path(path))
 
 
 @contextmanager

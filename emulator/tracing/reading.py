@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from kernelmux.emulator.thresholds import GOOD, TRAFFIC
+from kernelmux.emulator.texts import bytes_text, counted, number
 from kernelmux.emulator.tracing.traffic import Traffic
 from kernelmux.emulator.tracing.warp_requests import BANKS, NO_LANE, SECTOR, WORD
 
@@ -19,6 +19,7 @@ VERBS = {
     "copy": "copies",
 }
 PREPOSITIONS = {"load": "of", "ldmatrix": "of", "store": "to", "atomic": "on", "reduction": "on", "copy": "of"}
+EXCESS = 1.5  # times the bytes that a call has to move: more are worth a sentence
 FINE = "every access to global memory is coalesced, no access to shared memory waits for a bank"
 
 
@@ -52,7 +53,7 @@ def readings(launch: Any) -> list[Reading]:
 def excess(launch: Any) -> str:
     """How many times the bytes that the call has to move a launch moves; "" if that is not known, or near the least."""
     times = launch.moved / launch.needed if launch.needed else 0.0
-    if TRAFFIC.verdict(times) == GOOD:
+    if times <= EXCESS:
         return ""
     text = f"requests move {number(times)} times the bytes that the call has to move"
     text += f" ({bytes_text(launch.moved)} for {bytes_text(launch.needed)})"
@@ -119,27 +120,3 @@ def spacing(traffic: Traffic) -> tuple[int | None, float]:
         return None, 0.0
     stride, count = steps.most_common(1)[0]
     return int(stride), count / steps.total()
-
-
-def percent(share: float) -> str:
-    """A share: 100%, 88%, 12.5%; small ones with a fraction."""
-    text = f"{100 * share:.1f}".removesuffix(".0")
-    return f"{text}%" if share < 0.2 else f"{share:.0%}"
-
-
-def bytes_text(count: int) -> str:
-    """Bytes as a person reads them: 512 B, 4.0 KiB, 1.5 MiB."""
-    if count < 1024:
-        return f"{count} B"
-    return f"{count / 1024:.1f} KiB" if count < 1 << 20 else f"{count / (1 << 20):.1f} MiB"
-
-
-def counted(value: float, unit: str) -> str:
-    """An average with its unit: "1 pass", "4 sectors"; unit in the plural."""
-    singular = {"passes": "pass", "copies": "copy"}.get(unit, unit.removesuffix("s"))
-    return f"{number(value)} {singular if number(value) == '1' else unit}"
-
-
-def number(value: float) -> str:
-    """An average: whole numbers without a fraction."""
-    return f"{value:.0f}" if abs(value - round(value)) < 0.05 else f"{value:.1f}"

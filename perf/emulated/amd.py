@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
-from kernelmux.emulator.compilers import amdgcn
-from kernelmux.emulator.compilers.launch_log import Launch, Recipe
+from kernelmux.emulator import amdgcn
+from kernelmux.emulator.launch_log import Launch, Recipe
 from kernelmux.perf import files
 from kernelmux.perf.emulated import resources
 from kernelmux.perf.emulated.resources import Candidate

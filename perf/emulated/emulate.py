@@ -18,8 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from kernelmux import emulator
-from kernelmux.emulator.tracing.collector import Trace
-from kernelmux.emulator.tracing.drawing import page
+from kernelmux.emulator.traces import Trace, write_picture
 from kernelmux.perf import files, room
 from kernelmux.perf.emulated import trace_table
 from kernelmux.registry import catalog
@@ -163,7 +162,7 @@ def _report(console: Console, options: argparse.Namespace, traces: list[tuple[st
         content = {"schema": 1, "launches": [{"call": label} | launch.as_dict() for label, launch in launches]}
         files.write(options.json, json.dumps(content, indent=1) + "\n")
     if options.picture is not None:
-        page.write(launches, options.picture)
+        write_picture(launches, options.picture)
         console.print(f"picture: {options.picture}", markup=False)
 
 

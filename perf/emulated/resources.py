@@ -24,14 +24,14 @@ from rich.progress import Progress
 from rich.text import Text
 
 from kernelmux import emulator
-from kernelmux.emulator.compilers import nvrtc
-from kernelmux.emulator.compilers.launch_log import Launch
-from kernelmux.emulator.compilers.resources import occupancy, resources
-from kernelmux.emulator.thresholds import POOR, SPILLED
+from kernelmux.emulator import nvrtc
+from kernelmux.emulator.launch_log import Launch
+from kernelmux.emulator.resources import occupancy, resources
 from kernelmux.perf import brief, plan
 from kernelmux.perf.options import Options
 from kernelmux.perf.report.columns import Columns
 from kernelmux.perf.results import KernelNeed
+from kernelmux.perf.thresholds import POOR, SPILLED
 from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.cases import Case

@@ -9,9 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from kernelmux.emulator.tracing.collector import LaunchTrace, Line
-from kernelmux.emulator.tracing.reading import FINE, bytes_text, counted, excess, number, percent, readings
-from kernelmux.emulator.tracing.traffic import Traffic
+from kernelmux.emulator.texts import bytes_text, counted, number, percent
+from kernelmux.emulator.traces import FINE, LaunchTrace, Line, Traffic, excess, readings
 
 STYLES = {
     "coalesced": "green",

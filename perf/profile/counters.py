@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelmux.emulator.thresholds import (
+from kernelmux.perf import ncu
+from kernelmux.perf.ncu import Measured
+from kernelmux.perf.profile.subject import MODULE, Subject
+from kernelmux.perf.thresholds import (
     BANDWIDTH,
     COMPUTE,
     CONFLICTS,
@@ -21,9 +24,6 @@ from kernelmux.emulator.thresholds import (
     USED,
     Level,
 )  # fmt: skip
-from kernelmux.perf import ncu
-from kernelmux.perf.ncu import Measured
-from kernelmux.perf.profile.subject import MODULE, Subject
 
 TIME = "gpu__time_duration.sum"
 MEMORY = "dram__throughput.avg.pct_of_peak_sustained_elapsed"

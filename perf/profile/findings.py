@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from operator import itemgetter
 
-from kernelmux.emulator.thresholds import BUSY, IDLE_US, TINY_US
 from kernelmux.perf.profile.timeline import COPY, FILL, KERNEL, OPERATOR, OURS, PYTHON, RANGE, RUNTIME, Span, Timeline
+from kernelmux.perf.thresholds import BUSY, IDLE_US, TINY_US
 
 FEWEST = 10  # kernels of a stretch
 STEP = "ProfilerStep"  # the range of a step of the schedule

@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from kernelmux.emulator.thresholds import BUSY, GOOD, IDLE_US, POOR, TINY_US
 from kernelmux.perf.profile import findings
 from kernelmux.perf.profile.counters import Counter, advice
 from kernelmux.perf.profile.findings import Copies, Gpu, Operator, Stretch, Sum
 from kernelmux.perf.profile.timeline import Timeline
 from kernelmux.perf.report.wording import microseconds, quantity
+from kernelmux.perf.thresholds import BUSY, GOOD, IDLE_US, POOR, TINY_US
 
 STYLES = {GOOD: "green", POOR: "red"}
 MOST = 10  # lines of a table

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kernelmux.emulator import themes
-from kernelmux.perf.report import figures, picture, wording
+from kernelmux.perf.report import figures, picture, themes, wording
 from kernelmux.perf.report.groups import ResultGroup
 from kernelmux.perf.result import Timed
 from kernelmux.perf.roofline import Ceilings

@@ -15,12 +15,11 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from kernelmux.emulator import themes
-from kernelmux.emulator.themes import GREY, PAPER
 from kernelmux.perf import files, peers
 from kernelmux.perf.plan import BASELINE, PLAIN
-from kernelmux.perf.report import figures, wording
+from kernelmux.perf.report import figures, themes, wording
 from kernelmux.perf.report.columns import Columns
+from kernelmux.perf.report.themes import GREY, PAPER
 from kernelmux.perf.result import Timed
 from kernelmux.perf.sweeps import curve as measured
 from kernelmux.perf.sweeps.curve import Curve

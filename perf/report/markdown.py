@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from kernelmux.emulator.thresholds import LAUNCH_US
 from kernelmux.perf import files, records, roofline
 from kernelmux.perf.report import beside, picture, wording
 from kernelmux.perf.report.groups import ResultGroup, backends_of, groups, large_groups
 from kernelmux.perf.result import Result, Timed
 from kernelmux.perf.results import KernelNeed, Moved, Overhead, Results
+from kernelmux.perf.thresholds import LAUNCH_US
 from kernelmux.registry.util import text_tables
 
 LEGEND = (

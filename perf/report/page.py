@@ -8,10 +8,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from kernelmux.emulator import themes
 from kernelmux.perf import files, records, roofline
 from kernelmux.perf.machine import Machine
-from kernelmux.perf.report import charts, compare, figures, noise, picture, wording
+from kernelmux.perf.report import charts, compare, figures, noise, picture, themes, wording
 from kernelmux.perf.report.groups import UNKNOWN, ResultGroup, backends_of, drawable, groups, large_groups
 from kernelmux.perf.result import FAILED, SKIPPED, WRONG, Result, RooflinePoint, Timed
 from kernelmux.perf.results import Results

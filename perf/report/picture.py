@@ -6,10 +6,10 @@ from math import atan2, degrees
 from pathlib import Path
 from typing import Any
 
-from kernelmux.emulator.themes import BACKENDS, FAINT, GREY, INK, MORE, RULE
 from kernelmux.perf import files
 from kernelmux.perf.report import figures, wording
 from kernelmux.perf.report.groups import ResultGroup, backends_of, drawable
+from kernelmux.perf.report.themes import BACKENDS, FAINT, GREY, INK, MORE, RULE
 from kernelmux.perf.result import Timed
 from kernelmux.perf.results import Results
 from kernelmux.perf.roofline import Ceilings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from kernelmux.emulator.tracing.reading import bytes_text
+from kernelmux.emulator.texts import bytes_text
 from kernelmux.perf import peers, roofline
 from kernelmux.perf.machine import Machine
 from kernelmux.perf.report.groups import ResultGroup

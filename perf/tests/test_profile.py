@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from kernelmux.emulator import thresholds
-from kernelmux.perf import ncu
+from kernelmux.emulator import traces
+from kernelmux.perf import ncu, thresholds
 from kernelmux.perf.profile import capture, cli, counters, findings, report, subject, timeline
 from kernelmux.perf.tests.planted import Tape, busy
 from kernelmux.registry.errors import ArgumentError
@@ -343,5 +343,9 @@ def test_levels_judge_both_ways() -> None:
     assert [thresholds.BANDWIDTH.verdict(v) for v in (0.6, 0.45, 0.3, 0.29)] == ["good", "fair", "fair", "poor"]
     assert [thresholds.TRAFFIC.verdict(v) for v in (1, 1.5, 2, 4, 9)] == ["good", "good", "fair", "poor", "poor"]
     assert [thresholds.SPILLED.verdict(v) for v in (0, 4)] == ["good", "poor"]
+    assert (thresholds.TRAFFIC.good, thresholds.OCCUPANCY.good) == (
+        traces.EXCESS,
+        traces.OCCUPIED,
+    )  # as pictures say it
     with pytest.raises(ArgumentError):
         timeline.timeline("no trace")

@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from kernelmux.emulator import nvrtc, thresholds
+from kernelmux.emulator import nvrtc
+from kernelmux.perf import thresholds
 from kernelmux.perf.profile import cli as profile
 from kernelmux.perf.tests import planted
 from kernelmux.registry.cli import main

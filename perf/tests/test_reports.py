@@ -6,9 +6,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from kernelmux.emulator import themes
 from kernelmux.perf import command, records
-from kernelmux.perf.report import fewer_bytes, markdown, picture, tables, wording
+from kernelmux.perf.report import fewer_bytes, markdown, picture, tables, themes, wording
 from kernelmux.perf.report.groups import groups
 from kernelmux.perf.tests import synthetic
 from kernelmux.registry.backend import lookup as registered

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kernelmux.emulator import nvrtc
-from kernelmux.emulator.compilers import compile_cache, launch_log
-from kernelmux.emulator.compilers import nvrtc as compiler
-from kernelmux.emulator.compilers.launch_log import Compiled, Launch, Recipe
+from kernelmux.emulator import launch_log, nvrtc
+from kernelmux.emulator.launch_log import Compiled, Launch, Recipe
 from kernelmux.perf.emulated import resources
 from kernelmux.perf.options import Options
 from kernelmux.perf.results import KernelNeed
@@ -34,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(1024, 2) held(float* y, int n) {
 
 def need(source: str, threads: int) -> KernelNeed:
     def compiled(arch: str) -> Compiled:
-        cubin = compiler.compile_cubin(source, arch=arch)
+        cubin = nvrtc.compile_cubin(source, arch=arch)
         return Compiled(cubin.image, cubin.log)
 
     launch = Launch("held", (1, 1, 1), (threads, 1, 1), 0, Recipe(source, compiled))
@@ -58,18 +56,18 @@ def test_a_kernel_without_spills_has_no_remark() -> None:
 
 
 def test_ptx_and_machine_code_come_from_one_compilation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    made, compiling = list[str](), compiler._compile
+    made, compiling = list[str](), nvrtc._compile
 
     def compiled(*arguments: Any) -> Any:
         made.append(arguments[0])
         return compiling(*arguments)
 
     def launches(*arguments: Any) -> list[Launch]:
-        return [Launch("held", (1, 1, 1), (1024, 1, 1), 0, launch_log.recipe(compiler.compile_ptx(SPILLING)))]
+        return [Launch("held", (1, 1, 1), (1024, 1, 1), 0, launch_log.recipe(nvrtc.compile_ptx(SPILLING)))]
 
-    monkeypatch.setattr(compiler, "_compile", compiled)
-    monkeypatch.setattr(compiler, "_memory", {})
-    monkeypatch.setattr(compile_cache, "default_folder", lambda: tmp_path)
+    monkeypatch.setattr(nvrtc, "_compile", compiled)
+    monkeypatch.setattr(nvrtc, "_memory", {})
+    monkeypatch.setattr(nvrtc, "_key", lambda *parts, key=nvrtc._key: str(tmp_path / key(*parts)))
     monkeypatch.setattr(resources, "launches", launches)
     (found,) = resources.needs(resources.Candidate("square", "cuda", "vectorized"), Options())
     assert found.registers > 0 and made == [SPILLING]

@@ -9,10 +9,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from kernelmux.emulator import themes
 from kernelmux.perf import cli, peers, run
 from kernelmux.perf.options import Options
-from kernelmux.perf.report import curves, figures
+from kernelmux.perf.report import curves, figures, themes
 from kernelmux.perf.result import NotTimed
 from kernelmux.perf.results import Results
 from kernelmux.perf.sweeps import command, curve

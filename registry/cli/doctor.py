@@ -322,7 +322,7 @@ def _caches() -> Iterator[str]:
 
 def _ours() -> Path | None:
     """The folder of the emulator, which no other part of the registry knows."""
-    found: Path | None = import_module("kernelmux.emulator.compilers.compile_cache").default_folder()
+    found: Path | None = import_module("kernelmux.emulator").cache_folder()
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernelmux.emulator.compilers.resources import MULTIPROCESSORS
+from kernelmux.emulator.resources import MULTIPROCESSORS
 from kernelmux.registry.errors import ArgumentError, UnknownName
 from kernelmux.registry.util import cards
 

@@ -7,9 +7,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from kernelmux.emulator.themes import GREY, INK, RULE
 from kernelmux.emulator.tracing.drawing import section
 from kernelmux.emulator.tracing.drawing.svg import BLUE, GREEN, RED, YELLOW, Canvas
+from kernelmux.emulator.tracing.drawing.themes import GREY, INK, RULE
 
 LEGEND = (
     (GREEN, "coalesced; free of bank conflicts"),
@@ -29,7 +29,7 @@ NOTES = (
 FEW = 2  # launches whose lines are shown with their neighbours
 
 
-def write(launches: Sequence[tuple[str, Any]], path: Path) -> None:
+def write_picture(launches: Sequence[tuple[str, Any]], path: Path) -> None:
     """Draws titles and `LaunchTrace`s into a file; the name's end says how: .svg, else HTML."""
     image = draw(launches)
     title = launches[0][0] if launches else ""

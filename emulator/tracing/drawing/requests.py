@@ -6,10 +6,10 @@ from collections import defaultdict
 
 import numpy as np
 
-from kernelmux.emulator.themes import FAINT, GREY, INK, RULE
+from kernelmux.emulator.texts import bytes_text, counted, number, percent
 from kernelmux.emulator.tracing import warp_requests
 from kernelmux.emulator.tracing.drawing.svg import TINTS, Canvas, Tint
-from kernelmux.emulator.tracing.reading import bytes_text, counted, number, percent
+from kernelmux.emulator.tracing.drawing.themes import FAINT, GREY, INK, RULE
 from kernelmux.emulator.tracing.traffic import Traffic
 from kernelmux.emulator.tracing.warp_requests import BANKS, NO_LANE, SECTOR, WARP, WORD
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from kernelmux.emulator.themes import FAINT, GREY, INK, RULE
-from kernelmux.emulator.thresholds import GOOD, OCCUPANCY
+from kernelmux.emulator.texts import bytes_text, number
 from kernelmux.emulator.tracing.drawing import excerpt, requests, tiles
 from kernelmux.emulator.tracing.drawing.svg import GREEN, MONO_WIDTH, PLAIN, TINTS, YELLOW, Canvas, Tint, clipped
-from kernelmux.emulator.tracing.reading import FINE, bytes_text, excess, number, readings
+from kernelmux.emulator.tracing.drawing.themes import FAINT, GREY, INK, RULE
+from kernelmux.emulator.tracing.reading import FINE, excess, readings
 
 MARGIN, WIDTH = 28.0, 1220.0
 CODE, CODE_WIDTH, CODE_SIZE, CODE_ROW = MARGIN, 408.0, 11.5, 17.0
 GUTTER = 30.0  # line numbers
 PANELS = WIDTH - MARGIN - requests.WIDTH
 BETWEEN = 14.0  # panels of one line
+OCCUPIED = 0.5  # share of the warps that a multiprocessor can hold: good from here on
 WORST = ("uncoalesced", "conflicts", "cached", "coalesced", "conflict-free", "plain")
 
 
@@ -97,7 +98,7 @@ def _numbers(launch: Any) -> Iterator[tuple[str, str, str, Tint]]:
             f"{fits.fraction:.0%}",
             f"occupancy, by {fits.limited_by}",
             "",
-            GREEN if OCCUPANCY.verdict(fits.fraction) == GOOD else PLAIN,
+            GREEN if fits.fraction >= OCCUPIED else PLAIN,
         )
 
 

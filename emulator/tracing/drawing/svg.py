@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from kernelmux.emulator import themes
-from kernelmux.emulator.themes import INK, PAPER
+from kernelmux.emulator.tracing.drawing import themes
+from kernelmux.emulator.tracing.drawing.themes import INK, PAPER
 
 MONO = "ui-monospace, 'SFMono-Regular', Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 SANS = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', 'Liberation Sans', sans-serif"

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kernelmux.emulator.themes import FAINT, GREY, INK
+from kernelmux.emulator.texts import counted
 from kernelmux.emulator.tracing.drawing.svg import PLAIN, Canvas
+from kernelmux.emulator.tracing.drawing.themes import FAINT, GREY, INK
 from kernelmux.emulator.tracing.owners import NOT_WRITTEN, Owners
-from kernelmux.emulator.tracing.reading import counted
 
 LARGEST, SMALLEST = 168.0, 72.0  # pixels of the longer and, if it is long and thin, of the shorter side
 CELLS, WHOLE = 96, 128  # resolution along a side; longer sides are not shown whole

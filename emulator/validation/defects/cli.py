@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from kernelmux.emulator.compilers import nvrtc
+from kernelmux.emulator import nvrtc
 from kernelmux.emulator.validation.defects.catalogue import defects, has_triton
 from kernelmux.emulator.validation.defects.model import Defect
 from kernelmux.emulator.validation.defects.running import DefectRunner, Outcome

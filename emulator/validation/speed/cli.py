@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from kernelmux.emulator.compilers import nvrtc
+from kernelmux.emulator import nvrtc
 from kernelmux.emulator.settings import LEVELS
 from kernelmux.emulator.validation.progress import bar
 from kernelmux.emulator.validation.speed.cases import cases

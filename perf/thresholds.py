@@ -1,6 +1,7 @@
 """What counts as good and as poor: the thresholds of practice, for every tool here that judges a kernel or a timeline.
 
-The emulator's pictures and tables, the hints of `perf`, its reading of timelines and its table of ncu's counters ask here.
+The hints of `perf`, its reading of timelines and its table of ncu's counters ask here. What is good of `OCCUPANCY` and
+`TRAFFIC` is what the emulator's pictures and sentences call so (`kernelmux.emulator.traces`).
 """
 
 from __future__ import annotations

@@ -19,6 +19,8 @@ _INLINE_ATTRIBUTE, _SIZED_ATTRIBUTE = 2, 4
 # Since compute capability 9.0 the static shared memory in a cubin contains what the system keeps for itself.
 _SYSTEM_SHARED = 1024
 
+MAX_THREADS, MAX_BLOCK, MAX_GRID = 1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535)  # of a launch, on every GPU
+
 _LOG_ENTRY = re.compile(
     r"Compiling entry function '(?P<kernel>\w+)'.*?"
     r"(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads",

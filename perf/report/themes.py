@@ -1,4 +1,4 @@
-"""The colours of the pictures here, in `perf/` and in `docs/`: SVG that follows its reader's light or dark setting.
+"""The colours of the pictures of reports and pages: SVG that follows its reader's light or dark setting.
 
 A picture is drawn in light colours. `themed` makes each a CSS variable, which has another value where dark is preferred.
 """
@@ -15,12 +15,7 @@ MORE = ("#9333ea", "#be123c", "#0e7490", "#a16207", "#b45309")  # other lines an
 DARK = {  # what stands for each colour on a dark ground
     PAPER: "#0d1117", INK: "#e6edf3", GREY: "#9da7b3", FAINT: "#6e7681", RULE: "#30363d",
     "#6b7280": "#a3acb9", "#2563eb": "#6ea8fe", "#15803d": "#4ac26b", "#b45309": "#f0a030", "#9333ea": "#c297ff",
-    "#be123c": "#ff8fa3", "#0e7490": "#56d4e8", "#a16207": "#d9b23c",
-    # text and areas of the emulator's pictures
-    "#1d7a3d": "#56d364", "#b42525": "#ff7b72", "#946200": "#e3b341", "#1d5fae": "#79c0ff", "#243b53": "#e6edf3",
-    "#e3f5e8": "#12361f", "#fde8e8": "#4a1c1c", "#fff4cc": "#3f3210", "#e1eefc": "#132f52",
-    "#fafbfc": "#161b22", "#f5f6f7": "#161b22", "#f1f4f7": "#21262d", "#f3e6dc": "#4a3322", "#eaf0dc": "#36452a",
-    "#e7e1f1": "#3b3157", "#dbe7f3": "#1f3a57", "#dcefee": "#1d4240", "#f4e4ea": "#4a2a38",
+    "#f1f4f7": "#21262d", "#be123c": "#ff8fa3", "#0e7490": "#56d4e8", "#a16207": "#d9b23c",
 }  # fmt: skip
 _COLOURS = re.compile("|".join(DARK))
 
