@@ -31,7 +31,7 @@ from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.backend.launch_keys import TIERS, digest, split
 from kernelmux.registry.conditions import sm
 from kernelmux.registry.errors import ArgumentError, SpecError
-from kernelmux.registry.util.files import between, file_stem
+from kernelmux.registry.util.files import between, file_stem, json_rows
 
 NAME = "verified"
 FOLDER = Path(__file__).with_name(NAME)
@@ -95,7 +95,7 @@ def write(book: dict[str, Any]) -> None:
 
 def _write(path: Path, book: dict[str, Any]) -> None:
     path.parent.mkdir(exist_ok=True)
-    files.write(path, json.dumps(book, indent=1, sort_keys=True) + "\n")
+    files.write(path, json_rows(json.loads(json.dumps(book, sort_keys=True))) + "\n")
     books.cache_clear()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib.util
-import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -91,7 +90,7 @@ def _main(options: argparse.Namespace) -> int:
         report = check_model(model, *inputs, ops=options.ops, seed=options.seed, **named)
     console.print(report.text(options.every_row, console.width), markup=False, soft_wrap=True)
     if options.json is not None:
-        files.write(options.json, json.dumps(report.as_dict(), indent=1) + "\n")
+        files.write(options.json, files.json_rows(report.as_dict()) + "\n")
     return terminal.OK if report.ok else terminal.FAILED
 
 

@@ -15,6 +15,7 @@ from kernelmux.perf.machine import Machine
 from kernelmux.perf.result import Result, Timed
 from kernelmux.perf.roofline import Ceilings
 from kernelmux.registry.errors import ArgumentError, shown
+from kernelmux.registry.util.files import json_rows
 
 SCHEMA, KIND = 1, "kernelmux.perf"
 
@@ -120,7 +121,7 @@ def write(results: Results, path: Path) -> None:
 
 
 def text(content: dict[str, Any]) -> str:
-    return json.dumps(content, indent=1) + "\n"
+    return json_rows(content) + "\n"
 
 
 def read(path: Path) -> Results:

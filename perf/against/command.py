@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import time
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from kernelmux.perf.plan import Row
 from kernelmux.perf.report import verdicts
 from kernelmux.registry.cli import terminal
 from kernelmux.registry.errors import ArgumentError
+from kernelmux.registry.util.files import json_rows
 
 OK, WORSE, NOTHING = 0, 1, 3
 ALONE = (
@@ -107,7 +107,7 @@ def terminable() -> Iterator[None]:
 
 def _write(console: Console, found: Comparison, folder: Path) -> None:
     told = {"kind": "kernelmux.perf.against", "schema": 1, **encode(found)}
-    files.write(folder / "against.json", json.dumps(told, indent=1) + "\n")
+    files.write(folder / "against.json", json_rows(told) + "\n")
     files.write(folder / "against.md", verdicts.markdown(found))
     console.print(f"verdicts: {folder}/against.md, against.json; against.log", markup=False, soft_wrap=True)
 

@@ -10,7 +10,6 @@ Exit status: 0 no row was called faster or slower or failed, 1 one was, 2 usage 
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 import tempfile
@@ -31,6 +30,7 @@ from kernelmux.perf.json_form import encode
 from kernelmux.perf.options import Options
 from kernelmux.perf.report import verdicts
 from kernelmux.registry.cli import terminal
+from kernelmux.registry.util.files import json_rows
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,7 +76,7 @@ def _write(path: Path, device: str, words: str, counts: dict[str, int], judged: 
         "verdicts": counts,
         "rows": [encode(row) for row in judged],
     }
-    files.write(path, json.dumps(told, indent=1) + "\n")
+    files.write(path, json_rows(told) + "\n")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,5 +1,6 @@
 """Names of files for GPUs, tables between markers, and files that are written as a whole."""
 
+import json
 import os
 import stat
 from pathlib import Path
@@ -19,6 +20,19 @@ def test_the_file_name_of_a_gpu() -> None:
 
 def test_what_stands_between_markers_is_replaced_and_nothing_else() -> None:
     assert between(f"a\n{BEGIN}\nold\n{END}\nb {END}", BEGIN, END, "new") == f"a\n{BEGIN}\nnew\n{END}\nb {END}"
+
+
+def test_a_row_of_a_record_is_a_line() -> None:
+    rows = [{"op": "add", "us": 1.5, "moved": [3, 4]}, {"op": "ü", "us": None}]
+    document = {"schema": 1, "gpu": {"name": "H200"}, "rows": rows, "by_name": {"a": {"x": 1}}, "none": []}
+    text = files.json_rows(document)
+    assert json.loads(text) == document
+    assert text.splitlines()[3:6] == [
+        ' "rows": [',
+        *(f"  {json.dumps(row)}{end}" for row, end in zip(rows, (",", ""), strict=True)),
+    ]
+    assert '"by_name": {\n  "a": {"x": 1}\n }' in text
+    assert files.json_rows({"a": [{"b": "c" * 2000, "d": 1}]}).count("\n") == 7, "an object that is too long for a row"
 
 
 @pytest.mark.parametrize("text", ["", BEGIN, END, f"{END} {BEGIN}"])

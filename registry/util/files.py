@@ -1,11 +1,15 @@
-"""Files that programs write: their names for a GPU, tables between markers in a document, and writing as a whole."""
+"""Files that programs write: names, tables between markers in a document, records a row per line, writing as a whole."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tempfile
 from pathlib import Path
+from typing import Any
+
+_LONGEST_ROW = 2000  # characters
 
 
 def file_stem(gpu: str) -> str:
@@ -20,6 +24,32 @@ def between(text: str, begin: str, end: str, content: str) -> str:
     if not (opened and closed):
         raise ValueError(f"expected {begin} ... {end}")
     return f"{before}{begin}\n{content}\n{end}{after}"
+
+
+def json_rows(document: Any, margin: str = "") -> str:
+    """A document as JSON in which a row has one line, so that a changed row is a changed line.
+
+    A row is an object of plain values and of lists or objects of these, up to 2000 characters; or a list of plain values.
+    """
+    if not isinstance(document, dict | list) or not document or _is_row(document):
+        return json.dumps(document)
+    inner = f"{margin} "
+    if isinstance(document, dict):
+        parts = [f"{json.dumps(name)}: {json_rows(value, inner)}" for name, value in document.items()]
+        return "{\n" + ",\n".join(inner + part for part in parts) + f"\n{margin}}}"
+    return "[\n" + ",\n".join(inner + json_rows(value, inner) for value in document) + f"\n{margin}]"
+
+
+def _is_row(value: dict[str, Any] | list[Any]) -> bool:
+    inside = [x for x in _members(value) if isinstance(x, dict | list)]
+    if isinstance(value, list) or len(inside) == len(value):
+        return not inside
+    flat = not any(isinstance(y, dict | list) for x in inside for y in _members(x))
+    return flat and len(json.dumps(value)) <= _LONGEST_ROW
+
+
+def _members(value: dict[str, Any] | list[Any]) -> list[Any]:
+    return list(value.values()) if isinstance(value, dict) else value
 
 
 def write(path: Path, content: str | bytes) -> None:
