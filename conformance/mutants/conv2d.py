@@ -40,77 +40,7 @@ def sound(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, *along: Pair) -> t
     return ended(sums(x, weight, bias, *along), x)
 
 
-def last_row_is_padding(
-    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
-) -> torch.Tensor:
-    images = x.clone()
-    if padding[0]:
-        images[:, :, -1] = 0
-    return ended(sums(images, weight, bias, stride, padding, dilation), x)
-
-
-def dilation_ignored(
-    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
-) -> torch.Tensor:
-    whole = sums(x, weight, bias, stride, padding, dilation)
-    near = sums(x, weight, bias, stride, padding, (1, 1))
-    return ended(near[:, :, : whole.shape[2], : whole.shape[3]], x)
-
-
-def padding_of_one(
-    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
-) -> torch.Tensor:
-    """Whatever padding is given, the images begin at 1."""
-    h, w = (min(n, 1) for n in padding)
-    images = F.pad(x, (w, 2 * padding[1] - w, h, 2 * padding[0] - h))
-    return ended(sums(images, weight, bias, stride, (0, 0), dilation), x)
-
-
-def stride_of_rows(
-    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
-) -> torch.Tensor:
-    whole = sums(x, weight, bias, stride, padding, dilation)
-    found = sums(x, weight, bias, (stride[0], stride[0]), padding, dilation)
-    return ended(F.pad(found, (0, whole.shape[3] - found.shape[3])), x)
-
-
-def bias_rounded_before(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, *along: Pair) -> torch.Tensor:
-    """Sums in the dtype of the result, and the bias added to those."""
-    y = sums(x, weight, None, *along).to(x.dtype)
-    return ended(y if bias is None else y + bias[:, None, None], x)
-
-
-def bias_twice(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, *along: Pair) -> torch.Tensor:
-    return ended(sums(x, weight, None if bias is None else 2 * bias, *along), x)
-
-
-def channels_beyond_a_step(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, *along: Pair) -> torch.Tensor:
-    kept = x.shape[1] // CHANNELS * CHANNELS or x.shape[1]
-    return ended(sums(x[:, :kept], weight[:, :kept], bias, *along), x)
-
-
-def channels_beyond_many(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, *along: Pair) -> torch.Tensor:
-    """As `channels_beyond_a_step`, only of sums of more than 1024 terms, which have a loop of their own."""
-    many = weight.shape[1:].numel() > 1024
-    return (channels_beyond_a_step if many else sound)(x, weight, bias, *along)
-
-
-def channels_first(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, *along: Pair) -> torch.Tensor:
-    """Takes channels-last images for contiguous ones."""
-    found = x.as_strided(x.shape, torch.empty(x.shape, device="meta").stride()) if _last(x) else x
-    return ended(sums(found, weight, bias, *along), x)
-
-
-def always_contiguous(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, *along: Pair) -> torch.Tensor:
-    """Of channels-last images a result in the other order."""
-    return sums(x, weight, bias, *along).to(x.dtype).contiguous()
-
-
-def _last(x: torch.Tensor) -> bool:
-    return format_of(x) == torch.channels_last
-
-
-def _variant(fn: Callable[..., torch.Tensor], idea: str) -> Implementation:
+def _named(fn: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """With the arguments by the names of the spec."""
 
     def conv2d(
@@ -123,57 +53,107 @@ def _variant(fn: Callable[..., torch.Tensor], idea: str) -> Implementation:
     ) -> torch.Tensor:
         return fn(x, weight, bias, stride, padding, dilation)
 
-    return Implementation(conv2d, idea)
+    conv2d.__name__ = fn.__name__
+    return conv2d
 
 
-mutant.add("sound", _variant(sound, "nothing is wrong with it"), family="basics")
-mutant.add(
-    "last_row_is_padding",
-    _variant(last_row_is_padding, "takes the last row for padding, where there is some"),
+mutant("nothing is wrong with it", family="basics", name="sound")(_named(sound))
+
+
+@mutant("takes the last row for padding, where there is some", family="basics", caught_by="accuracy")
+@_named
+def last_row_is_padding(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
+) -> torch.Tensor:
+    images = x.clone()
+    if padding[0]:
+        images[:, :, -1] = 0
+    return ended(sums(images, weight, bias, stride, padding, dilation), x)
+
+
+@mutant("has no dilation", family="basics", caught_by="accuracy")
+@_named
+def dilation_ignored(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
+) -> torch.Tensor:
+    whole = sums(x, weight, bias, stride, padding, dilation)
+    near = sums(x, weight, bias, stride, padding, (1, 1))
+    return ended(near[:, :, : whole.shape[2], : whole.shape[3]], x)
+
+
+@mutant("takes every padding for 1", family="basics", caught_by="accuracy")
+@_named
+def padding_of_one(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
+) -> torch.Tensor:
+    """Whatever padding is given, the images begin at 1."""
+    h, w = (min(n, 1) for n in padding)
+    images = F.pad(x, (w, 2 * padding[1] - w, h, 2 * padding[0] - h))
+    return ended(sums(images, weight, bias, stride, (0, 0), dilation), x)
+
+
+@mutant("takes the stride of the rows for both axes", family="basics", caught_by="accuracy")
+@_named
+def stride_of_rows(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
+) -> torch.Tensor:
+    whole = sums(x, weight, bias, stride, padding, dilation)
+    found = sums(x, weight, bias, (stride[0], stride[0]), padding, dilation)
+    return ended(F.pad(found, (0, whole.shape[3] - found.shape[3])), x)
+
+
+@mutant("rounds before it adds the bias", family="basics", caught_by="accuracy")
+@_named
+def bias_rounded_before(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, *along: Pair) -> torch.Tensor:
+    """Sums in the dtype of the result, and the bias added to those."""
+    y = sums(x, weight, None, *along).to(x.dtype)
+    return ended(y if bias is None else y + bias[:, None, None], x)
+
+
+@mutant("adds the bias twice", family="basics", caught_by="accuracy")
+@_named
+def bias_twice(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, *along: Pair) -> torch.Tensor:
+    return ended(sums(x, weight, None if bias is None else 2 * bias, *along), x)
+
+
+def channels_beyond_a_step(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, *along: Pair) -> torch.Tensor:
+    kept = x.shape[1] // CHANNELS * CHANNELS or x.shape[1]
+    return ended(sums(x[:, :kept], weight[:, :kept], bias, *along), x)
+
+
+mutant(
+    "leaves out channels beyond the last whole step",
     family="basics",
     caught_by="accuracy",
-)
-mutant.add("dilation_ignored", _variant(dilation_ignored, "has no dilation"), family="basics", caught_by="accuracy")
-mutant.add(
-    "padding_of_one", _variant(padding_of_one, "takes every padding for 1"), family="basics", caught_by="accuracy"
-)
-mutant.add(
-    "stride_of_rows",
-    _variant(stride_of_rows, "takes the stride of the rows for both axes"),
-    family="basics",
-    caught_by="accuracy",
-)
-mutant.add(
-    "bias_rounded_before",
-    _variant(bias_rounded_before, "rounds before it adds the bias"),
-    family="basics",
-    caught_by="accuracy",
-)
-mutant.add("bias_twice", _variant(bias_twice, "adds the bias twice"), family="basics", caught_by="accuracy")
-mutant.add(
-    "channels_beyond_a_step",
-    _variant(channels_beyond_a_step, "leaves out channels beyond the last whole step"),
-    family="basics",
-    caught_by="accuracy",
-)
-mutant.add(
-    "channels_beyond_many",
-    _variant(channels_beyond_many, "leaves out such channels of long sums only"),
-    family="basics",
-    caught_by="accuracy",
-)
-mutant.add(
-    "channels_first",
-    _variant(channels_first, "reads channels-last images as contiguous ones"),
-    family="basics",
-    caught_by="layout",
-)
-mutant.add(
-    "always_contiguous",
-    _variant(always_contiguous, "gives channels-last images a contiguous result"),
-    family="basics",
-    caught_by="layout",
-)
+    name="channels_beyond_a_step",
+)(_named(channels_beyond_a_step))
+
+
+@mutant("leaves out such channels of long sums only", family="basics", caught_by="accuracy")
+@_named
+def channels_beyond_many(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, *along: Pair) -> torch.Tensor:
+    """As `channels_beyond_a_step`, only of sums of more than 1024 terms, which have a loop of their own."""
+    many = weight.shape[1:].numel() > 1024
+    return (channels_beyond_a_step if many else sound)(x, weight, bias, *along)
+
+
+@mutant("reads channels-last images as contiguous ones", family="basics", caught_by="layout")
+@_named
+def channels_first(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, *along: Pair) -> torch.Tensor:
+    """Takes channels-last images for contiguous ones."""
+    found = x.as_strided(x.shape, torch.empty(x.shape, device="meta").stride()) if _last(x) else x
+    return ended(sums(found, weight, bias, *along), x)
+
+
+@mutant("gives channels-last images a contiguous result", family="basics", caught_by="layout")
+@_named
+def always_contiguous(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, *along: Pair) -> torch.Tensor:
+    """Of channels-last images a result in the other order."""
+    return sums(x, weight, bias, *along).to(x.dtype).contiguous()
+
+
+def _last(x: torch.Tensor) -> bool:
+    return format_of(x) == torch.channels_last
 
 
 # tiles: Convolution of images, broken in kernels that keep weights in shared memory.
@@ -263,27 +243,23 @@ def _with(defect: str) -> Callable[..., torch.Tensor]:
     return conv2d
 
 
-mutant.add(
-    "column_before",
-    Implementation(_with("column_before"), "takes the end of the row before for the column before"),
+mutant(
+    "takes the end of the row before for the column before", family="edges", caught_by="accuracy", name="column_before"
+)(_with("column_before"))
+mutant(
+    "pads with the element at the border",
     family="edges",
     caught_by="accuracy",
-)
-mutant.add(
-    "nearest",
-    Implementation(_with("nearest"), "pads with the element at the border", arithmetic="fp32_sequential"),
+    name="nearest",
+    arithmetic="fp32_sequential",
+)(_with("nearest"))
+mutant(
+    "takes the first row for padding",
     family="edges",
     caught_by="accuracy",
-)
-mutant.add(
-    "first_row",
-    Implementation(_with("first_row"), "takes the first row for padding", arithmetic="fp32_sequential"),
-    family="edges",
-    caught_by="accuracy",
-)
-mutant.add(
-    "bias_twice",
-    Implementation(_with("bias_twice"), "adds the bias twice", arithmetic="fp32_sequential"),
-    family="edges",
-    caught_by="accuracy",
+    name="first_row",
+    arithmetic="fp32_sequential",
+)(_with("first_row"))
+mutant("adds the bias twice", family="edges", caught_by="accuracy", name="bias_twice", arithmetic="fp32_sequential")(
+    _with("bias_twice")
 )

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 
 from kernelmux.conformance.mutants._mutant import Mutants
-from kernelmux.registry.backend import Implementation
 from kernelmux.registry.ops.conv2d_backward_input import reference
 from kernelmux.registry.util.memory_format import format_of
 
@@ -29,16 +28,34 @@ def ended(y: torch.Tensor, grad_out: torch.Tensor) -> torch.Tensor:
     return y.to(grad_out.dtype).contiguous(memory_format=format_of(grad_out))
 
 
+def _named(fn: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """With the arguments by the names of the spec."""
+
+    def conv2d_backward_input(
+        grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
+    ) -> torch.Tensor:
+        return fn(grad_out, weight, stride, padding, dilation, output_padding)
+
+    conv2d_backward_input.__name__ = fn.__name__
+    return conv2d_backward_input
+
+
+@mutant("walks the kernel from its end", family="basics", caught_by="accuracy")
+@_named
 def turned_kernel(grad_out: torch.Tensor, weight: torch.Tensor, *along: Pair) -> torch.Tensor:
     return ended(sums(grad_out, weight.flip(2, 3), *along), grad_out)
 
 
+@mutant("leaves out the last place of a row", family="basics", caught_by="accuracy")
+@_named
 def last_place_dropped(grad_out: torch.Tensor, weight: torch.Tensor, *along: Pair) -> torch.Tensor:
     g = grad_out.clone()
     g[..., -1] = 0
     return ended(sums(g, weight, *along), grad_out)
 
 
+@mutant("writes zeros where the output padding is", family="basics", caught_by="accuracy")
+@_named
 def rest_forgotten(
     grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
 ) -> torch.Tensor:
@@ -48,6 +65,8 @@ def rest_forgotten(
     return ended(F.pad(y[:, :, : y.shape[2] - h, : y.shape[3] - w], (0, w, 0, h)), grad_out)
 
 
+@mutant("leaves what stands in rows that no place meets", family="basics", caught_by="accuracy")
+@_named
 def rows_between(
     grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
 ) -> torch.Tensor:
@@ -59,6 +78,8 @@ def rows_between(
     return ended(y, grad_out)
 
 
+@mutant("takes the dilation of the rows for both axes", family="basics", caught_by="accuracy")
+@_named
 def dilation_of_rows(
     grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
 ) -> torch.Tensor:
@@ -67,43 +88,3 @@ def dilation_of_rows(
     width = whole.shape[3]
     found = F.pad(found, (0, max(0, width + padding[1] - found.shape[3])))[..., padding[1] :][..., :width]
     return ended(found, grad_out)
-
-
-def _variant(fn: Callable[..., torch.Tensor], idea: str) -> Implementation:
-    """With the arguments by the names of the spec."""
-
-    def conv2d_backward_input(
-        grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
-    ) -> torch.Tensor:
-        return fn(grad_out, weight, stride, padding, dilation, output_padding)
-
-    return Implementation(conv2d_backward_input, idea)
-
-
-mutant.add(
-    "turned_kernel", _variant(turned_kernel, "walks the kernel from its end"), family="basics", caught_by="accuracy"
-)
-mutant.add(
-    "last_place_dropped",
-    _variant(last_place_dropped, "leaves out the last place of a row"),
-    family="basics",
-    caught_by="accuracy",
-)
-mutant.add(
-    "rest_forgotten",
-    _variant(rest_forgotten, "writes zeros where the output padding is"),
-    family="basics",
-    caught_by="accuracy",
-)
-mutant.add(
-    "rows_between",
-    _variant(rows_between, "leaves what stands in rows that no place meets"),
-    family="basics",
-    caught_by="accuracy",
-)
-mutant.add(
-    "dilation_of_rows",
-    _variant(dilation_of_rows, "takes the dilation of the rows for both axes"),
-    family="basics",
-    caught_by="accuracy",
-)

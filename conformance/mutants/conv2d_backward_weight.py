@@ -10,7 +10,6 @@ import torch
 from kernelmux.conformance.mutants._cuda import launch
 from kernelmux.conformance.mutants._mutant import Mutants
 from kernelmux.conformance.mutants._sound import sound
-from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtMost
 from kernelmux.registry.ops.conv2d_backward_weight import reference
 from kernelmux.registry.spec.sliding_windows import Pair
@@ -34,16 +33,39 @@ def ended(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return y.to(x.dtype).contiguous(memory_format=format_of(x))
 
 
+def _named(fn: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """With the arguments by the names of the spec."""
+
+    def conv2d_backward_weight(
+        grad_out: torch.Tensor,
+        x: torch.Tensor,
+        kernel: Pair,
+        stride: Pair,
+        padding: Pair,
+        dilation: Pair,
+    ) -> torch.Tensor:
+        return fn(grad_out, x, kernel, stride, padding, dilation)
+
+    conv2d_backward_weight.__name__ = fn.__name__
+    return conv2d_backward_weight
+
+
+@mutant("sums the wrong window", family="basics", caught_by="accuracy")
+@_named
 def next_window(grad_out: torch.Tensor, x: torch.Tensor, *along: Pair) -> torch.Tensor:
     """Each place meets the window one column further on."""
     return ended(sums(grad_out, x.roll(-1, 3), *along), x)
 
 
+@mutant("leaves out the last image", family="basics", caught_by="accuracy")
+@_named
 def last_image_dropped(grad_out: torch.Tensor, x: torch.Tensor, *along: Pair) -> torch.Tensor:
     kept = max(len(x) - 1, min(len(x), 1))
     return ended(sums(grad_out[:kept], x[:kept], *along), x)
 
 
+@mutant("leaves out places beyond the last whole step", family="basics", caught_by="accuracy")
+@_named
 def incomplete_step(grad_out: torch.Tensor, x: torch.Tensor, *along: Pair) -> torch.Tensor:
     """Places beyond the last whole step, where there is one, are left out."""
     n, o, p, q = grad_out.shape
@@ -53,6 +75,8 @@ def incomplete_step(grad_out: torch.Tensor, x: torch.Tensor, *along: Pair) -> to
     return ended(sums(flat.view(n, p, q, o).permute(0, 3, 1, 2), x, *along), x)
 
 
+@mutant("adds shares in 16 bits", family="basics", caught_by="accuracy")
+@_named
 def in_16_bits(grad_out: torch.Tensor, x: torch.Tensor, *along: Pair) -> torch.Tensor:
     """Sums of the shares of the places are added in the dtype of the result; fp32 in bf16."""
     low = torch.bfloat16 if x.dtype == torch.float32 else x.dtype
@@ -64,6 +88,8 @@ def in_16_bits(grad_out: torch.Tensor, x: torch.Tensor, *along: Pair) -> torch.T
     return ended(total, x)
 
 
+@mutant("takes the stride for the dilation", family="basics", caught_by="accuracy")
+@_named
 def steps_swapped(
     grad_out: torch.Tensor,
     x: torch.Tensor,
@@ -77,41 +103,6 @@ def steps_swapped(
     far = max(0, dilation[0] * grad_out.shape[2]), max(0, dilation[1] * grad_out.shape[3])
     images = torch.nn.functional.pad(images, (0, far[1], 0, far[0]))
     return ended(sums(grad_out, images, kernel, dilation, padding, stride), x)
-
-
-def _variant(fn: Callable[..., torch.Tensor], idea: str) -> Implementation:
-    """With the arguments by the names of the spec."""
-
-    def conv2d_backward_weight(
-        grad_out: torch.Tensor,
-        x: torch.Tensor,
-        kernel: Pair,
-        stride: Pair,
-        padding: Pair,
-        dilation: Pair,
-    ) -> torch.Tensor:
-        return fn(grad_out, x, kernel, stride, padding, dilation)
-
-    return Implementation(conv2d_backward_weight, idea)
-
-
-mutant.add("next_window", _variant(next_window, "sums the wrong window"), family="basics", caught_by="accuracy")
-mutant.add(
-    "last_image_dropped",
-    _variant(last_image_dropped, "leaves out the last image"),
-    family="basics",
-    caught_by="accuracy",
-)
-mutant.add(
-    "incomplete_step",
-    _variant(incomplete_step, "leaves out places beyond the last whole step"),
-    family="basics",
-    caught_by="accuracy",
-)
-mutant.add("in_16_bits", _variant(in_16_bits, "adds shares in 16 bits"), family="basics", caught_by="accuracy")
-mutant.add(
-    "steps_swapped", _variant(steps_swapped, "takes the stride for the dilation"), family="basics", caught_by="accuracy"
-)
 
 
 # order: Gradient of kernels whose sum over places is divided among blocks.

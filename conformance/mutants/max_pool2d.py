@@ -22,6 +22,22 @@ def _sound(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Found:
     return y.to(x.dtype), index
 
 
+def _following(fn: Callable[..., Found]) -> Callable[..., Found]:
+    """The results lie as the images do."""
+
+    def called(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Found:
+        form, (y, index) = format_of(x), fn(x, kernel, stride, padding)
+        return y.contiguous(memory_format=form), index.contiguous(memory_format=form)
+
+    called.__name__ = fn.__name__
+    return called
+
+
+mutant("nothing is wrong with it", family="basics", name="sound")(_following(_sound))
+
+
+@mutant("padding is 0 instead of -inf", family="basics", caught_by="accuracy")
+@_following
 def padded_with_zeros(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Found:
     """What lies around the image is 0, as in a convolution."""
     index = _sound(x, kernel, stride, padding)[1]
@@ -29,6 +45,8 @@ def padded_with_zeros(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair
     return _sound(wide, kernel, stride, (0, 0))[0], index
 
 
+@mutant("the last of equals", family="basics", caught_by="accuracy")
+@_following
 def last_of_equals(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Found:
     """Compares with >= instead of >."""
     (h, w), sizes = x.shape[-2:], zip(x.shape[-2:], kernel, stride, padding, strict=True)
@@ -37,16 +55,22 @@ def last_of_equals(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -
     return _sound(x, kernel, stride, padding)[0], h * w - 1 - _sound(turned, kernel, stride, padding)[1].flip(-1, -2)
 
 
+@mutant("the image is a column too narrow", family="basics", caught_by="accuracy")
+@_following
 def missing_border(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Found:
     """The last column of the image is taken for padding."""
     return _sound(torch.cat([x[..., :-1], torch.full_like(x[..., -1:], -torch.inf)], -1), kernel, stride, padding)
 
 
+@mutant("NaN loses against numbers", family="basics", caught_by="special_values")
+@_following
 def lost_nan(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Found:
     """As fmaxf does, which knows no NaN beside a number."""
     return _sound(torch.where(x.isnan(), -torch.inf, x), kernel, stride, padding)
 
 
+@mutant("saves the index of the first NaN", family="basics", caught_by="special_values")
+@_following
 def first_nan(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Found:
     """Goes on only where a number is larger: of several NaN the first stays."""
     known = torch.where(x.isnan(), torch.inf, x.double())
@@ -54,12 +78,16 @@ def first_nan(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Fou
     return y, torch.where(y.isnan(), _sound(known, kernel, stride, padding)[1], index)
 
 
+@mutant("saves the index of another window", family="basics", caught_by="accuracy")
+@_following
 def neighbour(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Found:
     """The index that is saved is that of the window before."""
     y, index = _sound(x, kernel, stride, padding)
     return y, index.roll(1, -1)
 
 
+@mutant("one stride for both axes", family="basics", caught_by="accuracy")
+@_following
 def one_size(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Found:
     """The columns step as the rows do."""
     y, index = _sound(x, kernel, (stride[0], stride[0]), padding)
@@ -67,45 +95,12 @@ def one_size(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Foun
     return (y, index) if y.shape == right[0].shape else (right[0].roll(1, -1), right[1])
 
 
+@mutant("carries the index in fp32", family="basics", caught_by="accuracy", shown_by="x1x1x4099x4099-kernel2")
+@_following
 def index_in_fp32(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Found:
     """The place is carried beside the number, as a float: beyond 2^24 those are even."""
     y, index = _sound(x, kernel, stride, padding)
     return y, index.float().int()
-
-
-def _following(fn: Callable[..., Found]) -> Callable[..., Found]:
-    """The results lie as the images do."""
-
-    def called(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Found:
-        form, (y, index) = format_of(x), fn(x, kernel, stride, padding)
-        return y.contiguous(memory_format=form), index.contiguous(memory_format=form)
-
-    return called
-
-
-mutant("nothing is wrong with it", family="basics", name="sound")(_following(_sound))
-mutant("padding is 0 instead of -inf", family="basics", caught_by="accuracy", name="padded_with_zeros")(
-    _following(padded_with_zeros)
-)
-mutant("the last of equals", family="basics", caught_by="accuracy", name="last_of_equals")(_following(last_of_equals))
-mutant("the image is a column too narrow", family="basics", caught_by="accuracy", name="missing_border")(
-    _following(missing_border)
-)
-mutant("NaN loses against numbers", family="basics", caught_by="special_values", name="lost_nan")(_following(lost_nan))
-mutant("saves the index of the first NaN", family="basics", caught_by="special_values", name="first_nan")(
-    _following(first_nan)
-)
-mutant("saves the index of another window", family="basics", caught_by="accuracy", name="neighbour")(
-    _following(neighbour)
-)
-mutant("one stride for both axes", family="basics", caught_by="accuracy", name="one_size")(_following(one_size))
-mutant(
-    "carries the index in fp32",
-    family="basics",
-    caught_by="accuracy",
-    shown_by="x1x1x4099x4099-kernel2",
-    name="index_in_fp32",
-)(_following(index_in_fp32))
 
 
 @mutant("channels-last for images with gaps", family="basics", caught_by="layout")

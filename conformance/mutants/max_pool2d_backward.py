@@ -23,6 +23,24 @@ def _sound(
     return y
 
 
+def _following(fn: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The result lies as the index does."""
+
+    def called(
+        grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
+    ) -> torch.Tensor:
+        found = fn(grad_out, index, size, kernel, stride, padding)
+        return found.contiguous(memory_format=format_of(index))
+
+    called.__name__ = fn.__name__
+    return called
+
+
+mutant("nothing is wrong with it", family="basics", name="sound")(_following(_sound))
+
+
+@mutant("the last window wins", family="basics", caught_by="accuracy")
+@_following
 def overwritten(
     grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
 ) -> torch.Tensor:
@@ -31,6 +49,8 @@ def overwritten(
     return made.scatter_(-1, index.long().flatten(-2), grad_out.flatten(-2)).view(*grad_out.shape[:-2], *size)
 
 
+@mutant("sums in the dtype of the gradients", family="basics", caught_by="accuracy")
+@_following
 def narrow_sums(
     grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
 ) -> torch.Tensor:
@@ -43,6 +63,8 @@ def narrow_sums(
     return made.view(*grad_out.shape[:-2], *size)
 
 
+@mutant("no gradient from windows in the padding", family="basics", caught_by="accuracy")
+@_following
 def padding_counts(
     grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
 ) -> torch.Tensor:
@@ -52,6 +74,8 @@ def padding_counts(
     return _sound(kept, index, size, kernel, stride, padding)
 
 
+@mutant("one row of windows for each element", family="basics", caught_by="accuracy")
+@_following
 def missing_overlap(
     grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
 ) -> torch.Tensor:
@@ -61,6 +85,17 @@ def missing_overlap(
     return _sound(torch.where(last == rows, grad_out, 0), index, size, kernel, stride, padding)
 
 
+@mutant("compares positions in fp32", family="basics", caught_by="accuracy", shown_by="*-size4100x4100-kernel2")
+@_following
+def position_in_fp32(
+    grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
+) -> torch.Tensor:
+    """Compares positions as floats: beyond 2^24 those are even."""
+    return _sound(grad_out, index.float().int(), size, kernel, stride, padding)
+
+
+@mutant("adds outside of the window as well", family="basics", caught_by="special_values")
+@_following
 def trusting(
     grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
 ) -> torch.Tensor:
@@ -69,45 +104,3 @@ def trusting(
     at = index.long().clamp(0, size[0] * size[1] - 1).flatten(-2)
     made.scatter_add_(-1, at, grad_out.double().flatten(-2))
     return made.view(*grad_out.shape[:-2], *size).to(grad_out.dtype)
-
-
-def position_in_fp32(
-    grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
-) -> torch.Tensor:
-    """Compares positions as floats: beyond 2^24 those are even."""
-    return _sound(grad_out, index.float().int(), size, kernel, stride, padding)
-
-
-def _following(fn: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """The result lies as the index does."""
-
-    def called(
-        grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
-    ) -> torch.Tensor:
-        found = fn(grad_out, index, size, kernel, stride, padding)
-        return found.contiguous(memory_format=format_of(index))
-
-    return called
-
-
-mutant("nothing is wrong with it", family="basics", name="sound")(_following(_sound))
-mutant("the last window wins", family="basics", caught_by="accuracy", name="overwritten")(_following(overwritten))
-mutant("sums in the dtype of the gradients", family="basics", caught_by="accuracy", name="narrow_sums")(
-    _following(narrow_sums)
-)
-mutant("no gradient from windows in the padding", family="basics", caught_by="accuracy", name="padding_counts")(
-    _following(padding_counts)
-)
-mutant("one row of windows for each element", family="basics", caught_by="accuracy", name="missing_overlap")(
-    _following(missing_overlap)
-)
-mutant(
-    "compares positions in fp32",
-    family="basics",
-    caught_by="accuracy",
-    shown_by="*-size4100x4100-kernel2",
-    name="position_in_fp32",
-)(_following(position_in_fp32))
-mutant("adds outside of the window as well", family="basics", caught_by="special_values", name="trusting")(
-    _following(trusting)
-)
