@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 from rich.console import Console
 from rich.table import Table
@@ -15,13 +19,16 @@ from rich.text import Text
 from kernelmux.conformance import check as catalogue
 from kernelmux.conformance import mutants, plan
 from kernelmux.conformance.execute import Outcome, execute
+from kernelmux.conformance.mutants._mutant import FAMILIES, Made
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.plan import Item
 from kernelmux.conformance.probe import MUTANTS
 from kernelmux.registry import catalog
+from kernelmux.registry.backend import Backend
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import temporary_backends
 
+PACKAGE = f"{mutants.__name__}."  # of the packages of the backends, which lie in no folder of their own
 COMPILES = "compile_only"  # the check whose mutants may be such that they do not compile
 
 
@@ -55,33 +62,60 @@ class Mutant:
         return [name for name, check in every if check.about == "variant" and check.applies(home, device)]
 
 
-def families() -> dict[str, str]:
-    """Backend name -> package of every family, found by folder name."""
-    found = [m.name for m in pkgutil.iter_modules(mutants.__path__) if m.ispkg]
-    return {f"{MUTANTS}{name}": f"{mutants.__name__}.{name}" for name in found}
+@cache
+def modules() -> dict[str, ModuleType]:
+    """The backends of the families by the names of their modules: a package each, with a module per operator."""
+    made: dict[str, ModuleType] = {}
+    for (family, op), found in _known().items():
+        package, name = f"{MUTANTS}{family}", f"{PACKAGE}{family}"
+        if name not in made:
+            home = made[name] = _module(name, is_package=True)
+            home.BACKEND = Backend(  # type: ignore[attr-defined]
+                package, "broken on purpose", priority=-1, unavailable=lambda device: None, emulates=True
+            )
+        module = made[f"{name}.{op}"] = _module(f"{name}.{op}", is_package=False)
+        module.VARIANTS = {m.variant: m.implementation for m in found}  # type: ignore[attr-defined]
+    return made
+
+
+def _module(name: str, is_package: bool) -> ModuleType:
+    module = ModuleType(name)
+    module.__file__ = mutants.__file__
+    module.__spec__ = ModuleSpec(name, None, origin=mutants.__file__, is_package=is_package)
+    if is_package:
+        module.__path__ = []
+        module.__spec__.submodule_search_locations = [*mutants.__path__]
+    return module
+
+
+@cache
+def _known() -> dict[tuple[str, str], list[Made]]:
+    """What the files in `mutants/` hold, by family and operator."""
+    found: dict[tuple[str, str], list[Made]] = {}
+    for file in sorted(m.name for m in pkgutil.iter_modules(mutants.__path__) if not m.name.startswith("_")):
+        told = importlib.import_module(f"{mutants.__name__}.{file}").mutant
+        for made in told.found:
+            found.setdefault((made.family, told.op), []).append(made)
+    return found
 
 
 @contextmanager
 def registration() -> Iterator[None]:
     """The mutants are a backend like any other while this lasts."""
-    with temporary_backends.announced(families()):
+    sys.modules.update(modules())
+    with temporary_backends.announced({f"{MUTANTS}{name}": f"{PACKAGE}{name}" for name in FAMILIES}):
         yield
 
 
 def population(device: str = "") -> list[Mutant]:
     """All mutants, by operator; with a device, those that it can show."""
-    found = [m for op in catalog.names() for name, package in families().items() for m in _of(op, name, package)]
+    found = [m for op in catalog.names() for family in FAMILIES for m in _of(op, family)]
     return [m for m in found if not device or m.device in ("", device)]
 
 
-def _of(op: str, name: str, package: str) -> Iterator[Mutant]:
-    if not registered.implements(name, op):
-        return
-    module = importlib.import_module(f"{package}.{op}")
-    alone = {v: d for d in ("cpu", "cuda") for v in getattr(module, f"ONLY_{d.upper()}", ())}
-    for variant in registered.variants(name, op):
-        case = getattr(module, "SHOWN_BY", {}).get(variant, "")
-        yield Mutant(op, name, variant, module.CAUGHT_BY.get(variant, ""), alone.get(variant, ""), case)
+def _of(op: str, family: str) -> Iterator[Mutant]:
+    for made in _known().get((family, op), ()):
+        yield Mutant(op, f"{MUTANTS}{family}", made.variant, made.caught_by, made.only, made.shown_by)
 
 
 def chosen(options: Options) -> list[Mutant]:
@@ -99,8 +133,8 @@ def items(options: Options) -> list[Item]:
 
 def executed(item: Item, options: Options) -> Outcome:
     """Run an item of a mutant, on the case that shows its defect where there is but one."""
-    mutants = _of(item.op, item.backend, families()[item.backend])
-    case = next(m.case for m in mutants if m.variant == item.variant)
+    found = _of(item.op, item.backend.removeprefix(MUTANTS))
+    case = next(m.case for m in found if m.variant == item.variant)
     return execute(item, replace(options, cases=(case,)) if case and not options.cases else options)
 
 

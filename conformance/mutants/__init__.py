@@ -1,7 +1,7 @@
 """Broken kernels that the suite must catch, each by the check it belongs to, and sound ones that it must pass.
 
-A folder per family of defects, each a backend of its own (`mutants_<family>`) with a module per operator: `VARIANTS` as
-everywhere, and `CAUGHT_BY`, which names the check of each broken variant; what is not in it is sound, however odd it
-looks. `SHOWN_BY` names the case that shows a defect, where that is of a tier beyond ci. `ONLY_CPU` and `ONLY_CUDA` name
-variants whose defect only the emulator, or only a GPU, can show.
+A file per operator, or two where one would be too long. In it `mutant = Mutants("softmax")`, and over each kernel
+`@mutant(idea, family=..., caught_by=...)`, which names the check that catches it; one without `caught_by` is sound, however
+odd it looks. `only` and `shown_by` narrow where a defect shows (`_mutant.Mutants.add`). The mutants of a family are a
+backend of their own, `mutants_<family>`; `_mutant.FAMILIES` says what the families are.
 """

@@ -1,0 +1,57 @@
+"""paged_attention, broken."""
+
+import torch
+
+from kernelmux.conformance.mutants._mutant import Mutants
+
+mutant = Mutants("paged_attention")
+
+
+# basics: Attention over pages, broken.
+
+T = torch.Tensor
+
+
+@mutant("nothing is wrong with it", family="basics", arithmetic="mma")
+def sound(q: T, k_pages: T, v_pages: T, page_table: T, lengths: T, scale: float) -> T:
+    """In float64, sequence by sequence."""
+    y = torch.zeros_like(q, memory_format=torch.contiguous_format)
+    pages, groups, slots = k_pages.shape[:3]
+    for b, length in enumerate(lengths.tolist()):
+        used = page_table[b, : -(-length // max(slots, 1))].long()
+        if bool(((used < 0) | (used >= pages)).any()):
+            y[b] = torch.nan
+        elif length:
+            k, v = (x[used].double().transpose(0, 1).flatten(1, 2)[:, :length] for x in (k_pages, v_pages))
+            s = (q[b].double().unflatten(0, (groups, -1)) @ k.mT) * scale
+            y[b] = (torch.softmax(s, -1) @ v).flatten(0, 1).to(q.dtype)
+    return y
+
+
+@mutant("the last page of a sequence is the one before", family="basics", caught_by="accuracy", arithmetic="mma")
+def stale_page(q: T, k_pages: T, v_pages: T, page_table: T, lengths: T, scale: float) -> T:
+    stale = page_table.clone()
+    last = (lengths.long() - 1).clamp(min=0) // max(k_pages.shape[2], 1)
+    rows = torch.nonzero(last > 0)[:, 0]
+    stale[rows, last[rows]] = page_table[rows, last[rows] - 1]
+    return sound(q, k_pages, v_pages, stale, lengths, scale)
+
+
+@mutant("attends to slots behind the end", family="basics", caught_by="accuracy", arithmetic="mma")
+def whole_pages(q: T, k_pages: T, v_pages: T, page_table: T, lengths: T, scale: float) -> T:
+    slots = max(k_pages.shape[2], 1)
+    return sound(q, k_pages, v_pages, page_table, (lengths + slots - 1) // slots * slots, scale)
+
+
+@mutant("only the first split of the keys counts", family="basics", caught_by="accuracy", arithmetic="mma")
+def first_split(q: T, k_pages: T, v_pages: T, page_table: T, lengths: T, scale: float) -> T:
+    return sound(q, k_pages, v_pages, page_table, lengths.clamp(max=max(1, 2 * k_pages.shape[2])), scale)
+
+
+@mutant("grouped heads are dealt out in turn", family="basics", caught_by="accuracy", arithmetic="mma")
+def heads_in_turn(q: T, k_pages: T, v_pages: T, page_table: T, lengths: T, scale: float) -> T:
+    groups = k_pages.shape[1]
+    order = torch.arange(q.shape[1], device=q.device).unflatten(0, (-1, groups)).mT.flatten()
+    y = torch.empty_like(q, memory_format=torch.contiguous_format)
+    y[:, order] = sound(q[:, order], k_pages, v_pages, page_table, lengths, scale)
+    return y
