@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from kernelmux import emulator
 from kernelmux.emulator import launch_log, nvrtc
 from kernelmux.emulator.launch_log import Compiled, Launch, Recipe
 from kernelmux.perf.emulated import resources
@@ -55,7 +57,18 @@ def test_a_kernel_without_spills_has_no_remark() -> None:
     assert "->" not in printed(need(SPILLING.replace("__launch_bounds__(1024, 2)", "__launch_bounds__(256)"), 256))
 
 
-def test_ptx_and_machine_code_come_from_one_compilation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.fixture
+def empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Nothing has been compiled, in this process or before."""
+    monkeypatch.setenv("KERNELMUX_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(nvrtc, "_memory", {})
+    emulator.cache_folder.cache_clear()
+    yield
+    emulator.cache_folder.cache_clear()
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_ptx_and_machine_code_come_from_one_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
     made, compiling = list[str](), nvrtc._compile
 
     def compiled(*arguments: Any) -> Any:
@@ -66,8 +79,6 @@ def test_ptx_and_machine_code_come_from_one_compilation(monkeypatch: pytest.Monk
         return [Launch("held", (1, 1, 1), (1024, 1, 1), 0, launch_log.recipe(nvrtc.compile_ptx(SPILLING)))]
 
     monkeypatch.setattr(nvrtc, "_compile", compiled)
-    monkeypatch.setattr(nvrtc, "_memory", {})
-    monkeypatch.setattr(nvrtc, "_key", lambda *parts, key=nvrtc._key: str(tmp_path / key(*parts)))
     monkeypatch.setattr(resources, "launches", launches)
     (found,) = resources.needs(resources.Candidate("square", "cuda", "vectorized"), Options())
     assert found.registers > 0 and made == [SPILLING]
