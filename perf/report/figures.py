@@ -29,6 +29,7 @@ STYLE: dict[Any, Any] = {
 LIGHT = {colour: colour for colour in themes.DARK}
 UNDATED = dict.fromkeys(("Date", "Creator", "Format", "Type"))  # nothing of when and by which version
 PROLOGUE = re.compile(r"^.*?(?=<svg )", re.DOTALL)
+WITHIN = re.compile(r"\s*\n(?: {4,}|(?=[^<\s]))")  # a break within a path or a mark
 IDS = re.compile(r'(\bid="|url\(#|href="#)')
 
 
@@ -55,8 +56,8 @@ def blank(width: float, height: float, ground: dict[str, str] = LIGHT, size: flo
 
 
 def svg(figure: Any) -> str:
-    """A document of its own, which follows its reader's light or dark setting."""
-    return themes.themed(_text(figure))
+    """A document of its own, which follows its reader's light or dark setting; a mark of it is a line."""
+    return WITHIN.sub(" ", themes.themed(_text(figure)))
 
 
 def inside(figure: Any, name: str) -> str:

@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from xml.etree import ElementTree
 
 import pytest
 
@@ -154,3 +155,17 @@ def test_a_record_is_rendered_without_a_gpu(tmp_path, capsys):
 def test_a_page_needs_a_name(capsys):
     assert cli.main(["--render", str(RECORD)]) == 2
     assert "--html FILE" in capsys.readouterr().err
+
+
+def test_a_picture_has_a_mark_a_line_and_says_what_matplotlib_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
+    def parsed(element: ElementTree.Element) -> object:
+        told = {name: value.split() for name, value in element.attrib.items()}
+        return element.tag, told, (element.text or "").split(), [parsed(child) for child in element]
+
+    with figures.blank(4, 3) as figure:
+        figure.subplots().plot(range(40), [x * x for x in range(40)])
+        text = figures.svg(figure)
+        monkeypatch.setattr(figures, "WITHIN", re.compile("(?!)"))
+        plain = figures.svg(figure)
+    assert text.count("\n") < plain.count("\n") / 3
+    assert parsed(ElementTree.fromstring(text)) == parsed(ElementTree.fromstring(plain))
