@@ -6,6 +6,7 @@ spec must take these in the dtypes that they have, and compute what it says is c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -22,7 +23,9 @@ from kernelmux.registry.spec.gradient import Composed, Gradient, NoGradient
 
 CASES = 6  # small ones, as they are listed
 CLOSE = 1e-7  # of the largest element: float64 leaves 1e-16, which a cancellation makes larger
-NOISE = 2.0**-40  # of the largest element of all gradients, for one that cancels to nothing
+NOISE = (
+    2.0**-40
+)  # of the largest element of all gradients, and per unit of a factor such as scale: for one that cancels
 SAVED = 1e-6  # of what is saved in fp32
 Tensors = dict[str, torch.Tensor]
 
@@ -74,9 +77,16 @@ def _compare(judge: Judge, declared: Gradient | Composed) -> None:
     wants = [
         torch.zeros_like(leaf) if want is None else want for leaf, want in zip(leaves.values(), found, strict=True)
     ]
-    noise = NOISE * max((float(want.abs().max().nan_to_num()) for want in wants if want.numel()), default=0.0)
+    largest = max((float(want.abs().max().nan_to_num()) for want in wants if want.numel()), default=0.0)
+    noise = NOISE * largest * _factor(judge.trial)
     for name, want in zip(leaves, wants, strict=True):
         _close(judge, f"the gradient of {name}", got[name], want, CLOSE, noise)
+
+
+def _factor(trial: Trial) -> float:
+    """The largest scalar that may multiply what cancels: attention's scale, with one key, a gradient of zero."""
+    values = (trial.call.arguments[item.name] for item in trial.spec.scalars)
+    return max([1.0, *(abs(value) for value in values if isinstance(value, float) and math.isfinite(value))])
 
 
 def _drawn(trial: Trial, outputs: Tensors) -> Tensors:
