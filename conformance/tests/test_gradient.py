@@ -16,9 +16,9 @@ from kernelmux.registry.errors import SpecError
 from kernelmux.registry.spec import Composed, Computed, Gradient, NoGradient, OpSpec, Tensor
 
 
-def said(spec: OpSpec, seed: int = 0) -> list[str]:
+def said(spec: OpSpec, options: Options | None = None) -> list[str]:
     """What the check says against a spec, a text per failing trial."""
-    probe = Probe(spec, "gradient", "spec", "", None, Options(seed=seed))
+    probe = Probe(spec, "gradient", "spec", "", None, options or Options())
     try:
         gradient.run(probe)
     except Enough:
@@ -114,4 +114,5 @@ def test_a_residual_has_the_gradient_of_its_sum() -> None:
 
 def test_a_gradient_that_cancels_is_compared_with_what_the_scale_makes_of_its_rounding() -> None:
     """With one key the gradient of q is zero: a difference of two equal products, times a scale of 128."""
-    assert said(catalog.spec("attention"), seed=503) == []
+    asked = Options(cases=("q=1x1x1x64,k=1x1x1x64,v=1x1x1x64,scale=128.0",), dtypes=("fp32",), seed=503)
+    assert said(catalog.spec("attention"), asked) == []
