@@ -120,7 +120,7 @@ def triton_versions(session: nox.Session) -> None:
         for target, tests in (("sm_80", "sm_80"), ("sm_90", "not sm_80")):
             session.log(f"triton {version}, {target}")
             try:
-                files = sorted(map(str, ROOT.glob("emulator/tests/test_triton_*.py")))
+                files = sorted(map(str, ROOT.glob("kernelmux/emulator/tests/test_triton_*.py")))
                 session.run(python, "-m", "pytest", "-q", "-rs", "-k", tests, *files, env={"PYTHONPATH": path})
             except nox.command.CommandFailed:
                 failed.append(f"{version} for {target}")
@@ -131,13 +131,13 @@ def triton_versions(session: nox.Session) -> None:
 @nox.session(default=False)
 @nox.parametrize("torch", TORCH)
 def torch_versions(session: nox.Session, torch: str) -> None:
-    """The suites of the CPU on the oldest and the newest torch, 5 GB each on disk (-- registry/tests -k autograd)."""
+    """The suites of the CPU on the oldest and the newest torch, 5 GB each on disk (-- kernelmux/registry/tests -k autograd)."""
     if session.venv_backend == "none":
         session.error(f"expected an environment for torch {torch} alone: leave out --no-venv")
     rest = [line for name, line in locked().items() if name not in ("torch", "triton")]
     python = prepare(session, f"torch=={torch}", "triton; sys_platform == 'linux'", *rest)
     session.env["TRITON_CACHE_DIR"] = str(session.cache_dir / f"torch-{torch}")
-    run_tests(session, python, session.posargs or ["registry/tests", "nn/tests"], spread=not session.posargs)
+    run_tests(session, python, session.posargs or ["kernelmux/registry/tests", "kernelmux/nn/tests"], spread=not session.posargs)
     if not session.posargs:
         chosen = ("--tier", "smoke", "--device", "cpu", "--op", *SMOKE, "--backend", "torch_ref", "triton", "cuda")
         session.run(python, "-m", "kernelmux.conformance", *chosen)
@@ -216,12 +216,12 @@ def docs(session: nox.Session) -> None:
     session.run(python, "-m", "kernelmux.tune", "--update", TUNED)
     session.run(python, "-m", "kernelmux.docs", *check)
     if check:
-        session.run("git", "diff", "--exit-code", *DOCUMENTS, TUNED, "registry/public", external=True)
+        session.run("git", "diff", "--exit-code", *DOCUMENTS, TUNED, "kernelmux", external=True)
 
 
 @nox.session(default=False)
 def bazel(session: nox.Session) -> None:
-    """Run bazel test //... on the interpreter that nox made (-- //conformance:cuda)."""
+    """Run bazel test //... on the interpreter that nox made (-- //kernelmux/conformance:cuda)."""
     python = pinned(session)
     if python != sys.executable:
         python = str(pathlib.Path(session.bin) / python)

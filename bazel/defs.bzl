@@ -6,7 +6,7 @@ the repository> whatever the workspace is called, so the import name holds under
 load("@python_env//:env.bzl", "PYTHON")
 
 _ROOT = "kernelmux"
-_PUBLIC = "registry/public/"
+_PUBLIC = "kernelmux/"
 
 PyFiles = provider(
     doc = "What a Python target needs at run time.",

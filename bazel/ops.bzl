@@ -47,11 +47,11 @@ def _needs(op, backend, ops):
     An op is asked for its gradient too, which <op>_backward gives, or other ops do; a spec for that of any kind.
     """
     if backend == "spec":
-        return ["//backends:root", "//backends/torch_ref", "//conformance", "//registry/ops"]
+        return ["//kernelmux/backends:root", "//kernelmux/backends/torch_ref", "//kernelmux/conformance", "//kernelmux/registry/ops"]
     names = [op] + [other for other in (op + "_backward",) if other in ops]
     names += [other for other in GRADIENTS.get(op, []) if other not in names]
-    contestants = ["//backends/%s:%s" % (b, name) for b in depset(["torch_ref", backend]).to_list() for name in names]
-    return contestants + ["//backends:root", "//conformance"] + ["//registry/ops:" + name for name in names]
+    contestants = ["//kernelmux/backends/%s:%s" % (b, name) for b in depset(["torch_ref", backend]).to_list() for name in names]
+    return contestants + ["//kernelmux/backends:root", "//kernelmux/conformance"] + ["//kernelmux/registry/ops:" + name for name in names]
 
 def conformance_tests(backend, files, gpu = False):
     """One conformance target per op of a backend, and one tagged gpu where the backend is for GPUs.

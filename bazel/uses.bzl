@@ -2,7 +2,7 @@
 
 # By folder: the operators whose files those of an operator read.
 USES = {
-    "backends/cuda": {
+    "kernelmux/backends/cuda": {
         "add_rms_norm_backward": [
             "reduce_sum"
         ],
@@ -46,7 +46,7 @@ USES = {
             "reduce_sum"
         ]
     },
-    "backends/torch_ref": {
+    "kernelmux/backends/torch_ref": {
         "add_rms_norm_backward": [
             "rms_norm_backward"
         ],
@@ -73,7 +73,7 @@ USES = {
             "matmul"
         ]
     },
-    "backends/triton": {
+    "kernelmux/backends/triton": {
         "add_rms_norm": [
             "rms_norm"
         ],
@@ -111,7 +111,7 @@ USES = {
             "attention"
         ]
     },
-    "registry/ops": {
+    "kernelmux/registry/ops": {
         "add_rms_norm": [
             "rms_norm"
         ],

@@ -1,1 +1,0 @@
-../../registry/public/__init__.pyi

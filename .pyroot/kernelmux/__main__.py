@@ -1,1 +1,0 @@
-../../registry/public/__main__.py

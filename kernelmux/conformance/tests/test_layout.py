@@ -1,0 +1,337 @@
+"""Laws of the repository, read from its text: who may import whom, what belongs where, what must not be written."""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from kernelmux import emulator
+
+TOP = Path(__file__).parents[2]
+PARTS = ("registry", "backends", "nn", "emulator", "conformance", "perf", "tune", "docs")
+BACKENDS = ("torch_ref", "triton", "cuda")
+
+ARROWS = {
+    "registry": {"registry"},
+    "backends": {"backends", "registry", "emulator"},
+    "nn": {"nn", "registry"},
+    "emulator": {"emulator"},
+    "conformance": {"conformance", "registry", "emulator"},
+    "perf": {"perf", "registry", "emulator"},
+    "tune": {"tune", "conformance", "perf", "registry", "emulator"},
+    "docs": {"docs", "registry", "conformance", "perf", "emulator"},
+}
+# Tensors reach the emulator as objects with a data_ptr() (Triton alone wants torch's own); a spec says what, not how.
+FOREIGN = {
+    "emulator": {"torch", "cupy"},
+    "registry": {"triton", "cupy"},
+    "nn": {"triton", "cupy", "transformers"},
+    "kernelmux/backends/torch_ref": {"triton", "cupy"},
+}
+EXCEPT = {
+    Path("kernelmux/emulator/compilers/triton_driver.py"),
+    Path("kernelmux/emulator/validation/hardware/gpu.py"),
+    *(Path(f"kernelmux/emulator/validation/defects/families/triton_{stem}.py") for stem in ("rows", "matmul")),
+}
+
+INSIDE = {  # who uses what of the emulator beyond its face
+    Path("kernelmux/conformance/bits/cli.py"): ("validation.hardware", "validation.progress"),  # compares as the emulator does
+    Path("kernelmux/conformance/tests/test_fp8_sums.py"): ("arithmetic.fused_dot",),  # the bound of exactly these sums
+    Path("kernelmux/conformance/tests/test_compile_only.py"): ("compilers",),  # replaces what it knows of AMD GPUs
+}
+
+COMMAND = ("perf", "profile")  # python -m kernelmux.perf.profile; kernelmux/perf/ holds no file that is run as a script
+
+BANNED = {
+    "unfinished work": r"\b(TODO|FIXME|XXX|HACK)\b",
+    "a path of one machine": r"(?<![\w.}~*-])/(home|root|tmp|work|mnt|Users)/\w",
+    "a package host": r"(pypi\.org|pythonhosted\.org|download\.pytorch\.org)",
+}
+MARKS = (
+    "kernelmux/registry/scaffold/",
+    "test_scaffold",
+    "new_operator",
+)  # what writes, tries and shows the marks of new operators
+VARIABLES = Path("kernelmux/registry/choice/requests.py")  # which names every one
+
+
+def files(*patterns: str, parts: tuple[str, ...] = PARTS) -> list[Path]:
+    """Files of the parts as paths relative to the repository, without what tools leave and templates of operators."""
+    found = {path for part in parts for pattern in patterns for path in (TOP / part).rglob(pattern)}
+    return sorted(path.relative_to(TOP) for path in found if not {"__pycache__", "templates"} & {*path.parts})
+
+
+def text(path: Path) -> str:
+    return (TOP / path).read_text(encoding="utf-8")
+
+
+def is_test(path: Path) -> bool:
+    return "tests" in path.parts
+
+
+@cache
+def statements(path: Path) -> list[ast.stmt]:
+    """Imports, classes without their bodies and, outside of tests, assertions of a file, which is parsed once for all."""
+    kinds = (ast.Import, ast.ImportFrom, ast.ClassDef, *(() if is_test(path) else (ast.Assert,)))
+    found = [node for node in ast.walk(ast.parse(text(path))) if isinstance(node, kinds)]
+    for node in found:
+        if isinstance(node, ast.ClassDef):
+            node.body = []
+    return found
+
+
+@cache
+def imports(path: Path) -> list[tuple[str, int]]:
+    """Every imported module of a file with its line; `from kernelmux import emulator` gives kernelmux.emulator."""
+    return list(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[tuple[str, int]]:
+    for node in statements(path):
+        if isinstance(node, ast.Import):
+            yield from ((name.name, node.lineno) for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            whole = module == "kernelmux" or module == "kernelmux.backends"
+            yield from ((f"{module}.{name.name}" if whole else module, node.lineno) for name in node.names)
+
+
+def offences(law: str, found: list[str]) -> None:
+    if found:
+        pytest.fail(f"{law}:\n  " + "\n  ".join(found), pytrace=False)
+
+
+def test_there_is_something_to_read() -> None:
+    assert {path.parts[0] for path in files("*.py")} == set(PARTS)
+
+
+def test_parts_import_along_the_arrows_only() -> None:
+    found = []
+    for path in files("*.py"):
+        for module, line in imports(path):
+            part = module.split(".")[1] if module.startswith("kernelmux.") else ""
+            part = part if part in PARTS else "registry"  # any other name belongs to the public face
+            if module.startswith("kernelmux.") and not is_test(path) and part not in ARROWS[path.parts[0]]:
+                found.append(f"{path}:{line} imports {module}")
+    offences(
+        "arrows: registry <- backends -> emulator, registry <- nn, conformance, perf; conformance, perf <- tune, docs",
+        found,
+    )
+
+
+def test_other_parts_use_what_the_emulator_offers_and_not_its_inside() -> None:
+    """Its face is its names, the modules beside its __init__.py and, for `kernelmux/conformance/bits`, the comparison with a GPU."""
+    face = {*emulator.__all__, "triton_cache", "triton_driver", *(p.stem for p in (TOP / "emulator").glob("*.py"))}
+    found = []
+    for path in files("*.py", parts=(*(part for part in PARTS if part != "emulator"), "examples")):
+        if path == Path(__file__).relative_to(TOP):
+            continue
+        used = re.findall(r"kernelmux\.emulator\.([\w.]+)", text(path))  # also within texts
+        for node in statements(path):
+            if isinstance(node, ast.ImportFrom) and node.module == "kernelmux.emulator":
+                used += [name.name for name in node.names]
+        inside = [name for name in used if name.split(".")[0] not in face and name not in INSIDE.get(path, ())]
+        found += [f"{path} uses kernelmux.emulator.{name}" for name in inside]
+    offences("kernelmux/emulator/README.md lists what others use", found)
+
+
+def test_backends_do_not_know_each_other() -> None:
+    found = [
+        f"{path}:{line} imports {module}"
+        for backend in BACKENDS
+        for path in files("*.py", parts=(f"kernelmux/backends/{backend}",))
+        for module, line in imports(path)
+        if module.startswith("kernelmux.backends") and module.split(".")[2:3] != [backend]
+    ]
+    offences("a backend imports itself, the registry and the emulator", found)
+
+
+def test_suites_and_the_registry_name_no_backend() -> None:
+    found = [
+        f"{path}:{line} imports {module}"
+        for path in files("*.py", parts=("registry", "nn", "conformance", "perf", "tune", "docs"))
+        for module, line in imports(path)
+        if module.startswith("kernelmux.backends") and not is_test(path)
+    ]
+    offences("a backend is reached through the registry", found)
+
+
+def test_foreign_packages_stay_where_they_belong() -> None:
+    found = [
+        f"{path}:{line} imports {module}"
+        for folder, foreign in FOREIGN.items()
+        for path in files("*.py", parts=(folder,))
+        for module, line in imports(path)
+        if module.split(".")[0] in foreign and not is_test(path) and path not in EXCEPT
+    ]
+    offences("packages that a part does without", found)
+
+
+def test_tests_do_not_import_tests() -> None:
+    """What two of them need is a module of its own: Bazel runs each test with the helpers and itself only."""
+    found = [
+        f"{path}:{line} imports {module}"
+        for path in files("*.py")
+        for module, line in imports(path)
+        if module.startswith("kernelmux.") and ".tests.test_" in module
+    ]
+    offences("no module imports a test module", found)
+
+
+def test_our_modules_are_imported_by_their_full_name() -> None:
+    found = [
+        f"{path}:{line} imports {module}"
+        for path in files("*.py")
+        for node in statements(path)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for module, line in _forms(node)
+        if _is_wrong_form(module, isinstance(node, ast.Import))
+    ]
+    offences("the one form is: from kernelmux.part.module import name", found)
+
+
+def _forms(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, int]]:
+    if isinstance(node, ast.Import):
+        yield from ((name.name, node.lineno) for name in node.names)
+    else:
+        yield "." * node.level + (node.module or ""), node.lineno
+
+
+def _is_wrong_form(module: str, plain: bool) -> bool:
+    first = module.split(".")[0]
+    return module.startswith(".") or first in PARTS or (plain and module.startswith("kernelmux."))
+
+
+def test_no_module_is_named_like_one_of_the_standard_library() -> None:
+    names = [(path, name) for path in files("*.py") for name in (*path.parts[1:-1], path.stem)]
+    found = [str(p) for p, name in names if name in sys.stdlib_module_names and p.parts[:2] != COMMAND]
+    offences("shadows the standard library", found)
+
+
+def test_every_folder_of_modules_is_a_package_that_says_what_it_is() -> None:
+    folders = {path.parent for path in files("*.py")} - {Path("kernelmux")}
+    missing = [str(folder) for folder in sorted(folders) if not (TOP / folder / "__init__.py").is_file()]
+    offences("no __init__.py", missing)
+    packages = [folder / "__init__.py" for folder in sorted(folders) if folder.name != "tests"]
+    offences("no docstring", [str(path) for path in packages if not ast.get_docstring(ast.parse(text(path)))])
+
+
+def test_a_word_for_many_things_names_one_class() -> None:
+    """What a plan or a layout is of, a class says in its name: of the bare word there is one, everywhere."""
+    words: dict[str, list[str]] = {word: [] for word in ("Layout", "Place", "Plan", "Record")}
+    for path in files("*.py"):
+        for node in statements(path):
+            if isinstance(node, ast.ClassDef) and node.name in words and not is_test(path):
+                words[node.name].append(f"{path}:{node.lineno} class {node.name}")
+    offences("one name, one meaning", [line for found in words.values() if len(found) > 1 for line in found])
+
+
+def test_no_file_is_longer_than_400_lines() -> None:
+    code = files("*.py", "*.cu", "*.cuh", "*.html")
+    written = [*code, *(p for p in files("*.md") if p.parts[0] != "docs" and p.parts[:2] != ("perf", "results"))]
+    lengths = [(path, len(text(path).splitlines())) for path in written]
+    offences("over 400 lines", [f"{path}: {length}" for path, length in lengths if length > 400])
+
+
+def op_files(folder: str) -> dict[str, Path]:
+    """Op -> its module: every module, or package, of a folder that is not a helper."""
+    found = files("*.py", parts=(folder,))
+    depth = len(Path(folder).parts)
+    modules = {p.stem: p for p in found if len(p.parts) == depth + 1 and not p.stem.startswith("_")}
+    packages = {p.parts[depth]: p for p in found if len(p.parts) == depth + 2 and p.name == "__init__.py"}
+    return modules | packages
+
+
+def ops(folder: str) -> set[str]:
+    return set(op_files(folder))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_op_module_has_a_spec_and_every_spec_a_module(backend: str) -> None:
+    assert ops(f"kernelmux/backends/{backend}") == ops("kernelmux/registry/ops")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_op_module_ends_in_its_variants(backend: str) -> None:
+    found = []
+    for path in op_files(f"kernelmux/backends/{backend}").values():
+        last = ast.parse(text(path)).body[-1]
+        target = last.targets[0] if isinstance(last, ast.Assign) else getattr(last, "target", None)
+        target = target.value if isinstance(target, ast.Subscript) else target  # one more, by its name
+        if not (isinstance(target, ast.Name) and target.id == "VARIANTS"):
+            found.append(str(path))
+    offences("the last statement is VARIANTS = {...} or adds to it", found)
+
+
+@pytest.mark.parametrize("backend", ["triton", "cuda"])
+@pytest.mark.parametrize("op", ["silu", "reduce_max", "layer_norm"])
+def test_an_operator_of_a_family_is_small(op: str, backend: str) -> None:
+    """One of each family, elementwise, reductions and rows: its module and its CUDA source together."""
+    own = files(f"{op}.py", f"{op}.cu", parts=(f"kernelmux/backends/{backend}",))
+    lengths = {path.name: len(text(path).splitlines()) for path in own}
+    assert len(own) == (2 if backend == "cuda" else 1)
+    assert sum(lengths.values()) <= 60, lengths
+
+
+def test_every_cuda_source_has_a_launcher_and_every_header_a_reader() -> None:
+    launchers = ops("kernelmux/backends/cuda")
+    sources = files("*.cu", parts=("kernelmux/backends/cuda",))
+    alone = [path for path in sources if not any(f"{path.stem}_".startswith(f"{op}_") for op in launchers)]
+    offences("no op of that stem", list(map(str, alone)))
+    headers = files("*.cuh", parts=("kernelmux/backends/cuda",))
+    included = {name for path in sources + headers for name in re.findall(r'#include "([^"]+)"', text(path))}
+    offences("included nowhere", [str(path) for path in headers if path.name not in included])
+
+
+def test_backends_hold_no_tests_and_no_programs() -> None:
+    found = [path for path in files("*.py", parts=("backends",)) if "__name__ ==" in text(path)]
+    found += files("test_*.py", "conftest.py", "__main__.py", parts=("backends",))
+    offences("a script inside kernelmux/backends/ would import our triton folder for triton", list(map(str, found)))
+
+
+def narrows(condition: ast.expr) -> bool:
+    """Whether a condition is there for the type checker: isinstance(x, T), x is not None."""
+    if isinstance(condition, ast.Compare):
+        return isinstance(condition.ops[0], ast.IsNot)
+    return isinstance(condition, ast.Call) and getattr(condition.func, "id", "") == "isinstance"
+
+
+def test_nothing_outside_tests_checks_its_input_by_assert() -> None:
+    found = [
+        f"{path}:{node.lineno}"
+        for path in files("*.py", parts=("registry", "backends", "nn", "emulator", "perf", "tune"))
+        for node in statements(path)
+        if isinstance(node, ast.Assert) and not narrows(node.test)
+    ]
+    offences("raise an error that names operator, argument, expected and got", found)
+
+
+@pytest.mark.parametrize("what", BANNED)
+def test_nobody_writes(what: str) -> None:
+    law = re.compile(BANNED[what])
+    everywhere = files("*.py", "*.cu", "*.cuh", "*.md", "*.bzl", "BUILD", parts=(*PARTS, "bazel", "examples"))
+    everywhere += sorted(path.relative_to(TOP) for path in TOP.glob("*.*") if path.suffix in {".md", ".py", ".toml"})
+    found = [
+        f"{path}:{number} {line.strip()}"
+        for path in everywhere
+        if path.name != Path(__file__).name and not any(place in path.as_posix() for place in MARKS)
+        for number, line in enumerate(text(path).splitlines(), 1)
+        if law.search(line)
+    ]
+    offences(what, found)
+
+
+def test_settings_are_arguments_and_not_environment_variables() -> None:
+    (listed,) = re.findall(r"^VARIABLES = \((.*?)\)", text(VARIABLES), re.DOTALL | re.MULTILINE)
+    law = "|".join([*re.findall(r"KERNELMUX_\w+", listed), r"KERNELMUX_BACKEND_\w*", "KERNELMUX_"])
+    found = [
+        f"{path}: {name}"
+        for path in files("*.py")
+        for name in sorted(set(re.findall(r"\bKERNELMUX_\w+", text(path))))
+        if not re.fullmatch(law, name) and not is_test(path)
+    ]
+    offences(f"the only variables are {law}", found)

@@ -1,0 +1,102 @@
+"""The records that pages quote: linked, and holding what is quoted."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DOCS = Path(__file__).parents[1]
+RECORDS = sorted((DOCS / "records").glob("*.json"))
+SECTIONS = ("Products", "Products in 8 bits", "Convolution and pooling")
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+def test_a_record_is_linked_and_names_its_gpu(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert json.loads(text) and re.search(r"NVIDIA H\d00", text)
+    assert any(f"records/{path.name}" in page.read_text(encoding="utf-8") for page in DOCS.glob("*.md"))
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_the_times_of_a_table_are_on_record(section: str) -> None:
+    runs = record("vision_and_products")["us"]
+    perf = json.loads((DOCS.parent / "kernelmux/perf/results/nvidia_h200.json").read_text(encoding="utf-8"))
+    held = {us for calls in runs.values() for found in calls.values() for us in flat(found.values())}
+    held |= {us for *_, own, copy in record("max_pool2d_trials")["rows"] for us in (own, copy)}
+    held |= {us for found in record("product_tiles")["times, us"].values() for us in found.values()}
+    held |= {us for _, _, us, _ in record("product_pairs_trials")["rows"]}
+    trials = record("clusters_and_matvec_trials")
+    held |= {us for run in ("first", "second", "third") for *_, us, _, _ in trials[f"{run} run"]}
+    held |= {us for found in record("fp8_and_odd_lines_trials")["us"].values() for us in flat(found.values())}
+    runs_of_perf = record("later_runs_beside_others")["runs"]
+    timed = [row for run in (perf, *runs_of_perf) for row in run["rows"]]
+    held |= {row[kind] for row in timed for kind in ("median_us", "graph_us") if row.get(kind)}
+    wanted = [time for table in tables(section) for time in times(table)]
+    missing = [text for text in wanted if not any(is_rounded(us, text) for us in held)]
+    assert len(wanted) > 10 and not missing
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda path: path.stem)
+def test_a_time_in_a_sentence_is_on_record(page: Path) -> None:
+    kept = [*RECORDS, DOCS.parent / "kernelmux/perf/results/nvidia_h200.json"]
+    held = {us for path in kept for us in values(json.loads(path.read_text(encoding="utf-8")))}
+    text = re.sub(
+        r"^```.*?^```|<!-- (\w+).*?<!-- /\1 -->|^\|.*?$", "", page.read_text(encoding="utf-8"), flags=re.S | re.M
+    )
+    text = text.partition("\n## Power and clock\n")[0]  # whose rows were not kept
+    quoted = re.findall(r"(\d+(?:\.\d+)?) us\b", text)
+    assert not [time for time in quoted if not any(is_rounded(us, time) for us in held)]
+
+
+def values(found: Any) -> Iterator[float]:
+    """All numbers in a record."""
+    if isinstance(found, dict | list):
+        for inner in found.values() if isinstance(found, dict) else found:
+            yield from values(inner)
+    elif isinstance(found, int | float):
+        yield float(found)
+
+
+def test_the_table_of_the_h200_quotes_the_others() -> None:
+    page = (DOCS / "performance.md").read_text(encoding="utf-8").partition("\n## On an H200\n")[2]
+    first, *others = re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE)
+    rows = [numbers(line) for table in others for line in table.splitlines()[2:]]
+    quoted = first.splitlines()[2:]
+    assert len(quoted) > 10 and not [line for line in quoted if not any(numbers(line) <= row for row in rows)]
+
+
+def numbers(line: str) -> set[str]:
+    """The times and ratios in a row of a table, without those of its first cell."""
+    return set(re.findall(r"(?<![\w.-])\d+(?:\.\d+)?x?(?!\w)", line.strip("|").partition("|")[2]))
+
+
+def record(name: str) -> Any:
+    return json.loads((DOCS / f"records/{name}_nvidia_h200.json").read_text(encoding="utf-8"))
+
+
+def tables(section: str) -> list[list[str]]:
+    """The tables of a section of performance.md, each as its lines."""
+    page = (DOCS / "performance.md").read_text(encoding="utf-8")
+    text = page.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    return [table.splitlines() for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)]
+
+
+def times(table: list[str]) -> list[str]:
+    """The numbers in the columns of a table whose heads end in microseconds, and in that of cuDNN."""
+    head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in table)
+    columns = [i for i, name in enumerate(head) if name.endswith("us") or name == "cuDNN"]
+    return [number for row in rows for i in columns for number in re.findall(r"[\d.]+", row[i])]
+
+
+def is_rounded(us: float, text: str) -> bool:
+    """Whether a page may quote the time as `text`; what is on record was rounded before, to a hundredth or less."""
+    digits = len(text.partition(".")[2])
+    return abs(us - float(text)) <= 0.5 * 10.0**-digits + 0.005
+
+
+def flat(found: Iterable[Any]) -> list[float]:
+    """Times, of which some stand in lists: several of one contestant."""
+    return [us for held in found for us in (held if isinstance(held, list) else [held])]
