@@ -1,22 +1,14 @@
 """py_library, py_test and pytest_test in the usual words, without the native Python rules.
 
-Hence no toolchain, no rules_* repositories, and any Bazel from 4 on. Files appear under <runfiles>/kernelmux/<path in
-the repository> whatever the workspace is called, so the import name holds under WORKSPACE and under modules alike."""
+Hence no toolchain, no rules_* repositories, and any Bazel from 4 on. Files appear under <runfiles>/<path in the
+repository> whatever the workspace is called, so the import name holds under WORKSPACE and under modules alike."""
 
 load("@python_env//:env.bzl", "PYTHON")
-
-_ROOT = "kernelmux"
-_PUBLIC = "kernelmux/"
 
 PyFiles = provider(
     doc = "What a Python target needs at run time.",
     fields = {"files": "depset of the sources and data of the target and its deps"},
 )
-
-def _place(file):
-    """Path of a file in the runfiles; the public face is the package `kernelmux` itself."""
-    path = file.short_path
-    return _ROOT + "/" + (path[len(_PUBLIC):] if path.startswith(_PUBLIC) else path)
 
 def _files(ctx):
     return depset(ctx.files.srcs + ctx.files.data, transitive = [dep[PyFiles].files for dep in ctx.attr.deps])
@@ -45,8 +37,8 @@ def _test_providers(ctx, folder, command, extra = []):
     env = "".join(["export %s='%s'\n" % item for item in ctx.attr.env.items()])
     content = _LAUNCHER.format(python = PYTHON, folder = folder, env = env, command = command)
     ctx.actions.write(launcher, content, is_executable = True)
-    links = {_place(file): file for file in _files(ctx).to_list() + extra}
-    links[_ROOT + "/.versions"] = ctx.file._versions
+    links = {file.short_path: file for file in _files(ctx).to_list() + extra}
+    links[".versions"] = ctx.file._versions
     return [DefaultInfo(executable = launcher, runfiles = ctx.runfiles(root_symlinks = links))]
 
 _TEST_ATTRS = dict(
@@ -66,11 +58,11 @@ py_test = rule(
 )
 
 def _pytest_test_impl(ctx):
-    tests = [_place(file) for file in ctx.files.srcs if file.basename.startswith("test_")]
+    tests = [file.short_path for file in ctx.files.srcs if file.basename.startswith("test_")]
     if not tests:
         fail("%s: no test_*.py in srcs" % ctx.label)
     main = ctx.file._main
-    command = " ".join(["'%s'" % path for path in [_place(main), _place(ctx.file._config)] + tests])
+    command = " ".join(["'%s'" % path for path in [main.short_path, ctx.file._config.short_path] + tests])
     return _test_providers(ctx, "$TEST_SRCDIR", command, [main, ctx.file._config])
 
 pytest_test = rule(

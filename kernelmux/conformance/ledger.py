@@ -2,7 +2,7 @@
 
 `verified/<gpu>.json` is written by `--record`; docs/conformance.md tells of entries that were not. A package with
 operators has a folder of this name for its own implementations. A variant is "verified" while it launches what it launched
-then (`kernelmux/registry/backend/launch_keys`) and its operator means what it meant (`keys/meaning`), "stale" once either has
+then (`registry.backend.launch_keys`) and its operator means what it meant (`keys.meaning`), "stale" once either has
 changed, "unknown" while the keys of a changed source were not computed, and has "no record" otherwise: no GPU has run it,
 or it failed. What the emulator says is not recorded.
 """

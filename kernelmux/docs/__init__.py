@@ -1,1 +1,6 @@
 """Pages that are written from the specs and the records, and the program that writes them; the others are typed."""
+
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parents[2]  # of the checkout
+HOME = TOP / "docs"

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kernelmux.docs import (
+    HOME,
     bazel_uses,
     cards,
     fused,
@@ -34,7 +35,6 @@ from kernelmux.registry.elsewhere import Package
 from kernelmux.registry.errors import ArgumentError, unknown
 from kernelmux.registry.util import files
 
-HOME = Path(__file__).parent
 PAGES = HOME / "operators"
 MARKERS = ("<!-- rungs ", *(f"<!-- {name} -->" for name in ("libraries", *fused.TABLES, *record_tables.TABLES)))
 
@@ -49,7 +49,7 @@ def made() -> dict[Path, str]:
         text = path.read_text(encoding="utf-8")
         if any(marker in text for marker in MARKERS):
             found[path] = libraries.filled(record_tables.filled(fused.filled(rungs.filled(text))))
-    readme = HOME.resolve().parent / "README.md"
+    readme = HOME.parent / "README.md"
     if readme.is_file() and cards.BEGIN in (text := readme.read_text(encoding="utf-8")):
         found[readme] = cards.filled(text)
     if (uses := readme.with_name("bazel") / "uses.bzl").is_file():

@@ -12,7 +12,12 @@ from kernelmux.registry.spec.gradient import Composed
 from kernelmux.registry.spec.op_spec import OpSpec
 from kernelmux.registry.util.fingerprint import sources
 
-FOLDERS = ("kernelmux/registry/ops", "kernelmux/backends/torch_ref", "kernelmux/backends/triton", "kernelmux/backends/cuda")
+FOLDERS = (
+    "kernelmux/registry/ops",
+    "kernelmux/backends/torch_ref",
+    "kernelmux/backends/triton",
+    "kernelmux/backends/cuda",
+)
 HEAD = """# Written by `nox -s docs` from the specs and the sources.
 
 # By folder: the operators whose files those of an operator read.

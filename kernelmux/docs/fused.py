@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
+from kernelmux.docs import HOME
 from kernelmux.registry.util import text_tables
 from kernelmux.registry.util.files import between
 
-RECORDS = Path(__file__).parent / "records"
+RECORDS = HOME / "records"
 HEAD = ("rows x columns", "dtype", "who", "moves, in sizes of x", "us", "GB/s of that")
 
 

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernelmux.docs import HOME
 from kernelmux.emulator.traces import Trace
 from kernelmux.perf.emulated import emulate
 from kernelmux.perf.report import figures
 from kernelmux.perf.report.themes import GREY
 from kernelmux.registry.backend import lookup as registered
 
-IMAGES = Path(__file__).parent / "images"
+IMAGES = HOME / "images"
 CALLS = {  # small enough to take seconds, large enough to fill a tile of every rung
     "transpose": "x=128x128:fp32",
     "reduce_sum": "x=2x16384:fp32 axis=1",

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kernelmux.docs import HOME
 from kernelmux.perf import peers, plan, records, results
 from kernelmux.perf.report import wording
 from kernelmux.perf.report.groups import ResultGroup, groups
@@ -26,7 +27,7 @@ from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.util import files, text_tables
 from kernelmux.registry.util.files import between, file_stem
 
-FOLDER = Path(__file__).with_name("records")
+FOLDER = HOME / "records"
 OURS = {"cuda": "CUDA", "triton": "Triton"}
 HEADS = "4x32x4096x128"
 CALLS = {  # of each operator the call that is timed, in the order of the picture

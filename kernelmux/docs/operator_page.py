@@ -9,13 +9,12 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from kernelmux.conformance import ledger
-from kernelmux.docs import rungs
+from kernelmux.docs import TOP, rungs
 from kernelmux.docs.rungs import backends
 from kernelmux.perf import plan, records
 from kernelmux.perf.report import wording
@@ -31,7 +30,6 @@ from kernelmux.registry.spec.gradient import Composed, Gradient
 from kernelmux.registry.spec.signature import REQUIRED
 from kernelmux.registry.util import text_tables
 
-TOP = Path(__file__).parents[1]
 SWEEPS = TOP / "kernelmux/perf/results/sweeps"  # <gpu>-<op>-<axis>.csv
 CURVES = TOP / "docs/images/curves"  # their pictures, of the same names
 

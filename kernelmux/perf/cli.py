@@ -148,7 +148,7 @@ def _timing(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--peers",
         action="store_true",
-        help="time other libraries in turns with ours: torch.compile, cuBLAS, cuDNN, and those of kernelmux/perf/peers installed",
+        help="time other libraries in turns with ours: torch.compile, cuBLAS, cuDNN, and those of perf/peers installed",
     )
     made.add_argument(
         "--rest",
@@ -197,7 +197,7 @@ def _reports(made: argparse.ArgumentParser) -> None:
     kept = f"keep the rows in your folder, where auto reads their times ({place})"
     made.add_argument("--record", action="store_true", help=kept)
     shipped = (
-        "with --record: in kernelmux/perf/results and kernelmux/registry/times, or in the package whose operators they are; all columns"
+        "with --record: in perf/results and registry/times, or in the package whose operators they are; all columns"
     )
     made.add_argument("--into-checkout", action="store_true", help=shipped)
     made.add_argument(

@@ -80,7 +80,7 @@ def _impossible(record: Results, machine: Machine) -> Iterator[str]:
     """What is faster than the datasheet of the card allows."""
     major, minor = map(int, machine.capability.split("."))
     if (card := cards.by_device_name(machine.name, (major, minor))) is None:
-        yield f"{machine.name}, sm_{major}{minor}: expected a card of kernelmux/registry/util/cards.toml: add it, with its source"
+        yield f"{machine.name}, sm_{major}{minor}: expected a card of registry/util/cards.toml: add it, with its source"
         return
     card = replace(card, l2=machine.l2 or card.l2)
     if record.ceilings and (most := max(record.ceilings.copy, record.ceilings.read)) > ABOVE * card.bandwidth:

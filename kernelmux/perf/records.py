@@ -1,7 +1,7 @@
 """The record of each GPU, results/<gpu>.json, and whether its rows are of the sources as they are.
 
 A user's records lie in the user's folder (`registry.util.user_folder`), and their times beside them. Those that ship are
-kernelmux/perf/results and kernelmux/registry/times; a package with operators keeps the rows of its own implementations in its folder
+perf/results and registry/times; a package with operators keeps the rows of its own implementations in its folder
 `results`, and their times in `times`.
 """
 

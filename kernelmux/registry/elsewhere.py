@@ -1,7 +1,7 @@
 """Operators, and variants of known ones, in packages of their own: found by the names of their files, as ours are.
 
 A package that is announced in the entry-point group `kernelmux.operators` holds `ops/<op>.py` with a SPEC, and
-`kernelmux/backends/<backend>/<op>.py` with VARIANTS that join a registered backend. Nothing is imported to list them.
+`backends/<backend>/<op>.py` with VARIANTS that join a registered backend. Nothing is imported to list them.
 """
 
 from __future__ import annotations

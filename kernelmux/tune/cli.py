@@ -40,7 +40,7 @@ examples:
   python -m kernelmux.tune --list                                           the tables, and which entries are stale
 
 What a search finds is kept as tuned/<gpu>.json in your folder, where plans look it up (KERNELMUX_HOME, else
-~/.local/share/kernelmux); --into-checkout keeps it in kernelmux/registry/tuned, with what ships. What was timed is kept too, in the
+~/.local/share/kernelmux); --into-checkout keeps it in registry/tuned, with what ships. What was timed is kept too, in the
 folder of --log: a search that was stopped goes on where it was. Exit status: 0 done, 1 a configuration computes something
 wrong, 2 usage error or nothing to search, 130 Ctrl-C.
 """
@@ -69,7 +69,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--tier", choices=TIERS[:-1], default="ci", help="of the checks of a winner (default: ci)")
     out = made.add_mutually_exclusive_group()
     out.add_argument("--out", metavar="FOLDER", help="of tables (default: yours, where plans look them up)")
-    shipped = "keep the tables in kernelmux/registry/tuned, or in the package with operators whose variants they are about"
+    shipped = (
+        "keep the tables in kernelmux/registry/tuned, or in the package with operators whose variants they are about"
+    )
     out.add_argument("--into-checkout", action="store_true", help=shipped)
     made.add_argument("--log", default="build/tune", metavar="FOLDER", help="of times so far (default: build/tune)")
     made.add_argument("--dry-run", action="store_true", help="compile and list, time nothing; needs no GPU")

@@ -14,7 +14,7 @@ from kernelmux.backends.cuda import Source
 from kernelmux.conformance import budgets, expected
 from kernelmux.emulator import nvrtc
 
-PAGE = (Path(__file__).parents[2] / "docs/backends_elsewhere.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs/backends_elsewhere.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"`(our_\w+/\w+\.\w+)`[^`]*(?:`[^`\n]+`[^`]*)*?```\w+\n(.*?)```", PAGE, re.DOTALL))
 
 pytestmark = [

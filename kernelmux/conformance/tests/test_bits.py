@@ -80,7 +80,7 @@ def test_the_stored_inputs_are_used(stored: Path) -> None:
 
 
 def test_the_record_and_the_document_agree(tmp_path: Path) -> None:
-    document = Path(bits.__file__).resolve().parents[2] / "docs" / "emulator.md"
+    document = Path(bits.__file__).resolve().parents[3] / "docs" / "emulator.md"
     copy = tmp_path / "emulator.md"
     copy.write_text(document.read_text())
     assert bits.main(["--update", str(copy)]) == 0

@@ -334,7 +334,7 @@ def test_a_reader_that_goes_away_ends_the_run_quietly(arguments: tuple[str, ...]
 
 def test_a_missing_extra_is_named(tmp_path: Path) -> None:
     (tmp_path / "pytest.py").write_text("raise ModuleNotFoundError(\"No module named 'pytest'\", name='pytest')\n")
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", str(Path(__file__).parents[2] / ".pyroot"))])
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", str(Path(__file__).parents[3]))])
     done = subprocess.run(COMMAND, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
     assert done.returncode == cli.USAGE
     assert (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-TOP = Path(__file__).parents[2]
+TOP = Path(__file__).parents[3]
 FILES = (
     "kernelmux/registry/ops/hardswish.py",
     "kernelmux/backends/torch_ref/hardswish.py",
@@ -27,9 +27,9 @@ def blocks() -> list[str]:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A copy of the parts with the five files of the page in it."""
-    for part in ("registry", "backends", "emulator", "conformance"):
-        shutil.copytree(TOP / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__", "tests"))
-    shutil.copytree(TOP / ".pyroot", tmp_path / ".pyroot", symlinks=True)
+    shutil.copytree(
+        TOP / "kernelmux", tmp_path / "kernelmux", ignore=shutil.ignore_patterns("__pycache__", "tests", "perf", "docs")
+    )
     for name, block in zip(FILES, blocks(), strict=True):
         (tmp_path / name).write_text(block, encoding="utf-8")
     return tmp_path
@@ -49,7 +49,7 @@ def suite(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         "1",
         *arguments,
     ]
-    env = os.environ | {"PYTHONPATH": ".pyroot", "OMP_NUM_THREADS": "1"}
+    env = os.environ | {"PYTHONPATH": ".", "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True, check=False)
 
 

@@ -1,4 +1,4 @@
-"""The bound of fp8 products on sums that are cut as tensor cores cut them (`kernelmux/emulator/arithmetic/fused_dot.py`)."""
+"""The bound of fp8 products on sums that are cut as tensor cores cut them (`emulator.arithmetic.fused_dot`)."""
 
 import numpy as np
 import pytest

@@ -11,7 +11,7 @@ import pytest
 
 from kernelmux.conformance import __main__ as program
 
-TOP = Path(__file__).parents[2]
+TOP = Path(__file__).parents[3]
 SUFFIXES = {".py", ".md", ".toml", ".html", ".cu", ".lock", ".yaml", ".bzl", ".csv", ""}
 # A path (./kernelmux) and an extra of the checkout ('.[cuda]') are no names of an index.
 NAMED = re.compile(

@@ -27,7 +27,7 @@ except KeyboardInterrupt:
 def started(work: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM.format(work=work)],
-        env=os.environ | {"PYTHONPATH": os.environ.get("PYTHONPATH", str(Path(__file__).parents[2] / ".pyroot"))},
+        env=os.environ | {"PYTHONPATH": os.environ.get("PYTHONPATH", str(Path(__file__).parents[3]))},
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.default_int_handler),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip

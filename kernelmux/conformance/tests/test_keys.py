@@ -21,7 +21,7 @@ from kernelmux.registry.backend import launch_keys, timings
 from kernelmux.registry.backend.launch_keys import CHANGED, OTHER, SAME, UNKNOWN, Keys, Row, compared
 from kernelmux.registry.errors import ArgumentError
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 ASKED = ["cuda transpose", "cuda square", "triton silu", "torch_ref swiglu"]
 MEANT = ["silu", "silu_backward", "swiglu", "swiglu_backward", "linear", "softmax", "add", "transpose"]
 SCRIPT = f"""
@@ -44,10 +44,8 @@ class Tree:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for name in ("registry", "backends", "conformance", "emulator", ".pyroot"):
-            shutil.copytree(
-                ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "tests")
-            )
+        ignored = shutil.ignore_patterns("__pycache__", "tests", "perf", "docs")
+        shutil.copytree(ROOT / "kernelmux", folder / "kernelmux", ignore=ignored)
 
     def edit(self, file: str, old: str, new: str) -> None:
         path = self.folder / file
@@ -56,7 +54,7 @@ class Tree:
         path.write_text(text.replace(old, new))
 
     def keys(self) -> dict[str, str]:
-        environment = {**os.environ, "PYTHONPATH": str(self.folder / ".pyroot"), "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "PYTHONPATH": str(self.folder), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-c", SCRIPT]
         done = subprocess.run(command, env=environment, cwd=self.folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -73,7 +71,9 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_comments_names_and_places_change_no_key(tmp_path: Path, before: dict[str, str]) -> None:
     tree = Tree(tmp_path / "tree")
     tree.edit(
-        "kernelmux/backends/cuda/_runtime.py", '"""a / b rounded up."""', '"""a / b, rounded up to a whole number."""  # exact'
+        "kernelmux/backends/cuda/_runtime.py",
+        '"""a / b rounded up."""',
+        '"""a / b, rounded up to a whole number."""  # exact',
     )
     tree.edit("kernelmux/registry/ops/softmax.py", "Softmax along one axis", "The softmax along an axis")
     tree.edit(
@@ -82,7 +82,9 @@ def test_comments_names_and_places_change_no_key(tmp_path: Path, before: dict[st
         "top = torch.exp(z - z.amax(axis, keepdim=True))",
     )
     tree.edit(
-        "kernelmux/registry/ops/softmax.py", "return e / e.sum(axis, keepdim=True)", "return top / top.sum(axis, keepdim=True)"
+        "kernelmux/registry/ops/softmax.py",
+        "return e / e.sum(axis, keepdim=True)",
+        "return top / top.sum(axis, keepdim=True)",
     )
     tree.edit("kernelmux/backends/triton/_elementwise.py", "start", "first_of_block")  # in a kernel
     tree.edit("kernelmux/backends/triton/_elementwise.py", "elementwise_flat_kernel", "flat_kernel")
@@ -91,9 +93,11 @@ def test_comments_names_and_places_change_no_key(tmp_path: Path, before: dict[st
     tree.edit("kernelmux/backends/cuda/transpose.cu", "transpose_naive", "transpose_plainly")
     tree.edit("kernelmux/backends/cuda/transpose.py", '"transpose_naive"', '"transpose_plainly"')
     moved = "import torch\n\n\ndef product(value):\n    return value * torch.sigmoid(value)\n"
-    (tree.folder / "registry" / "moved.py").write_text(moved)
+    (tree.folder / "kernelmux/registry/moved.py").write_text(moved)
     tree.edit(
-        "kernelmux/registry/ops/silu.py", "import torch\n", "import torch\n\nfrom kernelmux.registry.moved import product\n"
+        "kernelmux/registry/ops/silu.py",
+        "import torch\n",
+        "import torch\n\nfrom kernelmux.registry.moved import product\n",
     )
     tree.edit("kernelmux/registry/ops/silu.py", "return formula(x", "return product(x")
     after = tree.keys()

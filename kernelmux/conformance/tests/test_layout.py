@@ -11,7 +11,8 @@ import pytest
 
 from kernelmux import emulator
 
-TOP = Path(__file__).parents[2]
+TOP = Path(__file__).parents[3]
+PACKAGE = Path("kernelmux")
 PARTS = ("registry", "backends", "nn", "emulator", "conformance", "perf", "tune", "docs")
 BACKENDS = ("torch_ref", "triton", "cuda")
 
@@ -39,7 +40,10 @@ EXCEPT = {
 }
 
 INSIDE = {  # who uses what of the emulator beyond its face
-    Path("kernelmux/conformance/bits/cli.py"): ("validation.hardware", "validation.progress"),  # compares as the emulator does
+    Path("kernelmux/conformance/bits/cli.py"): (
+        "validation.hardware",
+        "validation.progress",
+    ),  # compares as the emulator does
     Path("kernelmux/conformance/tests/test_fp8_sums.py"): ("arithmetic.fused_dot",),  # the bound of exactly these sums
     Path("kernelmux/conformance/tests/test_compile_only.py"): ("compilers",),  # replaces what it knows of AMD GPUs
 }
@@ -60,8 +64,9 @@ VARIABLES = Path("kernelmux/registry/choice/requests.py")  # which names every o
 
 
 def files(*patterns: str, parts: tuple[str, ...] = PARTS) -> list[Path]:
-    """Files of the parts as paths relative to the repository, without what tools leave and templates of operators."""
-    found = {path for part in parts for pattern in patterns for path in (TOP / part).rglob(pattern)}
+    """Files of parts, or of folders, as paths from the top of the checkout, without what tools leave and templates."""
+    folders = [TOP / (PACKAGE / part if part in PARTS else part) for part in parts]
+    found = {path for folder in folders for pattern in patterns for path in folder.rglob(pattern)}
     return sorted(path.relative_to(TOP) for path in found if not {"__pycache__", "templates"} & {*path.parts})
 
 
@@ -106,7 +111,7 @@ def offences(law: str, found: list[str]) -> None:
 
 
 def test_there_is_something_to_read() -> None:
-    assert {path.parts[0] for path in files("*.py")} == set(PARTS)
+    assert {path.parts[1] for path in files("*.py")} == set(PARTS)
 
 
 def test_parts_import_along_the_arrows_only() -> None:
@@ -115,7 +120,7 @@ def test_parts_import_along_the_arrows_only() -> None:
         for module, line in imports(path):
             part = module.split(".")[1] if module.startswith("kernelmux.") else ""
             part = part if part in PARTS else "registry"  # any other name belongs to the public face
-            if module.startswith("kernelmux.") and not is_test(path) and part not in ARROWS[path.parts[0]]:
+            if module.startswith("kernelmux.") and not is_test(path) and part not in ARROWS[path.parts[1]]:
                 found.append(f"{path}:{line} imports {module}")
     offences(
         "arrows: registry <- backends -> emulator, registry <- nn, conformance, perf; conformance, perf <- tune, docs",
@@ -124,8 +129,13 @@ def test_parts_import_along_the_arrows_only() -> None:
 
 
 def test_other_parts_use_what_the_emulator_offers_and_not_its_inside() -> None:
-    """Its face is its names, the modules beside its __init__.py and, for `kernelmux/conformance/bits`, the comparison with a GPU."""
-    face = {*emulator.__all__, "triton_cache", "triton_driver", *(p.stem for p in (TOP / "emulator").glob("*.py"))}
+    """Its face is its names, the modules beside its __init__.py and, for `conformance.bits`, the comparison with a GPU."""
+    face = {
+        *emulator.__all__,
+        "triton_cache",
+        "triton_driver",
+        *(p.stem for p in (TOP / "kernelmux/emulator").glob("*.py")),
+    }
     found = []
     for path in files("*.py", parts=(*(part for part in PARTS if part != "emulator"), "examples")):
         if path == Path(__file__).relative_to(TOP):
@@ -207,13 +217,13 @@ def _is_wrong_form(module: str, plain: bool) -> bool:
 
 
 def test_no_module_is_named_like_one_of_the_standard_library() -> None:
-    names = [(path, name) for path in files("*.py") for name in (*path.parts[1:-1], path.stem)]
-    found = [str(p) for p, name in names if name in sys.stdlib_module_names and p.parts[:2] != COMMAND]
+    names = [(path, name) for path in files("*.py") for name in (*path.parts[2:-1], path.stem)]
+    found = [str(p) for p, name in names if name in sys.stdlib_module_names and p.parts[1:3] != COMMAND]
     offences("shadows the standard library", found)
 
 
 def test_every_folder_of_modules_is_a_package_that_says_what_it_is() -> None:
-    folders = {path.parent for path in files("*.py")} - {Path("kernelmux")}
+    folders = {path.parent for path in files("*.py")}
     missing = [str(folder) for folder in sorted(folders) if not (TOP / folder / "__init__.py").is_file()]
     offences("no __init__.py", missing)
     packages = [folder / "__init__.py" for folder in sorted(folders) if folder.name != "tests"]
@@ -232,7 +242,7 @@ def test_a_word_for_many_things_names_one_class() -> None:
 
 def test_no_file_is_longer_than_400_lines() -> None:
     code = files("*.py", "*.cu", "*.cuh", "*.html")
-    written = [*code, *(p for p in files("*.md") if p.parts[0] != "docs" and p.parts[:2] != ("perf", "results"))]
+    written = [*code, *(p for p in files("*.md") if p.parts[1:3] != ("perf", "results"))]
     lengths = [(path, len(text(path).splitlines())) for path in written]
     offences("over 400 lines", [f"{path}: {length}" for path, length in lengths if length > 400])
 
@@ -313,7 +323,9 @@ def test_nothing_outside_tests_checks_its_input_by_assert() -> None:
 @pytest.mark.parametrize("what", BANNED)
 def test_nobody_writes(what: str) -> None:
     law = re.compile(BANNED[what])
-    everywhere = files("*.py", "*.cu", "*.cuh", "*.md", "*.bzl", "BUILD", parts=(*PARTS, "bazel", "examples"))
+    kinds = ("*.py", "*.cu", "*.cuh", "*.md", "*.bzl", "BUILD")
+    everywhere = files(*kinds, parts=(*PARTS, "bazel", "examples", "docs/operators"))
+    everywhere += sorted(path.relative_to(TOP) for path in TOP.glob("docs/*.md"))
     everywhere += sorted(path.relative_to(TOP) for path in TOP.glob("*.*") if path.suffix in {".md", ".py", ".toml"})
     found = [
         f"{path}:{number} {line.strip()}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-run = runpy.run_path(str(Path(__file__).parents[2] / "bazel" / "pytest_line.py"))["run"]
+run = runpy.run_path(str(Path(__file__).parents[3] / "bazel" / "pytest_line.py"))["run"]
 TESTS = """
 import pytest
 

@@ -17,7 +17,7 @@ import pytest
 import kernelmux
 from kernelmux.registry.backend.package_versions import PACKAGES, TESTED
 
-TOP = Path(__file__).parents[2]
+TOP = Path(__file__).parents[3]
 LOCK = TOP / "bazel/requirements.lock"
 PLATFORMS = pytest.mark.parametrize("platform", ["x86_64-manylinux_2_28", "aarch64-manylinux_2_28"])
 UNREACHED = r"error sending request|dns error|Failed to fetch|operation timed out|Could not connect"

@@ -6,7 +6,7 @@ import runpy
 from pathlib import Path
 from types import SimpleNamespace
 
-Shard = runpy.run_path(str(Path(__file__).parents[2] / "bazel" / "pytest_main.py"))["Shard"]
+Shard = runpy.run_path(str(Path(__file__).parents[3] / "bazel" / "pytest_main.py"))["Shard"]
 
 
 def kept(counts: dict[str, int], index: int, total: int) -> list[str]:

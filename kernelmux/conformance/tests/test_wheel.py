@@ -14,10 +14,9 @@ import pytest
 
 from kernelmux.registry.cli import main
 
-TOP = Path(__file__).parents[2]
-PARTS = ("registry", "backends", "nn", "emulator", "conformance", "perf", "tune")
-CHECKOUT_ONLY = ("kernelmux/emulator/validation/", "kernelmux/conformance/bits/")  # what validates the emulator
-SHIPPED = {".py", ".cu", ".cuh", ".json", ".toml", ".html", ".css", ".csv", ".pyi", ".typed"}
+TOP = Path(__file__).parents[3]
+CHECKOUT_ONLY = ("kernelmux/emulator/validation/", "kernelmux/conformance/bits/", "kernelmux/docs/")
+SHIPPED = {".py", ".cu", ".cuh", ".json", ".toml", ".html", ".css", ".csv", ".pyi"}
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
 
 
@@ -27,8 +26,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     if int(importlib.metadata.version("setuptools").split(".")[0]) < 77:
         pytest.skip("pyproject.toml asks for setuptools 77 or later")
     copy = tmp_path_factory.mktemp("checkout")
-    for part in PARTS:
-        shutil.copytree(TOP / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(TOP / "kernelmux", copy / "kernelmux", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(TOP / name, copy)
     subprocess.run([sys.executable, "-c", BUILD, "."], cwd=copy, check=True, capture_output=True)
@@ -38,13 +36,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 def checkout() -> set[str]:
-    """Every file of the parts under its import path."""
-    found = set()
-    for path in (path.relative_to(TOP) for part in PARTS for path in (TOP / part).rglob("*")):
-        if path.suffix in SHIPPED and "__pycache__" not in path.parts:
-            inside = path.relative_to("kernelmux") if path.is_relative_to("kernelmux") else path
-            found.add(Path("kernelmux", inside).as_posix())
-    return found
+    """Every file of the package that is of a kind that is shipped."""
+    found = (path.relative_to(TOP) for path in (TOP / "kernelmux").rglob("*") if "__pycache__" not in path.parts)
+    return {path.as_posix() for path in found if path.name == "py.typed" or path.suffix in SHIPPED}
 
 
 def modules(files: set[str]) -> set[str]:
@@ -66,7 +60,7 @@ def test_the_wheel_holds_the_parts_and_nothing_else(wheel: dict[str, bytes]) -> 
     assert shipped == {f for f in checkout() if "/tests/" not in f and not f.startswith(CHECKOUT_ONLY)}
 
 
-def test_what_validates_the_emulator_stays_in_the_checkout(wheel: dict[str, bytes]) -> None:
+def test_what_only_a_checkout_needs_stays_there(wheel: dict[str, bytes]) -> None:
     for folder in CHECKOUT_ONLY:
         assert [name for name in checkout() if name.startswith(folder)]  # else the folder has another name by now
         assert not [name for name in wheel if name.startswith(folder)]

@@ -6,7 +6,7 @@ from pathlib import Path
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup
 
-PAGE = Path(__file__).parents[1] / "amd.md"
+PAGE = Path(__file__).parents[3] / "docs/amd.md"
 
 
 def test_every_triton_variant_is_in_a_table() -> None:

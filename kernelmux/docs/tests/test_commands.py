@@ -27,7 +27,7 @@ from kernelmux.registry.cli import main as registry
 from kernelmux.registry.scaffold import command as new
 from kernelmux.tune import cli as tune
 
-DOCS = Path(__file__).parents[1]
+DOCS = Path(__file__).parents[3] / "docs"
 TOP = DOCS.parent
 PAGES = [
     TOP / "README.md",

@@ -100,6 +100,6 @@ def test_other_shells_read_their_script(scripts: Path, shell: str) -> None:
 
 
 def test_the_commands_of_the_page_write_the_script_of_each_shell() -> None:
-    page = (Path(__file__).parents[1] / "installing.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs/installing.md").read_text(encoding="utf-8")
     lines = [shlex.split(line, comments=True) for line in page.splitlines() if line.startswith("kernelmux completion")]
     assert [line[2] for line in lines] == list(completion.SHELLS) and all(line[3] == ">" for line in lines)

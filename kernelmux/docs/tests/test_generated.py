@@ -16,7 +16,7 @@ from kernelmux.registry.backend import lookup
 from kernelmux.registry.cli import terminal
 
 SOFTMAX = catalog.spec("softmax")
-TOP = Path(__file__).resolve().parents[2]
+TOP = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 
 from kernelmux.registry.cli import main
 
-PAGE = (Path(__file__).parents[1] / "choosing_a_backend.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs/choosing_a_backend.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| `(\w+)(?: OP)?` \| (.*) \|$", PAGE.partition("## As data")[2], re.MULTILINE)
 WORDS = {"show": ["softmax"], "explain": ["softmax", "--shape", "x=4x40000", "--backend", "cuda/registers,torch_ref"]}
 BY_NAME = {"variants", "unavailable", "layout", "arguments", "copies", "times", "versions", "versions_here"}

@@ -20,7 +20,7 @@ from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.backend import lookup as backend
 from kernelmux.registry.errors import ArgumentError
 
-DOCS = Path(__file__).parents[1]
+DOCS = Path(__file__).parents[3] / "docs"
 PHONE = 358  # pixels that a page leaves a picture where the screen has 390
 
 

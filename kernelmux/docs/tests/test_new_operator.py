@@ -13,7 +13,7 @@ import pytest
 from kernelmux.registry.cli import main
 from kernelmux.registry.scaffold import command
 
-PAGE = (Path(__file__).parents[1] / "new_operator.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs/new_operator.md").read_text(encoding="utf-8")
 DIFFS = re.findall(r"`(our_ops/\S+)`:\n\n```diff\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
 

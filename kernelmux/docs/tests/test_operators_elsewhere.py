@@ -32,7 +32,7 @@ from kernelmux.registry.util import entry_points
 from kernelmux.tune import cli, run
 from kernelmux.tune.job import Job
 
-EXAMPLE = Path(__file__).parents[2] / "examples/operator_package/our_ops"
+EXAMPLE = Path(__file__).parents[3] / "examples/operator_package/our_ops"
 NAME, GPU = "kept_ops", "NVIDIA H200"
 SHORT = f"{NAME}.short"
 PAIRS = Work(bytes=2 * 4096 * 1024 * 2, flops=5 * 4096 * 1024, written=4096 * 1024 * 2, dtype="bf16")
@@ -122,7 +122,7 @@ def test_times_are_kept_in_the_package_and_auto_goes_by_them(home, ours, monkeyp
     decision = dispatch.explain("softmax", x)
     assert decision.chosen.name == f"triton/{SHORT}" and "measured on NVIDIA H200" in decision.request.source
     assert kx.which("softmax", x, backend="triton") == "triton/resident"
-    with (home / "kernelmux/backends/triton/softmax.py").open("a") as file:
+    with (home / "backends/triton/softmax.py").open("a") as file:
         file.write("MORE = 1\n")
     forget()
     assert kx.which("softmax", x) == "cuda/registers"  # its time was of another source

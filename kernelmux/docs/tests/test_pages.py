@@ -17,7 +17,7 @@ from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup
 from kernelmux.registry.cli import main
 
-DOCS = Path(__file__).parents[1]
+DOCS = Path(__file__).parents[3] / "docs"
 PAGES = (
     "softmax",
     "matmul",

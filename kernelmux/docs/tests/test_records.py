@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-DOCS = Path(__file__).parents[1]
+DOCS = Path(__file__).parents[3] / "docs"
 RECORDS = sorted((DOCS / "records").glob("*.json"))
 SECTIONS = ("Products", "Products in 8 bits", "Convolution and pooling")
 

@@ -17,7 +17,7 @@ from kernelmux.conformance.tests.trial_specs import failures, operator
 from kernelmux.registry.cases import DISTRIBUTIONS
 from kernelmux.registry.spec import SPECIAL, SpecialValues
 
-PAGE = Path(__file__).parents[1] / "writing_a_spec.md"
+PAGE = Path(__file__).parents[3] / "docs/writing_a_spec.md"
 CHECKS = (accuracy, exact, gradient, shapes, special_values, vacuity)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from kernelmux.registry.util import cards
 from kernelmux.registry.util.cards import KIB, MIB, Card
 
-PAGE = Path(__file__).parents[1] / "your_card.md"
+PAGE = Path(__file__).parents[3] / "docs/your_card.md"
 FORMATS = ("fp16", "bf16", "tf32", "e4m3", "e5m2", "i8")
 
 

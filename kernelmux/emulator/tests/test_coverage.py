@@ -10,7 +10,7 @@ from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.ptx.parser import Instruction
 from kernelmux.emulator.validation import coverage
 
-DOCUMENT = Path(coverage.__file__).resolve().parents[2] / "docs" / "emulator.md"
+DOCUMENT = Path(coverage.__file__).resolve().parents[3] / "docs" / "emulator.md"
 
 needs_document = pytest.mark.skipif(not DOCUMENT.exists(), reason="the documentation is not installed")
 

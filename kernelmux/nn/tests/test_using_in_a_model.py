@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 import torch
 
-TOP = Path(__file__).parents[2]
+TOP = Path(__file__).parents[3]
 PAGE = (TOP / "docs/using_in_a_model.md").read_text(encoding="utf-8")
 
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, cast
 
-from kernelmux.perf.against.trees import ROOT, Tree
+from kernelmux.perf.against.trees import Tree, is_import_root
 from kernelmux.registry.errors import BackendUnavailable
 
 PROGRAM = Path(__file__).resolve().with_name("worker.py")
@@ -92,8 +92,7 @@ class Worker:
 
 def environment(tree: Tree) -> dict[str, str]:
     """The caller's, with the tree in front of its import path; threads of torch that wait leave the CPU to the others."""
-    others = [
-        path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and Path(path).name != ROOT.name
-    ]
+    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    others = [path for path in given if not is_import_root(Path(path))]
     own = {"PYTHONPATH": os.pathsep.join([str(tree.root), *others])}
     return {"OMP_WAIT_POLICY": "PASSIVE"} | dict(os.environ) | own

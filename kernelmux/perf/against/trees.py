@@ -13,7 +13,7 @@ from pathlib import Path
 from kernelmux import perf
 from kernelmux.registry.errors import ArgumentError
 
-ROOT = Path(".pyroot")  # of a tree: what PYTHONPATH is set to
+ROOTS = (".", ".pyroot")  # of a tree: what PYTHONPATH is set to; the second in trees before kernelmux/ was a folder
 EXPECTED = "a revision (commit, branch or tag), or the folder of another checkout"
 
 
@@ -27,12 +27,12 @@ class Tree:
     @property
     def root(self) -> Path:
         """The folder from which Python imports it."""
-        return self.folder / ROOT
+        return next(root for root in _roots(self.folder) if is_import_root(root))
 
 
 def here() -> Tree:
     """The tree that this module belongs to, as it stands; ArgumentError where that is no checkout."""
-    folder = Path(perf.__file__).resolve().parents[1]
+    folder = Path(perf.__file__).resolve().parents[2]
     if not _is_tree(folder):
         raise ArgumentError(f"--against: needs a checkout of kernelmux; this one is installed in {folder}")
     tracked = (folder / ".git").exists() and shutil.which("git")
@@ -55,7 +55,7 @@ def opened(given: str, beside: Tree) -> Iterator[Tree]:
             _add(beside.folder, made, commit)
             if not _is_tree(made):
                 raise ArgumentError(
-                    f"--against: {given} ({commit[:12]}) has no {ROOT}/kernelmux: it cannot be imported"
+                    f"--against: {given} ({commit[:12]}) has no folder kernelmux: it cannot be imported"
                 )
             yield Tree(f"{given} ({commit[:12]})", made)
         finally:
@@ -63,7 +63,16 @@ def opened(given: str, beside: Tree) -> Iterator[Tree]:
 
 
 def _is_tree(folder: Path) -> bool:
-    return (folder / ROOT / "kernelmux" / "__init__.py").is_file()
+    return any(is_import_root(root) for root in _roots(folder))
+
+
+def _roots(folder: Path) -> Iterator[Path]:
+    yield from (folder / root for root in ROOTS)
+
+
+def is_import_root(root: Path) -> bool:
+    """Whether `import kernelmux` finds the package here."""
+    return (root / "kernelmux" / "__init__.py").is_file()
 
 
 def _commit(given: str, top: Path) -> str:

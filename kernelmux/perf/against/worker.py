@@ -1,6 +1,6 @@
 """The process of one tree: reads requests on stdin and answers on stdout, a line of JSON each (see `stand`).
 
-    PYTHONPATH=<tree>/.pyroot python -P kernelmux/perf/against/worker.py cuda
+    PYTHONPATH=<tree> python -P kernelmux/perf/against/worker.py cuda
 
 The registry and the backends are those of the tree; `kernelmux.perf` is the one that this file belongs to, so that both
 trees are timed and checked in the same way, and a revision need not know this command.

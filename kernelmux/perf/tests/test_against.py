@@ -21,7 +21,7 @@ from kernelmux.perf.options import Options
 from kernelmux.perf.plan import Row
 
 ROW = Row("softmax", "x=16384x8192", "bf16", "cuda", "registers")
-REAL = Path(trees.__file__).resolve().parents[2]
+REAL = Path(trees.__file__).resolve().parents[3]
 
 
 def rounds(rng, ratio=1.0, noise=0.004, count=20):
@@ -126,29 +126,23 @@ def module(*parameters, body):
 
 def write(tree, **modules):
     for name, text in modules.items():
-        (tree / "backends" / "torch_ref" / f"{name}.py").write_text(text)
+        (tree / "kernelmux/backends/torch_ref" / f"{name}.py").write_text(text)
 
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
     """A repository with a tree whose torch_ref is its own; all other parts are links."""
-    if shutil.which("git") is None or not (REAL / ".pyroot").is_dir():
+    if shutil.which("git") is None or not (REAL / "kernelmux").is_dir():
         pytest.skip("needs git and a checkout")
     made = tmp_path_factory.mktemp("repository")
-    package = made / ".pyroot" / "kernelmux"
-    package.mkdir(parents=True)
-    for path in (REAL / ".pyroot" / "kernelmux").iterdir():
-        if path.name != "backends":
-            (package / path.name).symlink_to(path.resolve())
-    (package / "backends").symlink_to("../../backends")
-    (made / "backends").mkdir()
-    for path in (REAL / "backends").iterdir():
-        if path.name not in ("torch_ref", "__pycache__"):
-            (made / "backends" / path.name).symlink_to(path.resolve())
-    shutil.copytree(
-        (REAL / "backends" / "torch_ref").resolve(), made / "backends" / "torch_ref",
-        ignore=shutil.ignore_patterns("__pycache__"),
-    )  # fmt: skip
+    backends = made / "kernelmux/backends"
+    backends.mkdir(parents=True)
+    for folder in (backends.parent, backends):
+        for path in (REAL / folder.relative_to(made)).iterdir():
+            if path.name not in ("backends", "torch_ref", "__pycache__"):
+                (folder / path.name).symlink_to(path.resolve())
+    own = (REAL / "kernelmux/backends/torch_ref").resolve()
+    shutil.copytree(own, backends / "torch_ref", ignore=shutil.ignore_patterns("__pycache__"))
     write(made, add=module("x", "y", body="return x + y"), square=module("x", body="return x * x"))
     write(made, silu=module("x", body="return x * x.sigmoid()"), gelu=module("x", "approximate", body="return x + 1"))
     git(made, "init", "--quiet")
@@ -201,7 +195,7 @@ def test_no_work_tree_is_left(compared, tree):
 
 def test_a_work_tree_goes_whatever_happens_in_it(tree):
     with pytest.raises(KeyboardInterrupt), trees.opened("HEAD", Tree("this tree", tree)) as base:
-        assert (base.folder / ".pyroot/kernelmux/__init__.py").is_file()
+        assert (base.folder / "kernelmux/__init__.py").is_file()
         assert base.name.startswith("HEAD (") and base.folder != tree
         (base.folder / "left behind").write_text("by a compiler")
         raise KeyboardInterrupt

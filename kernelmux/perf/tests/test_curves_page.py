@@ -12,7 +12,7 @@ from kernelmux.perf import cli
 from kernelmux.perf.report import curves
 from kernelmux.perf.sweeps import curve
 
-PAGE = Path(__file__).parents[2] / "docs/curves.md"
+PAGE = Path(__file__).parents[3] / "docs/curves.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 WRITTEN, RECORDED = TEXT.split("<!-- sweeps -->")
 BLOCKS = re.findall(r"^```console\n(.*?)^```", WRITTEN, re.DOTALL | re.MULTILINE)

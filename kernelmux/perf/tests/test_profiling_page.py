@@ -21,7 +21,7 @@ from kernelmux.registry.cli import main
 from kernelmux.registry.errors import KernelFailure
 from kernelmux.registry.observe import gpu_failures
 
-PAGE = Path(__file__).parents[2] / "docs/profiling.md"
+PAGE = Path(__file__).parents[3] / "docs/profiling.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
 

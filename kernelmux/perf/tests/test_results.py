@@ -214,7 +214,10 @@ def test_a_users_record_is_exported_for_a_pull_request(user, tmp_path, capsys):
     stale = synthetic.row(variant="online", source="0" * 12)
     records.record_for_user(synthetic.results([*synthetic.ladder(), stale], machine=WHOLE))
     assert cli.main(["--export", str(tmp_path / "mine.json")]) == 0
-    assert "4 rows of NVIDIA H200, 0 problems; add it as kernelmux/perf/results/nvidia_h200.json" in capsys.readouterr().out
+    assert (
+        "4 rows of NVIDIA H200, 0 problems; add it as kernelmux/perf/results/nvidia_h200.json"
+        in capsys.readouterr().out
+    )
     assert [row.variant for row in results.read(tmp_path / "mine.json").timed] == [
         "plain",
         "resident",
@@ -250,7 +253,7 @@ def test_without_a_record_there_is_nothing_to_export(user, tmp_path, capsys):
         (
             {},
             {"machine": replace(WHOLE, name="NVIDIA Q1")},
-            "NVIDIA Q1, sm_90: expected a card of kernelmux/registry/util/cards.toml",
+            "NVIDIA Q1, sm_90: expected a card of registry/util/cards.toml",
         ),
         (
             {},

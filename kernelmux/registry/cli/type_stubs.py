@@ -1,6 +1,6 @@
 """The types of the public face, for mypy, pyright and editors: `python -m kernelmux.registry.stubs` writes them.
 
-`kernelmux/__init__.pyi` follows from our specs and the table of names in `kernelmux`; a test holds it fresh.
+`kernelmux/__init__.pyi` follows from our specs and the table of names in `kernelmux/__init__.py`; a test holds it fresh.
 `--out typings` writes a stub package (PEP 561) in a project of yours, which has the operators of installed packages too.
 """
 

@@ -24,7 +24,7 @@ from kernelmux.registry.scaffold import package
 from kernelmux.registry.util import files
 
 TEMPLATES = Path(__file__).parent / "templates"
-TOP = Path(__file__).resolve().parents[2]  # of the checkout, if this is one
+TOP = Path(__file__).resolve().parents[3]  # of the checkout, if this is one
 LIKE = {
     "relu": "an element of the result follows from those of the inputs at its place",
     "softmax": "an element follows from its row: reductions along an axis, then a formula",
@@ -126,9 +126,9 @@ def check_name(name: str, in_tree: bool) -> None:
 def plan(name: str, like: str, folder: Path | None) -> Planned:
     """The files of an operator, in a package at `folder` or in this checkout; ArgumentError where there is neither."""
     if folder is None:
-        if not (TOP / "backends").is_dir() or not (TOP / "CONTRIBUTING.md").is_file():
+        if not (TOP / "kernelmux/backends").is_dir() or not (TOP / "CONTRIBUTING.md").is_file():
             raise ArgumentError("expected a checkout of kernelmux, or --package FOLDER: this one is installed")
-        own = _operator(name, like, TOP / "kernelmux/registry/ops", TOP / "backends")
+        own = _operator(name, like, TOP / "kernelmux/registry/ops", TOP / "kernelmux/backends")
         return Planned(own, tuple(own), _in_tree(name))
     home = package.at(folder.resolve())
     own = _operator(name, like, home.modules / elsewhere.OPS, home.modules / elsewhere.BACKENDS)

@@ -13,7 +13,7 @@ from kernelmux.emulator import nvrtc
 from kernelmux.registry.choice import precedence
 from kernelmux.registry.cli import main
 
-PAGE = Path(__file__).parents[2] / "docs/choosing_a_backend.md"
+PAGE = Path(__file__).parents[3] / "docs/choosing_a_backend.md"
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 pytestmark = [

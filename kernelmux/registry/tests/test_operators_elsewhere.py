@@ -64,7 +64,7 @@ def announce(tmp_path, monkeypatch):
     registered._broken.clear()
 
 
-GOOD = {"ops/NAME.py": SPEC, "kernelmux/backends/torch_ref/NAME.py": TWICE}
+GOOD = {"ops/NAME.py": SPEC, "backends/torch_ref/NAME.py": TWICE}
 
 
 def ours_work() -> None:
@@ -97,7 +97,7 @@ def test_a_package_within_a_package_is_found_where_it_lies(announce):
 
 def test_nothing_is_imported_to_list_it(tmp_path):
     """In a process of its own: here everything is imported already."""
-    for file in ("__init__.py", "ops/doubled.py", "kernelmux/backends/triton/softmax.py"):
+    for file in ("__init__.py", "ops/doubled.py", "backends/triton/softmax.py"):
         (path := tmp_path / "their_ops" / file).parent.mkdir(parents=True, exist_ok=True)
         path.write_text("raise SystemExit('imported')")
     program = (
@@ -181,7 +181,7 @@ def test_a_spec_that_cannot_be_loaded_takes_its_operator_alone(announce, how, ca
 
 
 def test_a_joined_variant_comes_first_and_no_bare_name_stands_for_it(announce):
-    announce("theirs", {"kernelmux/backends/torch_ref/softmax.py": SOFTMAX})
+    announce("theirs", {"backends/torch_ref/softmax.py": SOFTMAX})
     assert [*registered.variants("torch_ref", "softmax")] == ["theirs.wrong", "plain", "exact"]
     assert kx.which("softmax", X, backend="torch_ref/theirs.wrong,triton") == "torch_ref/theirs.wrong"
     assert "runs when it is named or was measured" in str(kx.explain("softmax", X))
@@ -191,7 +191,7 @@ def test_a_joined_variant_comes_first_and_no_bare_name_stands_for_it(announce):
 
 def test_a_joined_variant_that_is_all_there_is_must_still_be_named(announce):
     op = announce("theirs", {"ops/NAME.py": SPEC})
-    announce("others", {"kernelmux/backends/torch_ref/NAME.py": TWICE}, op=op)
+    announce("others", {"backends/torch_ref/NAME.py": TWICE}, op=op)
     with pytest.raises(UnsupportedError, match=r'try: backend="torch_ref/others\.twice"'):
         getattr(kx, op)(X)
     with pytest.raises(UnsupportedError):
@@ -209,7 +209,10 @@ JOINED = {
 
 @pytest.mark.parametrize("how", JOINED)
 def test_a_joined_module_that_contradicts_the_spec_is_refused_alone(announce, how):
-    announce("theirs", {"kernelmux/backends/torch_ref/softmax.py": JOINED[how], "kernelmux/backends/torch_ref/gelu.py": "x = 1"})
+    announce(
+        "theirs",
+        {"backends/torch_ref/softmax.py": JOINED[how], "backends/torch_ref/gelu.py": "x = 1"},
+    )
     assert [*registered.variants("torch_ref", "softmax")] == ["plain", "exact"]
     assert any(line.startswith("! theirs: torch_ref, softmax: ") for line in lines())
     with pytest.raises(BackendUnavailable, match=r"torch_ref/theirs\.wrong +no: "):
@@ -224,7 +227,7 @@ def test_a_ladder_of_names_that_there_are_not_is_an_error(names):
 
 
 def test_what_nothing_reads_is_a_line(announce):
-    announce("theirs", {"backends/tritn/softmax.py": SOFTMAX, "kernelmux/backends/triton/sofmax.py": SOFTMAX})
+    announce("theirs", {"backends/tritn/softmax.py": SOFTMAX, "backends/triton/sofmax.py": SOFTMAX})
     told = "\n".join(lines())
     assert 'there is no backend tritn; did you mean "triton"?' in told
     assert 'there is no operator sofmax; did you mean "softmax"?' in told
@@ -234,11 +237,11 @@ def test_the_hash_of_a_variant_is_that_of_its_files_and_of_what_they_use_of_the_
     announce, tmp_path, monkeypatch
 ):
     text = f"from kernelmux.backends.torch_ref._activations import silu_gradient\n{SOFTMAX}"
-    announce("theirs", {"kernelmux/backends/torch_ref/softmax.py": text, "kernelmux/backends/torch_ref/gelu.py": "x = 1"})
+    announce("theirs", {"backends/torch_ref/softmax.py": text, "backends/torch_ref/gelu.py": "x = 1"})
     before, of_ours = (registered.source_hash("torch_ref", "softmax", v) for v in ("theirs.wrong", "exact"))
     assert before != of_ours == registered.source_hash("torch_ref", "softmax")
     package = elsewhere.listed().packages["theirs"]
-    with (package.folder / "kernelmux/backends/torch_ref/softmax.py").open("a") as file:
+    with (package.folder / "backends/torch_ref/softmax.py").open("a") as file:
         file.write("MORE = 1\n")
     after = registered.source_hash("torch_ref", "softmax", "theirs.wrong")
     assert after != before and registered.source_hash("torch_ref", "softmax", "exact") == of_ours

@@ -8,7 +8,7 @@ import pytest
 from kernelmux.registry.cli import main
 from kernelmux.registry.scaffold import command
 
-FILES = ("ops/new_thing.py", *(f"kernelmux/backends/{b}/new_thing.py" for b in ("torch_ref", "triton", "cuda")))
+FILES = ("ops/new_thing.py", *(f"backends/{b}/new_thing.py" for b in ("torch_ref", "triton", "cuda")))
 
 
 def run(capsys, *words):
@@ -23,7 +23,7 @@ def test_a_new_package_has_all_files(like, tmp_path, capsys):
     assert code == 0 and not err
     top = tmp_path / "our-ops"
     written = {path.relative_to(top).as_posix() for path in top.rglob("*") if path.is_file()}
-    inside = {f"our_ops/{name}" for name in (*FILES, "__init__.py", "kernelmux/backends/cuda/new_thing.cu")}
+    inside = {f"our_ops/{name}" for name in (*FILES, "__init__.py", "backends/cuda/new_thing.cu")}
     assert written == {"pyproject.toml", "README.md", "tests/test_new_thing.py", *inside}
     for name in FILES:
         text = (top / "our_ops" / name).read_text()
