@@ -36,7 +36,7 @@ def text(top: Path) -> str:
 
 def read(top: Path, folder: str) -> dict[str, list[str]]:
     """The operators whose files each operator of a folder reads, but for what these read themselves."""
-    home, package, ops = top / folder, f"kernelmux.{folder.replace('/', '.')}", elsewhere.own()
+    home, package, ops = top / folder, folder.replace("/", "."), elsewhere.own()
     every: dict[str, set[str]] = {}
     for op in ops:
         owners = {

@@ -29,6 +29,7 @@ from kernelmux.tune import cli as tune
 
 DOCS = Path(__file__).parents[3] / "docs"
 TOP = DOCS.parent
+PACKAGE = TOP / "kernelmux"
 PAGES = [
     TOP / "README.md",
     TOP / "CONTRIBUTING.md",
@@ -80,11 +81,11 @@ def words(command: str) -> tuple[str, list[str]]:
 def test_a_program_takes_the_command(page: str, command: str) -> None:
     program, given = words(command)
     if program in NOT_OURS or (
-        program not in PROGRAMS and (TOP / program.replace(".", "/")).with_suffix(".py").exists()
+        program not in PROGRAMS and (PACKAGE / program.replace(".", "/")).with_suffix(".py").exists()
     ):
         return
     if program not in PROGRAMS:
-        assert (TOP / program.replace(".", "/") / "__main__.py").exists(), f"{page}: {command}"
+        assert (PACKAGE / program.replace(".", "/") / "__main__.py").exists(), f"{page}: {command}"
     elif given:
         PROGRAMS[program]().parse_args(given)
 
