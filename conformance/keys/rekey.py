@@ -94,7 +94,7 @@ def restamp(known: Keys) -> None:
             f"--rekey {PINS}: the format of keys has changed, and specs or the judge too since the last --rekey: run it"
             " first where the format alone has changed"
         )
-    for book in ledger.books():
+    for book in ledger.own():
         for key, entry in book["entries"].items():
             op = key.split("/")[0]
             if op in meanings() and entry.get("oracle") == known.meanings.get(op):
