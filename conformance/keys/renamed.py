@@ -90,17 +90,15 @@ def command(given: Sequence[str], ops: Sequence[str], say: Say) -> None:
     for op, entry in entries:
         if not ops or op in ops:
             counts.update(_carry(entry, op, found))
-    for book in books if counts[CARRIED] else ():
+    for book in books:
         ledger.write(book)
     _restate(read, ops)
     for what in found:
         if counts[what]:
-            how = (
-                "results are judged otherwise than when they were made" if what == JUDGE else "it means something else"
-            )
+            how = "results are judged in another way" if what == JUDGE else "it means something else"
             spelt = "".join(f"; {old!r} is a text in it, which may be the field" for old in found[what].spelt)
             say(f"{what}: {counted(counts[what], 'record')} not carried: with {told}, {how}{spelt}")
-    say(f"{counted(counts[CARRIED], 'record')} carried: with {told}, nothing else has changed")
+    say(f"{counted(counts[CARRIED], 'record')} carried, with {told}")
 
 
 def meaning_of(written: Callable[[Names], str], read: Mapping[str, str]) -> Meaning:
@@ -118,7 +116,7 @@ def _check(old: str, new: str, found: Mapping[str, Meaning]) -> None:
     for name in (old, new):
         if any(hasattr(one, name) for one in FOREIGN):
             raise ArgumentError(
-                f"{asked}: tensors or Python's own values have a {name} too: it is no field of ours alone"
+                f"{asked}: tensors or Python's own values have an attribute {name}: it is no field of ours alone"
             )
     if new not in met or (new not in ours and new not in names.parameters()):
         near = hint(new, sorted(met & ours.keys()))
