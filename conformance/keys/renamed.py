@@ -131,9 +131,9 @@ def _check(old: str, new: str, found: Mapping[str, Meaning]) -> None:
         )
     before = launch_keys.known().meanings
     changed = [what for what, one in found.items() if what in before and not one.explains(before[what])]
-    if changed and len(places := ours.get(new, ())) > 1:
+    if changed and len(owners := ours.get(new, ())) > 1:
         raise ArgumentError(
-            f"{asked}: {new} is a name in {', '.join(places[:SHOWN])}, of which one may have had it before, as"
+            f"{asked}: {new} is a name in {', '.join(owners[:SHOWN])}, of which one may have had it before, as"
             f" {', '.join(changed[:SHOWN])} would mean something else: two fields would be read as one"
         )
 

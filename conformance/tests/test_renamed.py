@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from kernelmux.conformance import ledger, ledger_command
+from kernelmux.conformance import ledger_command
 from kernelmux.conformance.keys import launches, meaning, names, rekey, renamed
-from kernelmux.registry import catalog
 from kernelmux.registry.backend import launch_keys
 from kernelmux.registry.errors import ArgumentError
 
@@ -134,3 +133,54 @@ def test_a_name_that_another_field_has_is_refused(tmp_path: Path) -> None:
 def test_names_that_cannot_be_one_field_are_refused(given: list[str], error: str) -> None:
     with pytest.raises(ArgumentError, match=error):
         renamed.command(given, (), lambda line: None)
+
+
+def wide(x: Any) -> Any:
+    return x.width + getattr(x, "width", 1) + len(dict(width=2))
+
+
+def thick(x: Any) -> Any:
+    return x.thickness + getattr(x, "thickness", 1) + len(dict(thickness=2))
+
+
+def thick_by_text(x: Any) -> Any:
+    return x.thickness + getattr(x, "thickness", 1) + len(dict(thickness=2)) + len("width")
+
+
+def test_attributes_keywords_and_what_getattr_looks_for_are_names() -> None:
+    def written(function: Callable[[Any], Any]) -> Callable[[names.Names], str]:
+        return lambda how: meaning._Writer(__name__, how).digest([function])
+
+    before = renamed.meaning_of(written(wide), {})
+    now = renamed.meaning_of(written(thick), {"thickness": "width"})
+    assert now.now != now.then == before.now and now.explains(before.now)
+    assert now.met >= {"thickness"} and "width" not in now.met
+    beside = renamed.meaning_of(written(thick_by_text), {"thickness": "width"})
+    assert beside.spelt == ("width",) and not beside.explains(beside.then)  # that text may be a name of the field
+
+
+def test_what_variants_declare_has_the_new_name_in_rows_of_earlier_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launches, "declared", lambda spec, one, how: f"<{how('rounds'):.4}>")
+    row = partial(launch_keys.Row, "square", "torch_ref", "then", launch_keys.DECLARED + "aaaaaa")
+    found = renamed._restated(row({"plain": "<then>111111"}), {"rounds": "then"})
+    assert found == row({"plain": "<roun>111111"})
+    for other in ("<else>111111", "<roun>111111"):
+        assert renamed._restated(row({"plain": other}), {"rounds": "then"}) == row({"plain": other})
+
+
+def test_a_word_without_a_new_name_is_an_operator(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def noted(*given: Any) -> int:
+        asked.append(given[:2])
+        return 0
+
+    monkeypatch.setattr(renamed, "command", noted)
+    monkeypatch.setattr(rekey, "command", noted)
+    for words in (["--rekey"], ["--rekey", "square"], ["square", "--rekey", "a=b", "--rekey", "c=d"]):
+        assert ledger_command.main(words) == 0
+    square, missing = ["square"], rekey.MISSING
+    assert asked == [(missing, []), (missing, square), (["a=b", "c=d"], square), (missing, square)]
+    assert ledger_command.main(["--rekey", "pins"]) == 2 and 'unknown operator "pins"' in capsys.readouterr().err
