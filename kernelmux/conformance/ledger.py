@@ -129,7 +129,7 @@ def _entry(row: matrix.Row, options: Options) -> dict[str, Any]:
 @lru_cache(maxsize=1)
 def books() -> tuple[dict[str, Any], ...]:
     """All ledgers, one per GPU, with what packages with operators have recorded of their own implementations."""
-    found = {book["gpu"]: book for path in sorted(FOLDER.glob("*.json")) for book in [_book(path)]}
+    found = {book["gpu"]: book for book in own()}
     for package in elsewhere.listed().packages.values():
         for path in sorted((package.folder / NAME).glob("*.json")):
             book = _book(path)
@@ -137,6 +137,11 @@ def books() -> tuple[dict[str, Any], ...]:
             known = found.get(book["gpu"], {**book, "entries": {}})
             found[book["gpu"]] = {**known, "entries": {**known["entries"], **entries}}
     return tuple(found.values())
+
+
+def own() -> list[dict[str, Any]]:
+    """The ledgers of our own implementations, one per GPU."""
+    return [_book(path) for path in sorted(FOLDER.glob("*.json"))]
 
 
 def _whose(key: str) -> elsewhere.Package | None:

@@ -29,6 +29,7 @@ EPILOG = """examples:
   kernelmux ledger softmax matmul         their variants
   kernelmux ledger --stale --gpu h200     what has changed since it passed on an H200
   kernelmux ledger --rekey                after a change of a kernel: first compute what it launches now
+  kernelmux ledger --rekey OLD=NEW        after a field of specs or of the judge was renamed: what is on record stays so
 
 verified: it passed the suite on this GPU, launches what it launched then, and its operator means what it meant. stale: one
 of these has changed. unknown: its source has changed, and what that launches has not been computed (--rekey).
@@ -99,7 +100,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("op", nargs="*", help="operators, each with a line per variant (default: all, with a line each)")
     made.add_argument("--gpu", default="", metavar="NAME", help="of the GPUs whose name has this in it (default: all)")
     made.add_argument("--stale", action="store_true", help="only variants that have changed since, and what changed")
-    made.add_argument("--rekey", action="store_true", help="first compute what changed sources launch; without a GPU")
+    keys = (
+        "first compute what changed sources launch; without a GPU. With OLD=NEW, which may be given again, records of what"
+        " means the same stay verified though a field is called NEW now"
+    )
+    made.add_argument("--rekey", nargs="?", const="", action="append", metavar="OLD=NEW", help=keys)
     made.add_argument("--json", action="store_true", help="as one JSON document")
     return made
 
@@ -111,11 +116,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(options: argparse.Namespace) -> int:
     books = _books(options.gpu)
+    asked = options.rekey or []
+    options.op = [
+        text for text in asked if text and "=" not in text
+    ] + options.op  # `--rekey softmax` names an operator
     ops = requests.operators(options.op, "ledger") if options.op else list(catalog.usable())
     if options.rekey:
-        from kernelmux.conformance.keys import rekey  # which needs the compilers
+        from kernelmux.conformance.keys import rekey, renamed  # which need the compilers
 
-        if status := rekey.command(rekey.MISSING, options.op, lambda line: print(line, file=sys.stderr)):
+        def say(line: str) -> None:
+            print(line, file=sys.stderr)
+
+        if names := [text for text in asked if "=" in text]:
+            renamed.command(names, options.op, say)
+        if status := rekey.command(rekey.MISSING, options.op, say):
             return status
         books = _books(options.gpu)
     found = standings(books, ops)

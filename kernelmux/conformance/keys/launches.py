@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from kernelmux.conformance.keys import meaning
+from kernelmux.conformance.keys.names import Names
 from kernelmux.registry import catalog
 from kernelmux.registry import dtypes as dtypes_
 from kernelmux.registry.backend import Implementation
@@ -258,11 +259,11 @@ def key(spec: OpSpec, backend: str, implementation: Implementation, case: Case, 
     return UNMET if set(lines) == {UNMET} else digest("\n".join(lines))
 
 
-def declared(spec: OpSpec, implementation: Implementation) -> str:
+def declared(spec: OpSpec, implementation: Implementation, names: Names | None = None) -> str:
     """What a variant declares of its results, on which its bounds and checks depend."""
-    names = ("arithmetic", "rounds", "deterministic", "layout")
-    found = [getattr(implementation, name, ()) for name in names]
-    return meaning.digest(spec, [*found, sorted(getattr(implementation, "exempt", ()))])[:DIGITS]
+    fields = ("arithmetic", "rounds", "deterministic", "layout")
+    found = [getattr(implementation, name, ()) for name in fields]
+    return meaning.digest(spec, [*found, sorted(getattr(implementation, "exempt", ()))], names)[:DIGITS]
 
 
 def keys(op: str, backend: str, variant: str, timed: Iterable[tuple[str, str]] = ()) -> tuple[str, str]:

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from kernelmux.conformance.keys.names import Names
 from kernelmux.registry.backend import bounds
 from kernelmux.registry.spec import (
     Axis,
@@ -55,22 +56,28 @@ OUTSIDE = tuple(
 UNREAD = ("reason", "text", "doc", "trials", "range", "also", "extent", "since", "breakpoints")
 SKIPPED = frozenset({"ctx", "kind", "type_comment", "annotation", "returns", "type_params", "type_ignores"})
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+BY_NAME = ("getattr", "hasattr")  # whose second argument is the name of an attribute
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
-def oracle(spec: OpSpec) -> str:
+def oracle(spec: OpSpec, names: Names | None = None) -> str:
     """Twelve hex digits over what a spec says is right."""
-    return digest(spec, [(name, value) for name in PARTS if not _nothing(value := getattr(spec, name, None))])
+    return _hash(_Writer(spec.reference.__module__, names).parts(spec))
 
 
-def digest(spec: OpSpec, values: Sequence[Any]) -> str:
+def digest(spec: OpSpec, values: Sequence[Any], names: Names | None = None) -> str:
     """Twelve hex digits over values that belong to a spec, and all that their functions call."""
-    return _Writer(spec.reference.__module__).digest(values)
+    return _Writer(spec.reference.__module__, names).digest(values)
 
 
 @cache
 def judge() -> str:
     """Twelve hex digits over how the suite compares a result with that."""
+    return judged(Names())
+
+
+def judged(names: Names) -> str:
+    """The same with names read in another way."""
     from kernelmux.conformance import probe, trials
 
     judges = [probe.Judge.accurate, probe.Judge.equal]  # the form of outputs is the host's: a CPU asks that as well
@@ -82,7 +89,7 @@ def judge() -> str:
         OpSpec.evaluate,
         trials.same_bits,
     ]
-    return _Writer("kernelmux").digest([*judges, *allowed, numerics.compare])
+    return _Writer("kernelmux", names).digest([*judges, *allowed, numerics.compare])
 
 
 # Judges that give the same verdicts as today's, each with the reason.
@@ -102,7 +109,8 @@ def alike(other: str) -> bool:
 class _Writer:
     """Writes values as text, in which a function, class or spec of ours stands by the digest of what it consists of."""
 
-    def __init__(self, home: str) -> None:
+    def __init__(self, home: str, names: Names | None = None) -> None:
+        self.names = names or Names()
         self.own = {"kernelmux", home.partition(".")[0]}
         self.known: dict[int, str] = {}
         self.open: list[int] = []  # what is being written, each part of the one before
@@ -115,10 +123,12 @@ class _Writer:
 
     def value(self, x: Any) -> str:
         """A value that the code of an operator holds or refers to."""
-        if x is None or isinstance(x, bool | int | float | complex | str | bytes | types.EllipsisType):
+        if isinstance(x, str):
+            return f"{type(x).__name__} {self.names.text(x)!r}"
+        if x is None or isinstance(x, bool | int | float | complex | bytes | types.EllipsisType):
             return f"{type(x).__name__} {x!r}"
         if isinstance(x, enum.Enum):
-            return f"{type(x).__name__}.{x.name}"
+            return f"{self.names(type(x).__name__)}.{self.names(x.name)}"
         if isinstance(x, tuple | list):
             return f"[{' '.join(map(self.value, x))}]"
         if isinstance(x, Mapping):
@@ -145,9 +155,9 @@ class _Writer:
             return self.part(x)
         if isinstance(x, SpecialValues):
             return f"({self.named(type(x))} {self.value([*x.undefined])} {self.value(x.on)})"
-        kind = type(x).__name__ if isinstance(x, VOCABULARY) else self.named(type(x))
+        kind = self.names(type(x).__name__) if isinstance(x, VOCABULARY) else self.named(type(x))
         kept = ((f.name, getattr(x, f.name)) for f in fields(x) if f.name not in UNREAD)
-        shown = (f"{name}={self.value(value)}" for name, value in kept if not _nothing(value))
+        shown = (f"{self.names(name)}={self.value(value)}" for name, value in kept if not _nothing(value))
         return f"({kind} {' '.join(shown)})"
 
     def named(self, x: Any) -> str:
@@ -179,10 +189,15 @@ class _Writer:
         self.reached = min(outside, self.reached) if self.open else 0
         return found
 
+    def parts(self, spec: OpSpec) -> str:
+        """The fields of a spec that say what is right."""
+        kept = ((name, value) for name in PARTS if not _nothing(value := getattr(spec, name, None)))
+        return f"[{' '.join(f'[str {self.names(name)!r} {self.value(value)}]' for name, value in kept)}]"
+
     def definition(self, x: Any) -> str:
         """What a function, class or spec consists of."""
         if isinstance(x, OpSpec):
-            return self.value([(name, value) for name in PARTS if not _nothing(value := getattr(x, name, None))])
+            return self.parts(x)
         if isinstance(x, type):
             kept = (v for k, v in vars(x).items() if not k.startswith("__") or k == "__call__")
             methods = (v for v in kept if isinstance(inspect.unwrap(_inner(v)), types.FunctionType))
@@ -243,18 +258,22 @@ class _Tree:
         self.cells = {name: cell.cell_contents for name, cell in cells if _filled(cell)}
         self.scopes: list[dict[str, str]] = []
         self.count = 0
+        self.spelt: list[ast.expr] = []  # texts that are names of attributes
         self.text = self.write(node)
 
     def write(self, node: Any) -> str:
+        names = self.writer.names
         if isinstance(node, list):
             return f"[{' '.join(map(self.write, node))}]"
         if not isinstance(node, ast.AST):
-            return repr(node)
+            return repr(names.text(node) if isinstance(node, str) else node)
         if isinstance(node, SCOPES):
             return self.scope(node)
         if isinstance(node, ast.Name | ast.Attribute):
             return self.reference(node)
         if isinstance(node, ast.Constant):
+            if isinstance(node.value, str):
+                return f"str {(names if node in self.spelt else names.text)(node.value)!r}"
             return f"{type(node.value).__name__} {node.value!r}"
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):  # what it says does not count
             return f"(Raise {self.write(node.exc.func)})"
@@ -262,6 +281,8 @@ class _Tree:
             return f"(Assign [{self.write(node.target)}] {self.write(node.value)})" if node.value else ""
         if isinstance(node, ast.Import | ast.ImportFrom):
             return ""
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in BY_NAME:
+            self.spelt += node.args[1:2]
         return self.plain(node)
 
     def plain(self, node: ast.AST, skipped: frozenset[str] = SKIPPED) -> str:
@@ -272,6 +293,8 @@ class _Tree:
                 parts.append(self.local(value) or value)
             elif name == "name" and isinstance(node, ast.ExceptHandler) and value:
                 parts.append(self.local(value) or value)
+            elif name == "arg" and isinstance(node, ast.keyword) and value:
+                parts.append(f"arg={self.writer.names(value)!r}")
             elif name not in skipped and value not in (None, []):
                 parts.append(f"{name}={self.write(value)}")
         return f"({type(node).__name__} {' '.join(parts)})"
@@ -317,14 +340,14 @@ class _Tree:
             base = base.value
         found, value = self.lookup(base.id) if isinstance(base, ast.Name) else (False, None)
         if not found:
-            return f"{self.write(base)}.{'.'.join(path)}"
+            return ".".join([self.write(base), *map(self.writer.names, path)])
         other = ""  # the name of what is not ours
         while path and _open(value) and hasattr(value, path[0]):
             module = value.__name__ if isinstance(value, types.ModuleType) else "kernelmux"
             other = "" if module.partition(".")[0] in self.writer.own else f"{module}.{path[0]}"
             value = getattr(value, path.pop(0))
         shown = other if other and callable(value) else self.writer.value(value)
-        return ".".join([shown, *path])
+        return ".".join([shown, *map(self.writer.names, path)])
 
     def lookup(self, name: str) -> tuple[bool, Any]:
         """Whether a name is none of the function's own, and its value."""

@@ -81,8 +81,9 @@ def meanings() -> dict[str, str]:
 @cache
 def texts() -> str:
     """A digest of the sources that say what operators mean and how results are judged."""
-    homes = (Path(launch_keys.__file__).parent, Path(ledger.__file__).parent)
-    modules = sorted(path for home in homes for path in (*home.glob("*.py"), *home.glob("ops/*.py")))
+    registry, suite = Path(launch_keys.__file__).parents[1], Path(ledger.__file__).parent
+    homes = (*(registry / room for room in ("spec", "ops", "backend")), suite)
+    modules = sorted(path for home in homes for path in home.glob("*.py"))
     modules.remove(Path(launch_keys.__file__))  # where the format is
     return digest(path.read_text(encoding="utf-8") for path in modules)
 
@@ -94,7 +95,7 @@ def restamp(known: Keys) -> None:
             f"--rekey {PINS}: the format of keys has changed, and specs or the judge too since the last --rekey: run it"
             " first where the format alone has changed"
         )
-    for book in ledger.books():
+    for book in ledger.own():
         for key, entry in book["entries"].items():
             op = key.split("/")[0]
             if op in meanings() and entry.get("oracle") == known.meanings.get(op):

@@ -190,7 +190,7 @@ def _paragraph(curve: Curve) -> str:
     stale = f" Stale, since their source has changed: {', '.join(map(label, curve.stale))}." if curve.stale else ""
     name = measured.path_of(curve).stem
     picture = f"![{curve.title}: time and rate over {curve.axis}](images/curves/{name}.svg)"
-    where = f"{wording.where(curve.machine)}, {curve.date}; [CSV](../perf/results/sweeps/{name}.csv).{stale}"
+    where = f"{wording.where(curve.machine)}, {curve.date}; [CSV](../kernelmux/perf/results/sweeps/{name}.csv).{stale}"
     heading = ", ".join([f"{curve.op} over {curve.axis}", *curve.order])
     return f"### {heading}\n\n{picture}\n\n{where}\n\n```console\n$ {curve.command}\n```"
 

@@ -333,4 +333,4 @@ def test_a_page_has_a_picture_of_each_recorded_sweep(tmp_path, monkeypatch):
     told = curves.section()
     assert "![softmax x=4096xN bf16: time and rate over N](images/curves/nvidia_h200-softmax-N.svg)" in told
     assert "NVIDIA H200, driver 580.1" in told and "$ python -m kernelmux.perf --sweep softmax:N=" in told
-    assert "(../perf/results/sweeps/nvidia_h200-softmax-N.csv)." in told
+    assert "(../kernelmux/perf/results/sweeps/nvidia_h200-softmax-N.csv)." in told
