@@ -10,11 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from kernelmux.conformance.execute import Outcome
+from kernelmux.conformance.ways import NO_GRADIENT, STATIC, WAYS
 
 CHECK = "integration"
-WAYS = ("vmap", "compile", "export", "gradient", "patch")
 NOTHING = "-"
-STATIC, NO_GRADIENT = "static", "no gradient"  # remarks: what a way lacks, and nothing is wrong with
 
 
 @dataclass

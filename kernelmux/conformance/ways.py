@@ -16,6 +16,8 @@ from kernelmux.registry.interop import torch_ops
 Tensors = dict[str, torch.Tensor]
 Run = Callable[[Mapping[str, Any]], tuple[torch.Tensor, ...]]  # from arguments by name to the outputs that are returned
 FUNCTION, OPERATOR = "function", "operator"
+WAYS = ("vmap", "compile", "export", "gradient", "patch")  # of the check `integration`
+STATIC, NO_GRADIENT = "static", "no gradient"  # remarks: what a way lacks, and nothing is wrong with
 
 
 def way(op: str, kind: str, backend: str) -> Run:

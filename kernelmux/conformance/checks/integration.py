@@ -16,10 +16,9 @@ from torch._dynamo.exc import UserError
 
 from kernelmux.conformance import patched, rungs, ways
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.integration import NO_GRADIENT, STATIC, WAYS
 from kernelmux.conformance.probe import Failed, Judge, Probe
 from kernelmux.conformance.trials import Trial
-from kernelmux.conformance.ways import FUNCTION, OPERATOR, Tensors
+from kernelmux.conformance.ways import FUNCTION, NO_GRADIENT, OPERATOR, STATIC, WAYS, Tensors
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import KernelmuxError, UnsupportedError
 from kernelmux.registry.interop import autograd
