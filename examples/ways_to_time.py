@@ -25,7 +25,8 @@ from rich.console import Console
 from rich.table import Table
 
 import kernelmux as kx
-from kernelmux.perf import clock, machine
+from kernelmux.perf.rows import machine
+from kernelmux.perf.timing import clock
 from kernelmux.registry.cli import terminal
 from kernelmux.registry.errors import ArgumentError, KernelmuxError
 

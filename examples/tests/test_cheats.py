@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from kernelmux.conformance.execute import execute
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.plan import Item
-from kernelmux.perf import fresh, inputs, measure, plan
-from kernelmux.perf.clock import VirtualClock
-from kernelmux.perf.options import Options as PerfOptions
-from kernelmux.perf.plan import Row
+from kernelmux.conformance.session.execute import execute
+from kernelmux.conformance.session.plan import Item
+from kernelmux.perf.planning import plan
+from kernelmux.perf.planning.plan import Row
+from kernelmux.perf.rows.options import Options as PerfOptions
+from kernelmux.perf.timing import inputs, measure, reseed
+from kernelmux.perf.timing.clock import VirtualClock
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.backend import tamper_guard
 from kernelmux.registry.call import temporary_backends
@@ -76,7 +77,7 @@ def timed(text: str, workload: str = WORKLOAD) -> str:
     with tamper_guard.watched(), temporary_backends.joined(text, "softmax"):
         row = Row("softmax", workload, "fp32", temporary_backends.NAME, "softmax")
         implementation = registered.variants(row.backend, row.op)[row.variant]
-        shared = measure.Shared(inputs.make(row, DEVICE), fresh.draw(row, DEVICE))
+        shared = measure.Shared(inputs.make(row, DEVICE), reseed.draw(row, DEVICE))
         error = ""
         try:
             options = PerfOptions(samples=3, budget=0.01, device=DEVICE)

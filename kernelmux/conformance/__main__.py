@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from kernelmux.conformance.interrupts import INTERRUPTED, interrupts
+from kernelmux.conformance.session.interrupts import INTERRUPTED, interrupts
 
 BEGUN = time.time()  # a limit of time counts what is imported, too
 EXTRA = ("pytest", "xdist", "hypothesis", "jinja2")  # what the extra "conformance" installs
@@ -23,7 +23,7 @@ def run() -> int:
             import pytest  # noqa: F401
             import xdist  # noqa: F401
 
-            from kernelmux.conformance.cli import main
+            from kernelmux.conformance.cli.main import main
 
         return main(begun=BEGUN)
     except ModuleNotFoundError as error:

@@ -14,7 +14,7 @@ from kernelmux.registry.backend import Backend
 from kernelmux.registry.errors import SpecError, unknown
 
 if TYPE_CHECKING:
-    from kernelmux.conformance.probe import Probe
+    from kernelmux.conformance.judging.probe import Probe
 
 SPEC = "spec"  # the backend column of checks that judge a spec and its cases
 

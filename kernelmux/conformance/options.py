@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from kernelmux.conformance import spelt
+from kernelmux.conformance.inputs import command_line_cases
 from kernelmux.registry import dtypes
 from kernelmux.registry.cases import TIERS, Case
 from kernelmux.registry.spec import OpSpec
@@ -77,8 +77,8 @@ class Options:
 
     def own_cases(self, spec: OpSpec) -> list[Case]:
         """Cases that were spelt out, if the operator can be called so: x=5x1025,axis=0."""
-        spelt_out = (spelt.case(spec, text) for text in self.cases if "=" in text)
-        return [case for case in spelt_out if not spelt.refusal(spec, case, self.dtypes)]
+        spelt_out = (command_line_cases.case(spec, text) for text in self.cases if "=" in text)
+        return [case for case in spelt_out if not command_line_cases.refusal(spec, case, self.dtypes)]
 
     def wants_case(self, name: str) -> bool:
         return not self.cases or any(fnmatch(name, pattern) for pattern in self.cases)

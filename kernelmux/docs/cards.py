@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from kernelmux.conformance import ledger
 from kernelmux.conformance.fits import calls, record
 from kernelmux.conformance.fits.judge import COMPILE, FAILS, REFUSED, ROOM
 from kernelmux.conformance.fits.record import AUTO, Entry
+from kernelmux.conformance.verified import ledger
 from kernelmux.docs.families import by_family
 from kernelmux.registry import elsewhere
 from kernelmux.registry.backend import lookup as registered

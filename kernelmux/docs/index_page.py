@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from kernelmux.conformance import ledger
+from kernelmux.conformance.verified import ledger
 from kernelmux.docs import rungs
 from kernelmux.docs.families import by_family
 from kernelmux.docs.record_tables import mark
 from kernelmux.docs.rungs import backends
-from kernelmux.perf import records
+from kernelmux.perf.record import history
 from kernelmux.perf.report import wording
 from kernelmux.perf.report.groups import ResultGroup, large_groups
 from kernelmux.registry import elsewhere
@@ -30,7 +30,7 @@ def page() -> str:
     """The whole page."""
     marks = text_tables.markdown(("mark", "the variant"), list(ledger.meanings().items()))
     parts = [HEAD.format(marks=marks).rstrip()]
-    timed = [row for record in records.recorded() for row in rungs.rows(record)]
+    timed = [row for record in history.recorded() for row in rungs.rows(record)]
     speeds = {group.op: _speed(group) for group in large_groups(timed)}
     for family, ops in by_family(elsewhere.own()).items():
         rows = [(f"[{op}]({op}.md)", *(_cell(op, name) for name in backends()), speeds.get(op, "-")) for op in ops]

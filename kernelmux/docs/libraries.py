@@ -16,11 +16,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kernelmux.docs import HOME
-from kernelmux.perf import peers, plan, records, results
+from kernelmux.perf import peers
+from kernelmux.perf.planning import plan
+from kernelmux.perf.record import history, run_file
+from kernelmux.perf.record.run_file import Results
 from kernelmux.perf.report import wording
 from kernelmux.perf.report.groups import ResultGroup, groups
-from kernelmux.perf.result import Timed
-from kernelmux.perf.results import Results
+from kernelmux.perf.rows.row_result import Timed
 from kernelmux.registry import catalog
 from kernelmux.registry.cli import terminal
 from kernelmux.registry.errors import ArgumentError
@@ -109,7 +111,7 @@ def _short(op: str, text: str) -> str:
 
 def kept() -> list[Results]:
     """The runs on record: first the one beside other libraries, then those under other versions of Triton."""
-    found = [results.read(path) for path in sorted(FOLDER.glob("libraries_*.json"))]
+    found = [run_file.read(path) for path in sorted(FOLDER.glob("libraries_*.json"))]
     return sorted(found, key=lambda run: not lines(run))
 
 
@@ -214,7 +216,7 @@ def _path(run: Results) -> Path:
 
 def keep(path: Path) -> Path:
     """Make the results at `path` the record; those of another GPU are removed. ArgumentError for a run of other calls."""
-    run = results.read(path)
+    run = run_file.read(path)
     rows = tuple(row for row in run.timed if CALLS.get(row.op) == row.workload)
     timed = {row.op for row in rows}
     if missing := [op for op in CALLS if op not in timed]:
@@ -222,10 +224,10 @@ def keep(path: Path) -> Path:
     if run.machine.kind != "cuda" or not timed:
         raise ArgumentError(f"{path}: expected times of {', '.join(CALLS)} on a GPU; the command is\n{command()}")
     for other in FOLDER.glob("libraries_*.json"):
-        if results.read(other).machine.name != run.machine.name:
+        if run_file.read(other).machine.name != run.machine.name:
             other.unlink()
     made = _path(run)
-    files.write(made, results.text(records.form(replace(run, rows=rows, overhead=()))))
+    files.write(made, run_file.text(history.form(replace(run, rows=rows, overhead=()))))
     return made
 
 

@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 
-from kernelmux.conformance import ledger
+from kernelmux.conformance.verified import ledger
 from kernelmux.docs import TOP, rungs
 from kernelmux.docs.rungs import backends
-from kernelmux.perf import plan, records
+from kernelmux.perf.planning import plan
+from kernelmux.perf.record import history
 from kernelmux.perf.report import wording
 from kernelmux.perf.report.groups import ResultGroup, groups
-from kernelmux.perf.result import Timed
+from kernelmux.perf.rows.row_result import Timed
 from kernelmux.registry import catalog, elsewhere
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.cli import support_matrix
@@ -208,9 +209,9 @@ def _gradient(spec: OpSpec) -> str:
 
 
 def _speeds(op: str) -> Iterator[str]:
-    if elsewhere.owner(op) and not any(row.op == op for record in records.everywhere() for row in record.rows):
+    if elsewhere.owner(op) and not any(row.op == op for record in history.everywhere() for row in record.rows):
         yield f"Not on record yet: `python -m kernelmux.perf --op {op} --record --into-checkout`, on a GPU."
-    for record in records.everywhere():
+    for record in history.everywhere():
         rows = [row for row in rungs.rows(record) if row.op == op]
         if not rows and elsewhere.owner(op):
             continue

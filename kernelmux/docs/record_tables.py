@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from kernelmux.docs import rungs
-from kernelmux.perf import records
-from kernelmux.perf.records import GpuRecord
+from kernelmux.perf.record import history
+from kernelmux.perf.record.history import GpuRecord
 from kernelmux.perf.report import wording
 from kernelmux.perf.report.groups import groups, large_groups
-from kernelmux.perf.result import Timed
+from kernelmux.perf.rows.row_result import Timed
 from kernelmux.registry.util import text_tables
 from kernelmux.registry.util.files import between
 
@@ -27,7 +27,7 @@ def filled(text: str) -> str:
 
 
 def _everywhere(made: Callable[[GpuRecord], str]) -> str:
-    parts = [f"{wording.where(r.results.machine)}:\n\n{made(r)}" for r in records.recorded()]
+    parts = [f"{wording.where(r.results.machine)}:\n\n{made(r)}" for r in history.recorded()]
     return "\n\n".join(parts) or "No GPU is on record yet."
 
 

@@ -12,11 +12,12 @@ from functools import cache
 
 import torch
 
-from kernelmux.perf import plan, records
-from kernelmux.perf.records import GpuRecord
+from kernelmux.perf.planning import plan
+from kernelmux.perf.record import history
+from kernelmux.perf.record.history import GpuRecord
 from kernelmux.perf.report import wording
 from kernelmux.perf.report.groups import ResultGroup, groups, large_groups
-from kernelmux.perf.result import Timed
+from kernelmux.perf.rows.row_result import Timed
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.cli import target_device
@@ -38,7 +39,7 @@ def filled(text: str) -> str:
     """A page with the tables that its markers ask for."""
 
     def made(m: re.Match[str]) -> str:
-        found = "\n\n".join(table_of(record, m[2], m[3]) for record in records.recorded())
+        found = "\n\n".join(table_of(record, m[2], m[3]) for record in history.recorded())
         return f"{m[1]}{found}\n{m[4]}"
 
     return MARKER.sub(made, text)
@@ -67,7 +68,7 @@ def rows(record: GpuRecord) -> tuple[Timed, ...]:
 
 @cache
 def _rows(gpu: str) -> tuple[Timed, ...]:
-    own = (row for r in records.everywhere() if r.gpu == gpu for row in r.rows if row.backend in backends())
+    own = (row for r in history.everywhere() if r.gpu == gpu for row in r.rows if row.backend in backends())
     return tuple(row for row in own if not registered.joined(row.op, row.variant))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelmux.perf.budget import BEGAN  # first: from here on the minutes of a run are counted
+from kernelmux.perf.planning.time_budget import BEGAN  # first: from here on the minutes of a run are counted
 from kernelmux.registry.cli import terminal
 
 NEEDED = ("pytest", "pytest_benchmark", "jinja2")  # matplotlib only draws
@@ -12,9 +12,9 @@ def main() -> int:
     """The command line, or what to install for it."""
     if lack := terminal.missing(NEEDED):
         return terminal.say("perf", lack, terminal.USAGE)
-    from kernelmux.perf import cli
+    from kernelmux.perf.cli.main import main
 
-    return cli.main(began=BEGAN)
+    return main(began=BEGAN)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from kernelmux.perf.run import environment
+from kernelmux.perf.session.supervisor import environment
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.backend.search_space import Config
 from kernelmux.registry.errors import UnsupportedError

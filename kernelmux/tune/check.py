@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from kernelmux.conformance.execute import execute
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.plan import Item
-from kernelmux.perf.run import environment
+from kernelmux.conformance.session.execute import execute
+from kernelmux.conformance.session.plan import Item
+from kernelmux.perf.session.supervisor import environment
 from kernelmux.registry.backend.search_space import Config, Forced
 from kernelmux.tune.job import Job
 

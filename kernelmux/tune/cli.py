@@ -12,8 +12,9 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from kernelmux.perf import files, plan
-from kernelmux.perf.options import Options
+from kernelmux.perf.planning import plan
+from kernelmux.perf.rows import output_files
+from kernelmux.perf.rows.options import Options
 from kernelmux.registry import catalog, dtypes, elsewhere
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.backend import tuned_configs
@@ -179,14 +180,14 @@ def _search(console: Console, found: list[Job], args: argparse.Namespace, device
     folder, processes = Path(args.log), args.jobs or os.cpu_count() or 1
     settings = run.Settings(args.most, args.limit, processes, args.tier)
     log, progress = Log(folder / f"{file_stem(gpu)}.jsonl"), Progress(console)
-    files.folder(Path(args.log), "--log")
+    output_files.folder(Path(args.log), "--log")
     searches = run.begin(found, device, args.most)
     run.compile_all(searches, settings, log, progress)
     if args.dry_run:
         report.show(console, searches)
         console.print("nothing was timed: --dry-run")
         return OK
-    files.folder(_folder(args), "--out")
+    output_files.folder(_folder(args), "--out")
     run.time_all(searches, settings, log, progress)
     run.check_winners(searches, settings, progress)
     report.show(console, searches)
@@ -213,12 +214,12 @@ def _table_of(found: Job | Entry, out: Path) -> Path:
 
 
 def _update(console: Console, path: Path, folder: Path) -> int:
-    files.writable(path, "--update")
+    output_files.writable(path, "--update")
     end = MARKER.replace("!-- ", "!-- /")
     try:
         text = between(path.read_text(encoding="utf-8"), MARKER, end, report.markdown(folder))
     except (OSError, ValueError) as error:
         raise ArgumentError(f"--update: {path}: expected a text with {MARKER} ... {end}: {error}") from error
-    files.write(path, text)
+    output_files.write(path, text)
     console.print(f"updated {path}", markup=False)
     return OK

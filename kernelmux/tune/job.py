@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from kernelmux import emulator
-from kernelmux.perf.inputs import Inputs
+from kernelmux.perf.timing.inputs import Inputs
 from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.backend import Implementation, device_tables
 from kernelmux.registry.backend import lookup as registered

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from kernelmux.perf import files
+from kernelmux.perf.rows import output_files
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import device_tables, tuned_configs
 from kernelmux.registry.backend import lookup as registered
@@ -157,6 +157,6 @@ def write(found: Sequence[Entry], gpu: str, folder: Path, without: Collection[tu
     except KernelmuxError:
         before = Table(gpu)
     made = device_tables.on_this_gpu(tuned_configs.merged(before, found, without))
-    files.write(path := tables.path(gpu), tables.text(made))
+    output_files.write(path := tables.path(gpu), tables.text(made))
     tuned_configs.forget()
     return path

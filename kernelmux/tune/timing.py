@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from kernelmux.perf import inputs
-from kernelmux.perf.clock import CudaStopwatch, poison
-from kernelmux.perf.plan import Row
-from kernelmux.perf.verify import Oracle, WrongOutput
+from kernelmux.perf.planning.plan import Row
+from kernelmux.perf.timing import inputs
+from kernelmux.perf.timing.clock import CudaStopwatch, poison
+from kernelmux.perf.timing.verify import Oracle, WrongOutput
 from kernelmux.registry.backend.search_space import Config, Forced
 from kernelmux.tune.job import Candidates, Job
 from kernelmux.tune.log import Log, Seen

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.judging.probe import Probe
 
 
 def run(probe: Probe) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from kernelmux.conformance import ambience, origins
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.probe import Failed, Judge, Probe
+from kernelmux.conformance.failures import failure_source
+from kernelmux.conformance.judging import global_state
+from kernelmux.conformance.judging.probe import Failed, Judge, Probe
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import dispatch
 from kernelmux.registry.choice import determinism
@@ -35,7 +36,7 @@ def run(probe: Probe) -> None:
                     _same(judge, first, _call(judge, ()))
             for names in _settings(judge):
                 with _told(", ".join(names)):
-                    _same(judge, first, _call(judge, names), exactly=not set(ambience.ROUNDING) & set(names))
+                    _same(judge, first, _call(judge, names), exactly=not set(global_state.ROUNDING) & set(names))
             if not registered.composite(probe.backend):  # torch follows its flag by itself
                 with _told("torch.use_deterministic_algorithms(True)"):
                     _deterministic(judge, first)
@@ -49,7 +50,7 @@ def _told(settings: str) -> Iterator[None]:
     except Failed as failure:
         raise Failed(f"with {settings}: {failure}") from None
     except Exception as error:
-        raise Failed(f"with {settings}: {origins.raised(error)}") from error
+        raise Failed(f"with {settings}: {failure_source.raised(error)}") from error
 
 
 def _settings(judge: Judge) -> Iterator[tuple[str, ...]]:
@@ -59,11 +60,11 @@ def _settings(judge: Judge) -> Iterator[tuple[str, ...]]:
     dtypes: it is set only where its rules leave those of this call as they are. Deterministic algorithms are there to
     refuse a variant that gives other bits: see `_deterministic`.
     """
-    alone = () if judge.probe.emulated else tuple((n,) for n in ambience.SETTINGS)
+    alone = () if judge.probe.emulated else tuple((n,) for n in global_state.SETTINGS)
     finite = all(bool(r.isfinite().all()) for r in judge.trial.references)
     varies = determinism.varies(judge.probe.backend, judge.probe.implementation)
-    left = {ambience.ANOMALY: not finite, ambience.AUTOCAST: _cast(judge), ambience.DETERMINISTIC: varies}
-    for names in (*alone, *ambience.TOGETHER):
+    left = {global_state.ANOMALY: not finite, global_state.AUTOCAST: _cast(judge), global_state.DETERMINISTIC: varies}
+    for names in (*alone, *global_state.TOGETHER):
         if kept := tuple(n for n in names if not left.get(n)):
             yield kept
 
@@ -71,7 +72,7 @@ def _settings(judge: Judge) -> Iterator[tuple[str, ...]]:
 def _cast(judge: Judge) -> bool:
     """Whether autocast would give the call other tensors."""
     device, values = judge.probe.device, judge.trial.values
-    with ambience.within((ambience.AUTOCAST,), device):
+    with global_state.within((global_state.AUTOCAST,), device):
         found = autocast.cast(judge.trial.spec, values, device.type)
     return any(got is not value for got, value in zip(found, values, strict=True))
 
@@ -79,10 +80,10 @@ def _cast(judge: Judge) -> bool:
 def _call(judge: Judge, names: tuple[str, ...]) -> Result:
     """The outputs of the trial's call under these settings, and what it changed around itself."""
     probe, trial = judge.probe, judge.trial
-    with ambience.within(names, probe.device), probe.environment(grad="grad mode" in names):
-        before = ambience.snapshot()
+    with global_state.within(names, probe.device), probe.environment(grad="grad mode" in names):
+        before = global_state.snapshot()
         result = dispatch.call(probe.spec, trial.values, probe.label)
-        changed = ambience.differences(before, ambience.snapshot())
+        changed = global_state.differences(before, global_state.snapshot())
         if probe.device.type == "cuda":
             torch.cuda.synchronize(probe.device)
     return result if isinstance(result, tuple) else (result,), changed

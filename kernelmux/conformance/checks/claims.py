@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from kernelmux.conformance import generate, layouts, trials
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.probe import Judge, Probe
-from kernelmux.conformance.trials import Trial
+from kernelmux.conformance.inputs import generate, layouts, trials
+from kernelmux.conformance.inputs.trials import Trial
+from kernelmux.conformance.judging.probe import Judge, Probe
 from kernelmux.registry.conditions import (
     Aligned,
     AtDefault,

@@ -1,6 +1,6 @@
 """Every kernel a variant launches, as each GPU that it claims, compiles for that GPU, without spills and within its limits.
 
-Triton's are compiled for AMD GPUs as well (`kernelmux/conformance/amd.py`).
+Triton's are compiled for AMD GPUs as well (`kernelmux/conformance/judging/amd.py`).
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from kernelmux import emulator
-from kernelmux.conformance import amd, budgets, trials
-from kernelmux.conformance.budgets import Budget
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.probe import Judge, Probe
-from kernelmux.conformance.trials import Trial
+from kernelmux.conformance.inputs import trials
+from kernelmux.conformance.inputs.trials import Trial
+from kernelmux.conformance.judging import amd, resource_budgets
+from kernelmux.conformance.judging.probe import Judge, Probe
+from kernelmux.conformance.judging.resource_budgets import Budget
 from kernelmux.emulator import nvrtc
 from kernelmux.emulator.launch_log import Launch
 from kernelmux.emulator.resources import Resources, multiprocessor, resources
@@ -52,7 +53,7 @@ def _shared_out(probe: Probe, asked: list[Trial], home: str) -> dict[str, list[T
 
     The GPUs that can run a trial take turns, beginning with the one that the seed says.
     """
-    others = [arch for arch in budgets.archs() if arch != home]
+    others = [arch for arch in resource_budgets.archs() if arch != home]
     if not probe.brief:
         return dict.fromkeys(others, asked)
     found: dict[str, list[Trial]] = {arch: [] for arch in others}
@@ -139,7 +140,7 @@ def _examine(judge: Judge, launch: Launch, arch: str) -> None:
     found = resources(compiled.image, compiled.log)
     judge.require(launch.kernel in found, f"the machine code holds {', '.join(found)}, not {launch.kernel}")
     need, limits, probe = found[launch.kernel], multiprocessor(arch), judge.probe
-    budget = budgets.budget(probe.spec.name, probe.backend, probe.label, arch)
+    budget = resource_budgets.budget(probe.spec.name, probe.backend, probe.label, arch)
     shared = need.shared + (launch.shared if compiled.shared is None else compiled.shared)
     judge.require(need.registers <= budget.registers, f"{need.registers} registers, the budget is {budget.registers}")
     judge.require(_spills(need) <= budget.spills, lambda: _spill_text(need, budget))

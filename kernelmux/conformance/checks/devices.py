@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.probe import Judge, Probe
+from kernelmux.conformance.judging.probe import Judge, Probe
 from kernelmux.registry.backend import Backend
 from kernelmux.registry.call import dispatch
 from kernelmux.registry.interop import autograd

@@ -8,10 +8,10 @@ from itertools import islice
 
 import torch
 
-from kernelmux.conformance import trials
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.probe import Judge, Probe
-from kernelmux.conformance.trials import Trial
+from kernelmux.conformance.inputs import trials
+from kernelmux.conformance.inputs.trials import Trial
+from kernelmux.conformance.judging.probe import Judge, Probe
 from kernelmux.registry.cases import Case
 from kernelmux.registry.dtypes import UNIT
 from kernelmux.registry.spec import NoExact, exact_arguments

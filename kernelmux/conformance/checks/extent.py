@@ -11,13 +11,14 @@ from collections.abc import Iterator
 import torch
 
 from kernelmux import emulator
-from kernelmux.conformance import generate, huge, resize
-from kernelmux.conformance import partial as some_blocks
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.partial import Unsuitable
-from kernelmux.conformance.probe import Failed, Judge, Probe
-from kernelmux.conformance.resize import AxisName
-from kernelmux.conformance.trials import Trial
+from kernelmux.conformance.inputs import generate
+from kernelmux.conformance.inputs.trials import Trial
+from kernelmux.conformance.judging.probe import Failed, Judge, Probe
+from kernelmux.conformance.variations import large_tensors, resize
+from kernelmux.conformance.variations import partial_emulation as some_blocks
+from kernelmux.conformance.variations.partial_emulation import Unsuitable
+from kernelmux.conformance.variations.resize import AxisName
 from kernelmux.registry.backend import Backend
 from kernelmux.registry.cases import Case
 from kernelmux.registry.spec import REQUIRED, OpSpec
@@ -68,8 +69,8 @@ def _usual(probe: Probe, trial: Trial) -> Trial:
 
 def _long(probe: Probe, base: Trial, case: Case, axis: AxisName) -> None:
     """One call with that axis long, if the spec and the variant allow it."""
-    dimensions = huge.independent(probe.spec, case, axis, base.dtype)
-    parts = probe.emulated and huge.apart(probe.spec, case, axis, base.dtype) == dimensions
+    dimensions = large_tensors.independent(probe.spec, case, axis, base.dtype)
+    parts = probe.emulated and large_tensors.apart(probe.spec, case, axis, base.dtype) == dimensions
     for grown in _grown(probe.spec, case, axis):
         call = generate.permitted(probe.spec, grown, base.dtype)
         if call is None or any(x.numel() > ELEMENTS for x in call.arguments.values() if hasattr(x, "numel")):

@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
-from kernelmux.conformance import breakpoints, generate
 from kernelmux.conformance.check import SPEC, Check
-from kernelmux.conformance.probe import Judge, Probe
-from kernelmux.conformance.trials import Trial, computed
+from kernelmux.conformance.inputs import generate
+from kernelmux.conformance.inputs.trials import Trial, computed
+from kernelmux.conformance.judging.probe import Judge, Probe
+from kernelmux.conformance.variations import breakpoints
 from kernelmux.registry import catalog
 from kernelmux.registry.cases import Case
 from kernelmux.registry.spec import OpSpec, Scalar, gradient

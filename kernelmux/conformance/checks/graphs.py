@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from kernelmux.conformance import nearby
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.probe import Judge, Probe
+from kernelmux.conformance.judging.probe import Judge, Probe
+from kernelmux.conformance.variations import neighbouring_trials
 from kernelmux.registry.backend import Backend
 from kernelmux.registry.call import dispatch
 
@@ -33,7 +33,7 @@ def _replayed(judge: Judge, probe: Probe) -> None:
         result = dispatch.call(trial.spec, placed.values, probe.label)
     outputs = result if isinstance(result, tuple) else (result,)
     for turn in range(1, REPLAYS + 1):
-        other = nearby.again(probe, trial, turn)
+        other = neighbouring_trials.again(probe, trial, turn)
         for name, x in inputs.items():
             x.copy_(other.tensors[name])
         graph.replay()

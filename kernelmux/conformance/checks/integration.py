@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch._dynamo.exc import UserError
 
-from kernelmux.conformance import patched, rungs, ways
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.probe import Failed, Judge, Probe
-from kernelmux.conformance.trials import Trial
-from kernelmux.conformance.ways import FUNCTION, NO_GRADIENT, OPERATOR, STATIC, WAYS, Tensors
+from kernelmux.conformance.inputs.trials import Trial
+from kernelmux.conformance.judging import unselected_variants
+from kernelmux.conformance.judging.probe import Failed, Judge, Probe
+from kernelmux.conformance.variations import patched_modules, torch_ways
+from kernelmux.conformance.variations.torch_ways import FUNCTION, NO_GRADIENT, OPERATOR, STATIC, WAYS, Tensors
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import KernelmuxError, UnsupportedError
 from kernelmux.registry.interop import autograd
@@ -33,7 +34,7 @@ REFUSED = "refused"
 
 
 def run(probe: Probe) -> None:
-    if probe.variant != (asked := rungs.last(probe.spec.name, probe.backend)):
+    if probe.variant != (asked := unselected_variants.last(probe.spec.name, probe.backend)):
         probe.skip_all(f"programs of torch do not see variants: {asked} is asked")
         return
     if probe.spec.hosted and probe.device.type == "cuda":
@@ -65,7 +66,7 @@ def _trials(probe: Probe) -> Iterator[Trial]:
 
 def _apart(probe: Probe, trial: Trial, name: str) -> str:
     """Why a way is not asked, or ""."""
-    if name == "patch" and (lack := patched.missing(probe.spec.name)):
+    if name == "patch" and (lack := patched_modules.missing(probe.spec.name)):
         return lack
     if name == "patch" and not registered.composite(probe.backend) and autograd.lacking(trial.call, probe.backend):
         return "its backend has no gradient, which a module wants"
@@ -95,10 +96,10 @@ def _vmap(judge: Judge) -> None:
     asked = [(names, 0) for names in dict.fromkeys(map(tuple, (every, floating, *([n] for n in every)))) if names]
     asked = asked[:1] if probe.brief else [*asked, (tuple(every), -1)]
     for kind in (FUNCTION, OPERATOR):
-        call = ways.way(trial.spec.name, kind, probe.backend)
+        call = torch_ways.way(trial.spec.name, kind, probe.backend)
         for names, at in asked:
             examples = [{name: tensors[name] for name in names} for tensors in drawn]
-            found = ways.mapped(call, _arguments(trial), examples, at)
+            found = torch_ways.mapped(call, _arguments(trial), examples, at)
             for i, own in enumerate(examples):
                 told = f"{kind}, in_dims={at} of {', '.join(names)}, example {i}"
                 _as_alone(judge, call, own, tuple(y[i] for y in found), told)
@@ -111,7 +112,7 @@ def _another(judge: Judge, seed: int) -> Trial:
     return probe.make(case, trial.dtype, trial.seed + seed)
 
 
-def _as_alone(judge: Judge, call: ways.Run, own: Tensors, found: tuple[torch.Tensor, ...], told: str) -> None:
+def _as_alone(judge: Judge, call: torch_ways.Run, own: Tensors, found: tuple[torch.Tensor, ...], told: str) -> None:
     """An example of a batch is what a call of it alone gives: the same bits, or both within the bound of the operator."""
     for i, want in enumerate(call({**_arguments(judge.trial), **own})):
         output = judge.trial.spec.outputs[i]
@@ -141,10 +142,10 @@ def _near(judge: Judge, name: str, got: torch.Tensor, want: torch.Tensor, limit:
 # --- autograd, torch.compile, torch.export ----------------------------------------------------------------------------
 
 
-def _outcome(call: ways.Run, values: Mapping[str, Any], wanted: list[str] | None) -> Any:
+def _outcome(call: torch_ways.Run, values: Mapping[str, Any], wanted: list[str] | None) -> Any:
     """Outputs and gradients, or REFUSED."""
     try:
-        return ways.gradients(call, values, wanted)
+        return torch_ways.gradients(call, values, wanted)
     except UnsupportedError:
         return REFUSED
 
@@ -152,7 +153,7 @@ def _outcome(call: ways.Run, values: Mapping[str, Any], wanted: list[str] | None
 def _wishes(judge: Judge) -> list[list[str]]:
     """Of which tensors gradients are asked: all, and those alone that the operator declares."""
     values, declared = _arguments(judge.trial), getattr(judge.trial.spec.gradient, "tensors", ())
-    every = ways.differentiable(values)
+    every = torch_ways.differentiable(values)
     some = [name for name in every if name in declared]
     return [every, *([some] if some and some != every else [])]
 
@@ -160,7 +161,7 @@ def _wishes(judge: Judge) -> list[list[str]]:
 def _gradient(judge: Judge) -> None:
     """The function and the operator of torch refuse the same, and have the same gradients."""
     trial, probe = judge.trial, judge.probe
-    function, operator = (ways.way(trial.spec.name, kind, probe.backend) for kind in (FUNCTION, OPERATOR))
+    function, operator = (torch_ways.way(trial.spec.name, kind, probe.backend) for kind in (FUNCTION, OPERATOR))
     for wanted in _wishes(judge):
         eager, other = (_outcome(call, _arguments(trial), wanted) for call in (function, operator))
         _same(judge, "torch.ops", eager, other, exact=not registered.composite(probe.backend))
@@ -169,7 +170,7 @@ def _gradient(judge: Judge) -> None:
 def _compile(judge: Judge) -> None:
     """torch.compile(fullgraph=True) gives the bits of the eager call, and the gradients of the operator of torch."""
     trial, probe = judge.trial, judge.probe
-    function, operator = (ways.way(trial.spec.name, kind, probe.backend) for kind in (FUNCTION, OPERATOR))
+    function, operator = (torch_ways.way(trial.spec.name, kind, probe.backend) for kind in (FUNCTION, OPERATOR))
     torch._dynamo.reset()
     run = torch.compile(function, fullgraph=True, backend="aot_eager")
     with torch.no_grad():
@@ -225,9 +226,9 @@ def _export(judge: Judge) -> None:
     """A program of torch.export, saved and loaded, gives the bits of the call; with another batch where it may."""
     trial, backend = judge.trial, judge.probe.backend
     rest = {name: value for name, value in _arguments(trial).items() if name not in trial.tensors}
-    longer, call = _longer(trial), ways.way(trial.spec.name, FUNCTION, backend)
+    longer, call = _longer(trial), torch_ways.way(trial.spec.name, FUNCTION, backend)
     with torch.no_grad():
-        program, dynamic = ways.exported(trial.spec.name, trial.tensors, rest, backend, list(longer))
+        program, dynamic = torch_ways.exported(trial.spec.name, trial.tensors, rest, backend, list(longer))
         _outputs(judge, "exported", call(_arguments(trial)), program(*trial.tensors.values()))
         if longer and dynamic:
             tensors = {**trial.tensors, **longer}
@@ -261,7 +262,7 @@ def _first(item: Tensor, x: torch.Tensor) -> str:
 def _patch(judge: Judge) -> None:
     """The module that `patch` swaps, against itself before: outputs within both bounds, and the same gradients."""
     probe = judge.probe
-    for pair in patched.pairs(probe.spec.name, probe.device, probe.options.seed):
+    for pair in patched_modules.pairs(probe.spec.name, probe.device, probe.options.seed):
         plain, swapped = pair.results(probe.backend)
         trial = Trial(probe.spec, judge.trial.case, judge.trial.text, torch.float32, judge.trial.seed, pair.arguments)
         base = next(iter(registered.variants("torch_ref", probe.spec.name).values()))

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import torch
 
-from kernelmux.conformance import generate, trials
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.layouts import LAYOUTS
-from kernelmux.conformance.probe import Probe
-from kernelmux.conformance.trials import Trial
+from kernelmux.conformance.inputs import generate, trials
+from kernelmux.conformance.inputs.layouts import LAYOUTS
+from kernelmux.conformance.inputs.trials import Trial
+from kernelmux.conformance.judging.probe import Probe
 from kernelmux.registry.cases import Case
 from kernelmux.registry.spec import Axis, OpSpec
 

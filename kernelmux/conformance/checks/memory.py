@@ -10,12 +10,12 @@ from zlib import crc32
 
 import torch
 
-from kernelmux.conformance import nearby
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.guard import Guard, Guarded, haloed, poison_left
-from kernelmux.conformance.layouts import LAYOUTS, LayoutRule, Strides
-from kernelmux.conformance.probe import Judge, Probe
-from kernelmux.conformance.trials import Trial
+from kernelmux.conformance.inputs.layouts import LAYOUTS, LayoutRule, Strides
+from kernelmux.conformance.inputs.trials import Trial
+from kernelmux.conformance.judging.probe import Judge, Probe
+from kernelmux.conformance.judging.redzones import Guard, Guarded, haloed, poison_left
+from kernelmux.conformance.variations import neighbouring_trials
 
 Tensors = Sequence[torch.Tensor]
 Placed = dict[str, Guarded]
@@ -23,17 +23,17 @@ FEW = ("transposed", "every second element", "rows with an aligned gap")  # layo
 
 
 def run(probe: Probe) -> None:
-    trials = probe.sample(2 if nearby.slow(probe) else 8)
+    trials = probe.sample(2 if neighbouring_trials.slow(probe) else 8)
     for trial in trials:
         with probe.judge(trial) as judge:
             _examine(judge, {name: haloed(x) for name, x in trial.tensors.items()})
-    large = () if nearby.slow(probe) else nearby.largest(probe)
+    large = () if neighbouring_trials.slow(probe) else neighbouring_trials.largest(probe)
     for trial in (*_thin(probe, trials[:1]), *trials[-1:], *large):
         for note, inputs in _with_gaps(probe, trial):
             placed = _placed(trial, inputs, note)
             if not probe.reasons(placed):
                 with probe.judge(placed) as judge:
-                    _examine(judge, inputs, again=not nearby.slow(probe))
+                    _examine(judge, inputs, again=not neighbouring_trials.slow(probe))
 
 
 def _placed(trial: Trial, inputs: Placed, note: str) -> Trial:
@@ -43,9 +43,9 @@ def _placed(trial: Trial, inputs: Placed, note: str) -> Trial:
 def _thin(probe: Probe, trials: Sequence[Trial]) -> Iterator[Trial]:
     """The trials with each of their axes (not of what is `verified`), and with all of them, of length one."""
     for trial in trials:
-        axes = nearby.axes(probe, trial)
+        axes = neighbouring_trials.axes(probe, trial)
         for chosen in ([[axis] for axis in axes] if len(axes) > 1 and not probe.verified else []) + [axes]:
-            if made := nearby.resized(probe, trial, dict.fromkeys(chosen, 1)):
+            if made := neighbouring_trials.resized(probe, trial, dict.fromkeys(chosen, 1)):
                 yield made
 
 
@@ -66,7 +66,7 @@ def _with_gaps(probe: Probe, trial: Trial) -> Iterator[tuple[str, Placed]]:
 
 def _strides(probe: Probe, trial: Trial, layout: LayoutRule) -> dict[str, Strides]:
     """The strides of each input that has this layout; none for a layout that is not asked for."""
-    if not layout.same or (nearby.slow(probe) and layout.name not in FEW):
+    if not layout.same or (neighbouring_trials.slow(probe) and layout.name not in FEW):
         return {}
     found: dict[str, Strides] = {}
     for name, x in trial.tensors.items():
@@ -122,7 +122,7 @@ def _apart(judge: Judge, outputs: Tensors, inputs: Placed) -> None:
 def _second_call(judge: Judge, probe: Probe, trial: Trial, first: Tensors) -> None:
     """A call with other values leaves the first result alone and gives one of its own."""
     kept = [out.clone() for out in first]
-    other = nearby.again(probe, trial, 1)
+    other = neighbouring_trials.again(probe, trial, 1)
     second = judge.call(*other.values)
     for output, out, copy, new in zip(trial.spec.outputs, first, kept, second, strict=True):
         judge.equal(f"{output.name} after a second call", out, copy)

@@ -11,16 +11,17 @@ from functools import partial
 
 import torch
 
-from kernelmux.conformance import huge, layouts, resize
-from kernelmux.conformance import partial as some_blocks
-from kernelmux.conformance.alone import alone, room
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.huge import FAR
-from kernelmux.conformance.layouts import Strides
-from kernelmux.conformance.partial import Unsuitable
-from kernelmux.conformance.probe import Judge, Probe
-from kernelmux.conformance.resize import AxisName
-from kernelmux.conformance.trials import Trial
+from kernelmux.conformance.inputs import layouts
+from kernelmux.conformance.inputs.layouts import Strides
+from kernelmux.conformance.inputs.trials import Trial
+from kernelmux.conformance.judging.exclusive_memory import alone, room
+from kernelmux.conformance.judging.probe import Judge, Probe
+from kernelmux.conformance.variations import large_tensors, resize
+from kernelmux.conformance.variations import partial_emulation as some_blocks
+from kernelmux.conformance.variations.large_tensors import FAR
+from kernelmux.conformance.variations.partial_emulation import Unsuitable
+from kernelmux.conformance.variations.resize import AxisName
 from kernelmux.registry.backend import Backend
 from kernelmux.registry.cases import Case
 from kernelmux.registry.errors import ArgumentError
@@ -43,7 +44,7 @@ def run(probe: Probe) -> None:
         return  # copies by the driver would touch all of it
     for base in _bases(probe):
         case = resize.case_of(probe, base)
-        for axis, (length, what, dimensions) in huge.lengths(probe.spec, case, base.dtype).items():
+        for axis, (length, what, dimensions) in large_tensors.lengths(probe.spec, case, base.dtype).items():
             with alone(probe.device):
                 _large(probe, base, case, axis, length, what, dimensions)
 
@@ -63,7 +64,7 @@ def _bases(probe: Probe) -> list[Trial]:
 
     def grows(trial: Trial, most: int) -> bool:
         case = resize.case_of(probe, trial)
-        return trial.dtype.itemsize <= most and bool(huge.lengths(probe.spec, case, trial.dtype))
+        return trial.dtype.itemsize <= most and bool(large_tensors.lengths(probe.spec, case, trial.dtype))
 
     count = 1 if probe.emulated else 2
     return probe.sample(count, where=partial(grows, most=2)) or probe.sample(count, where=partial(grows, most=8))
@@ -80,7 +81,7 @@ def _far_apart(probe: Probe, base: Trial, name: str, x: torch.Tensor) -> None:
     if x.is_cuda and room(x.device) < need * SPARE:
         probe.skip(base.changed(note), f"needs {need / 2**30:.0f} GiB of free device memory")
         return
-    far = layouts.laid_out(x, strides) if x.is_cuda else huge.virtual(x.shape, strides, x.dtype).copy_(x)
+    far = layouts.laid_out(x, strides) if x.is_cuda else large_tensors.virtual(x.shape, strides, x.dtype).copy_(x)
     trial = base.changed(note, **{name: far})
     if probe.able(trial):
         with probe.judge(trial) as judge:
@@ -111,7 +112,7 @@ def _large(
     if reason := _no_room(probe, base, length, dimensions):
         probe.skip(base.changed(note), reason)
         return
-    placed = base.changed(note, **huge.grown(probe.spec, case, axis, length, base.tensors))
+    placed = base.changed(note, **large_tensors.grown(probe.spec, case, axis, length, base.tensors))
     try:
         able = probe.able(placed)
     except ArgumentError as problem:  # the spec allows the call, but the machine has no room for its outputs

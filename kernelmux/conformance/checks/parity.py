@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.probe import Judge, Probe
+from kernelmux.conformance.judging.probe import Judge, Probe
 from kernelmux.registry.backend import Backend, Implementation
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import dispatch

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from kernelmux.conformance import huge, nearby, resize
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.probe import Judge, Probe
-from kernelmux.conformance.resize import AxisName
-from kernelmux.conformance.trials import Trial
+from kernelmux.conformance.inputs.trials import Trial
+from kernelmux.conformance.judging.probe import Judge, Probe
+from kernelmux.conformance.variations import large_tensors, neighbouring_trials, resize
+from kernelmux.conformance.variations.resize import AxisName
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.spec import Axis, numerics
 from kernelmux.registry.spec.metamorphic import BatchInvariant, PermutationInvariant, Property, ShiftInvariant
@@ -50,7 +50,7 @@ def _rows(probe: Probe, declared: BatchInvariant) -> None:
     for trial in _with_rows(probe, declared):
         case = resize.case_of(probe, trial)
         for axis in _counting(probe, trial, declared):
-            if dimensions := huge.independent(probe.spec, case, axis, trial.dtype):
+            if dimensions := large_tensors.independent(probe.spec, case, axis, trial.dtype):
                 asked += 1
                 with probe.judge(replace(trial, note=f"rows along {axis}")) as judge:
                     _same_rows(judge, axis, dimensions)
@@ -64,10 +64,10 @@ def _with_rows(probe: Probe, declared: BatchInvariant) -> list[Trial]:
     def several(trial: Trial) -> bool:
         axes = [a for a in _counting(probe, trial, declared) if _length(probe, trial, a) >= FEWEST]
         case = resize.case_of(probe, trial)
-        return any(huge.independent(probe.spec, case, axis, trial.dtype) for axis in axes)
+        return any(large_tensors.independent(probe.spec, case, axis, trial.dtype) for axis in axes)
 
-    few = probe.sample(1 if nearby.slow(probe) else 4, where=several)
-    many = [t for t in nearby.largest(probe, ELEMENTS[nearby.slow(probe)]) if several(t)]
+    few = probe.sample(1 if neighbouring_trials.slow(probe) else 4, where=several)
+    many = [t for t in neighbouring_trials.largest(probe, ELEMENTS[neighbouring_trials.slow(probe)]) if several(t)]
     many = sorted(many, key=lambda t: -max(_length(probe, t, axis) for axis in _counting(probe, t, declared)))
     return list({trial.text: trial for trial in (*few, *many[:1])}.values())
 
@@ -80,7 +80,9 @@ def _counting(probe: Probe, trial: Trial, declared: BatchInvariant) -> list[Axis
     if any(axis != rank - 1 for axis, rank in along):
         return []
     last = {AxisName("...", axis) for axis, _ in along}
-    return [axis for axis in nearby.axes(probe, trial) if axis.letter in declared.axes and axis not in last]
+    return [
+        axis for axis in neighbouring_trials.axes(probe, trial) if axis.letter in declared.axes and axis not in last
+    ]
 
 
 def _dimension(probe: Probe, trial: Trial, tensor: str, axis: AxisName) -> int | None:
@@ -148,9 +150,13 @@ def _lines(probe: Probe, declared: ShiftInvariant | PermutationInvariant) -> Ite
 
     def long(trial: Trial) -> bool:
         axis = trial.call.arguments["axis"]
-        return not nearby.special(trial) and axis is not None and trial.tensors[declared.tensor].shape[axis] > 1
+        return (
+            not neighbouring_trials.special(trial)
+            and axis is not None
+            and trial.tensors[declared.tensor].shape[axis] > 1
+        )
 
-    yield from probe.sample(2 if nearby.slow(probe) else 6, where=long)
+    yield from probe.sample(2 if neighbouring_trials.slow(probe) else 6, where=long)
 
 
 def _agree(judge: Judge, base: Trial, turned: Callable[[torch.Tensor], torch.Tensor]) -> None:

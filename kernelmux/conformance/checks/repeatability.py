@@ -17,10 +17,11 @@ from itertools import islice
 import torch
 
 from kernelmux import emulator
-from kernelmux.conformance import generate, nearby
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.probe import Judge, Probe
-from kernelmux.conformance.trials import Trial
+from kernelmux.conformance.inputs import generate
+from kernelmux.conformance.inputs.trials import Trial
+from kernelmux.conformance.judging.probe import Judge, Probe
+from kernelmux.conformance.variations import neighbouring_trials
 from kernelmux.registry.cases import TIERS, Case
 
 TIMES = 3
@@ -34,8 +35,8 @@ ELEMENTS = {True: 2**17, False: 2**27}  # of the largest tensor of a large case,
 
 
 def run(probe: Probe) -> None:
-    small = probe.sample(1 if nearby.slow(probe) else 8)
-    large = list(_large(probe, 1 if nearby.slow(probe) else 3)) if small else []
+    small = probe.sample(1 if neighbouring_trials.slow(probe) else 8)
+    large = list(_large(probe, 1 if neighbouring_trials.slow(probe) else 3)) if small else []
     if probe.verified and large:
         small, large = [], large[:1]
     for trial in small:
@@ -85,7 +86,7 @@ def _large(probe: Probe, count: int) -> Iterator[Trial]:
     taken: set[str] = set()
     for measure in (_elements, partial(_terms, probe)):
         ordered = sorted(fitting, key=measure, reverse=True)
-        for trial in islice(nearby.able(probe, ordered), count):
+        for trial in islice(neighbouring_trials.able(probe, ordered), count):
             if trial.case not in taken:
                 yield trial
             taken.add(trial.case)
@@ -93,21 +94,21 @@ def _large(probe: Probe, count: int) -> Iterator[Trial]:
 
 def _long(probe: Probe) -> Iterator[Trial]:
     """Few sums of many terms, in which kernels split them: over the last axis and over others, which are short."""
-    slow = nearby.slow(probe)
+    slow = neighbouring_trials.slow(probe)
     taken, long = set[tuple[tuple[int, int], ...]](), LONG[slow]
     for base in probe.sample(24):
-        if nearby.special(base):
+        if neighbouring_trials.special(base):
             continue  # sums of special values may well be exact
-        axes = nearby.axes(probe, base)
+        axes = neighbouring_trials.axes(probe, base)
         for axis in axes:
-            made = nearby.resized(probe, base, dict.fromkeys(axes, SHORT) | {axis: long})
-            if made is None or nearby.terms(made.call) < long or (slow and _terms_of_all(made) > FEW):
+            made = neighbouring_trials.resized(probe, base, dict.fromkeys(axes, SHORT) | {axis: long})
+            if made is None or neighbouring_trials.terms(made.call) < long or (slow and _terms_of_all(made) > FEW):
                 continue
             dims = [(x.dim(), d) for x in made.tensors.values() for d, n in enumerate(x.shape) if n == long]
             places = tuple((d - rank, 0 if slow else rank) for rank, d in dims)
             if places not in taken:
                 fewer = dict.fromkeys(axes, SHORT) | {axis: LONG_VERIFIED}
-                less = nearby.resized(probe, base, fewer) if probe.verified else None
+                less = neighbouring_trials.resized(probe, base, fewer) if probe.verified else None
                 wanted = (trial for trial in (less, made) if trial and (not slow or _several_blocks(probe, trial)))
                 yield from islice(wanted, 1)  # whether there are several blocks takes a compilation
             taken.add(places)
@@ -116,7 +117,7 @@ def _long(probe: Probe) -> Iterator[Trial]:
 def _terms_of_all(trial: Trial) -> int:
     """Terms of a sum times elements of the outputs."""
     outputs = (math.prod(output.shape(trial.call)) for output in trial.spec.outputs)
-    return nearby.terms(trial.call) * sum(outputs)
+    return neighbouring_trials.terms(trial.call) * sum(outputs)
 
 
 def _several_blocks(probe: Probe, trial: Trial) -> bool:
@@ -129,7 +130,7 @@ def _several_blocks(probe: Probe, trial: Trial) -> bool:
 def _terms(probe: Probe, case: Case) -> int:
     """Terms of the longest sum."""
     call = generate.permitted(probe.spec, case, probe.spec.dtypes[0])
-    return 0 if call is None else nearby.terms(call)
+    return 0 if call is None else neighbouring_trials.terms(call)
 
 
 def _elements(case: Case) -> int:

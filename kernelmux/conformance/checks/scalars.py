@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from kernelmux.conformance import generate, layouts
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.probe import Probe
-from kernelmux.conformance.trials import Trial
+from kernelmux.conformance.inputs import generate, layouts
+from kernelmux.conformance.inputs.trials import Trial
+from kernelmux.conformance.judging.probe import Probe
 from kernelmux.registry.cases import Case
 from kernelmux.registry.numerics import Bound
 from kernelmux.registry.spec import REQUIRED, Scalar, numerics

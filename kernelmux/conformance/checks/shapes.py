@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
-from kernelmux.conformance import generate, neighbours
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.inputs import generate
+from kernelmux.conformance.judging.probe import Probe
+from kernelmux.conformance.variations import neighbouring_shapes
 from kernelmux.registry.cases import Case
 
 # How many shapes, and elements per tensor, by tier; the emulator runs some 10^5 elements a second.
@@ -34,7 +35,7 @@ def _made(probe: Probe) -> list[tuple[Case, Sequence[torch.dtype]]]:
     spec, requires = probe.spec, probe.implementation.requires
     asked = requires, COUNTS[probe.options.tier], ELEMENTS[probe.options.device], probe.options.seed
     drawn = list(generate.cases(spec, *asked))
-    near = [] if any(able for _, able in drawn) else neighbours.cases(spec, *asked)
+    near = [] if any(able for _, able in drawn) else neighbouring_shapes.cases(spec, *asked)
     return [*drawn, *near, *((case, spec.dtypes) for case in (*generate.corners(spec), *generate.mixed(spec)))]
 
 

@@ -10,8 +10,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.probe import Judge, Probe
-from kernelmux.conformance.trials import Trial
+from kernelmux.conformance.inputs.trials import Trial
+from kernelmux.conformance.judging.probe import Judge, Probe
 from kernelmux.registry.call import dispatch
 from kernelmux.registry.dtypes import computes
 from kernelmux.registry.errors import ArgumentError

@@ -16,10 +16,11 @@ from itertools import cycle
 
 import torch
 
-from kernelmux.conformance import breakpoints, generate, nearby, resize, trials
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.probe import Judge, Probe
-from kernelmux.conformance.trials import Trial
+from kernelmux.conformance.inputs import generate, trials
+from kernelmux.conformance.inputs.trials import Trial
+from kernelmux.conformance.judging.probe import Judge, Probe
+from kernelmux.conformance.variations import breakpoints, neighbouring_trials, resize
 from kernelmux.registry.dtypes import SHORT, smallest
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.spec import SPECIAL, Axis, Computed, Index, OpSpec, Scalar, exact_arguments
@@ -97,7 +98,9 @@ def _long_sums(probe: Probe) -> Iterator[Trial]:
     for base in probe.sample(1, where=_widens):
         case = resize.case_of(probe, base)
         axis = resize.names(base.spec, case, base.spec.leading.name)[-1]
-        if long := nearby.resized(probe, base, dict.fromkeys(resize.axes(base.spec, case), FEW) | {axis: TERMS}):
+        if long := neighbouring_trials.resized(
+            probe, base, dict.fromkeys(resize.axes(base.spec, case), FEW) | {axis: TERMS}
+        ):
             for ends in ((127, 127), (-128, 127)):
                 filled = zip(long.tensors.items(), cycle(ends), strict=False)
                 made = {name: torch.full_like(x, end) for (name, x), end in filled}

@@ -16,14 +16,15 @@ from typing import Any
 
 import torch
 
-from kernelmux.conformance import layouts, nearby, resize
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.endurance import many
-from kernelmux.conformance.explained import EARLIER
-from kernelmux.conformance.interleaving import PAUSE, side_by_side
-from kernelmux.conformance.layouts import LAYOUTS, contiguous_strides, laid_out
-from kernelmux.conformance.probe import Failed, Judge, Probe
-from kernelmux.conformance.trials import Trial, bits, computed, same_bits
+from kernelmux.conformance.failures.stale_result import EARLIER
+from kernelmux.conformance.inputs import layouts
+from kernelmux.conformance.inputs.layouts import LAYOUTS, contiguous_strides, laid_out
+from kernelmux.conformance.inputs.trials import Trial, bits, computed, same_bits
+from kernelmux.conformance.judging.probe import Failed, Judge, Probe
+from kernelmux.conformance.variations import neighbouring_trials, resize
+from kernelmux.conformance.variations.interleaving import PAUSE, side_by_side
+from kernelmux.conformance.variations.soak import many
 from kernelmux.registry.call import dispatch
 
 UNFORESEEN = 3  # seeds that are drawn anew in each run
@@ -42,7 +43,7 @@ def run(probe: Probe) -> None:
     trials = probe.sample(3)
     if not trials:
         return
-    if not nearby.slow(probe):
+    if not neighbouring_trials.slow(probe):
         _judged(probe, trials[0], "values of a seed drawn just now", _unforeseen)
     _judged(probe, trials[0], "results alive", _alive)
     _judged(probe, trials[0], "a view of a result alive", _views)
@@ -51,27 +52,31 @@ def run(probe: Probe) -> None:
         _judged(probe, trial, "results changed by the caller", _owned)
     _judged(probe, trials[0], "in threads", lambda judge: _threads(judge, trials))
     _judged(probe, trials[0], "calls in turns, at one address", lambda judge: _in_turns(judge, trials))
-    most_axes = max(trials, key=lambda t: (len(nearby.axes(probe, t)), not nearby.special(t)))
+    most_axes = max(trials, key=lambda t: (len(neighbouring_trials.axes(probe, t)), not neighbouring_trials.special(t)))
     _judged(probe, most_axes, "one axis shorter at a time", _shorter)
     _judged(probe, min(trials, key=lambda t: t.size), "many calls", many)
     for trial in _large(probe):
-        _judged(probe, trial, "inputs changed in place", _all_content if nearby.slow(probe) else _content)
-    if not nearby.slow(probe):
+        _judged(probe, trial, "inputs changed in place", _all_content if neighbouring_trials.slow(probe) else _content)
+    if not neighbouring_trials.slow(probe):
         _further(probe, trials[0])
 
 
 def _further(probe: Probe, trial: Trial) -> None:
     """Shapes that may have memory of their own: large ones, and one whose axes are all of one length."""
-    for other in (*_large(probe), *filter(None, [nearby.square(probe, trial)])):
+    for other in (*_large(probe), *filter(None, [neighbouring_trials.square(probe, trial)])):
         _judged(probe, other, "many calls", partial(many, most=SOME))
     for turn, dtype in enumerate(probe.options.dtypes_of(probe.spec) * (1 if probe.options.tier == "smoke" else FIRST)):
-        if cold := nearby.unseen(probe, probe.make(resize.case_of(probe, trial), dtype), turn):
+        if cold := neighbouring_trials.unseen(probe, probe.make(resize.case_of(probe, trial), dtype), turn):
             _judged(probe, cold, "first calls, in threads", partial(_first_calls, pause=(1 + turn % 4) * PAUSE))
 
 
 def _large(probe: Probe) -> list[Trial]:
     """Of each input the largest case; where calls are emulated one that is not too large."""
-    return list(islice(nearby.largest(probe, 2**14), 1) if nearby.slow(probe) else nearby.largest(probe))
+    return list(
+        islice(neighbouring_trials.largest(probe, 2**14), 1)
+        if neighbouring_trials.slow(probe)
+        else neighbouring_trials.largest(probe)
+    )
 
 
 def _judged(probe: Probe, trial: Trial, note: str, ask: Callable[[Judge], None]) -> None:
@@ -95,7 +100,7 @@ def _right(judge: Judge, trial: Trial, when: str, outputs: Tensors) -> None:
 
 def _again(judge: Judge, turn: int) -> Trial:
     """The trial with other random values."""
-    return nearby.again(judge.probe, judge.trial, turn)
+    return neighbouring_trials.again(judge.probe, judge.trial, turn)
 
 
 def _unforeseen(judge: Judge) -> None:
@@ -105,7 +110,9 @@ def _unforeseen(judge: Judge) -> None:
     for seed in (secrets.randbits(31) for _ in range(UNFORESEEN)):
         try:
             _outputs(
-                judge, nearby.again(judge.probe, judge.trial, seed), f"values of seed {judge.trial.seed + seed:#x}"
+                judge,
+                neighbouring_trials.again(judge.probe, judge.trial, seed),
+                f"values of seed {judge.trial.seed + seed:#x}",
             )
         except Failed as failure:
             wrong.append(str(failure))
@@ -201,7 +208,9 @@ def _any_contents(judge: Judge) -> Iterator[tuple[str, dict[str, torch.Tensor]]]
     own, now = [name for name in base if name not in following], dict(base)
     rng = torch.Generator().manual_seed(judge.trial.seed)
     for name in own:
-        for place in torch.randint(base[name].numel(), (1 if nearby.slow(judge.probe) else 3,), generator=rng).tolist():
+        for place in torch.randint(
+            base[name].numel(), (1 if neighbouring_trials.slow(judge.probe) else 3,), generator=rng
+        ).tolist():
             changed = now[name].clone().flatten()
             one = changed[place : place + 1]
             one.copy_(-one.float() - 2 if one.is_floating_point() else one + 1)
@@ -243,7 +252,7 @@ def _in_turns(judge: Judge, trials: Sequence[Trial]) -> None:
     for turn in ORDER:
         trial = trials[turn % len(trials)]
         _outputs(judge, _at(trial, pools, contiguous_strides), f"{trial.text} in turn with {len(trials) - 1} others")
-    for layout in same[: 3 if nearby.slow(judge.probe) else None]:
+    for layout in same[: 3 if neighbouring_trials.slow(judge.probe) else None]:
         trial = _at(largest, pools, lambda shape, layout=layout: _strides(layout, shape, largest))  # type: ignore[misc]
         if not judge.probe.reasons(trial):
             _outputs(judge, trial, f"{largest.text} at one address, now laid out as {layout.name}")
@@ -272,9 +281,9 @@ def _at(trial: Trial, pools: dict[str, torch.Tensor], strides: Callable[[tuple[i
 def _shorter(judge: Judge) -> None:
     """Of what a call has left in memory that is kept, a call with a shorter axis, or an empty one, uses nothing."""
     _outputs(judge, judge.trial, "the first call")
-    for turn, axis in enumerate(nearby.axes(judge.probe, judge.trial)):
+    for turn, axis in enumerate(neighbouring_trials.axes(judge.probe, judge.trial)):
         lengths = SHORTER[:: 1 if turn % 2 else -1]
-        made = [nearby.resized(judge.probe, judge.trial, {axis: n}) for n in (*lengths, 0)]
+        made = [neighbouring_trials.resized(judge.probe, judge.trial, {axis: n}) for n in (*lengths, 0)]
         shorter = [trial for trial in (made[:1] if judge.probe.brief else made[:-1]) + made[-1:] if trial]
         if shorter and turn:
             _outputs(judge, judge.trial, "a call in turn with shorter ones")
@@ -287,14 +296,14 @@ def _shorter(judge: Judge) -> None:
 
 def _threads(judge: Judge, trials: Sequence[Trial]) -> None:
     """Calls in several threads at once give each its own result, whatever the others call and on which tensors."""
-    rounds = 1 if nearby.slow(judge.probe) else 8
+    rounds = 1 if neighbouring_trials.slow(judge.probe) else 8
     own = [_again(judge, turn) for turn in range(THREADS)]
-    mixed = [nearby.otherwise(judge.probe, judge.trial), *trials]
+    mixed = [neighbouring_trials.otherwise(judge.probe, judge.trial), *trials]
     for trial in mixed:
         judge.call(*trial.values)  # compiled and planned
     _together(judge, own, rounds, "each with inputs of its own")
     _together(judge, mixed, rounds, "each with a call of its own")
-    if not nearby.slow(judge.probe):
+    if not neighbouring_trials.slow(judge.probe):
         _together(judge, [judge.trial] * THREADS, rounds, "all with the same tensors")
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch.library import opcheck
 
-from kernelmux.conformance import rungs
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.probe import Judge, Probe
-from kernelmux.conformance.trials import Trial
+from kernelmux.conformance.inputs.trials import Trial
+from kernelmux.conformance.judging import unselected_variants
+from kernelmux.conformance.judging.probe import Judge, Probe
 from kernelmux.registry.call import dispatch
 from kernelmux.registry.dtypes import computes
 from kernelmux.registry.interop import autograd, torch_ops
@@ -25,7 +25,7 @@ EMULATED = ("test_autograd_registration", "test_faketensor")  # the others run t
 
 
 def run(probe: Probe) -> None:
-    if probe.variant != (asked := rungs.last(probe.spec.name, probe.backend)):
+    if probe.variant != (asked := unselected_variants.last(probe.spec.name, probe.backend)):
         probe.skip_all(f"an operator of torch does not see variants: {asked} is asked")
         return
     if probe.spec.hosted and probe.device.type == "cuda":

@@ -14,10 +14,10 @@ from functools import lru_cache
 
 import torch
 
-from kernelmux.conformance import trials
 from kernelmux.conformance.check import SPEC, Check
-from kernelmux.conformance.probe import Judge, Probe
-from kernelmux.conformance.trials import Trial
+from kernelmux.conformance.inputs import trials
+from kernelmux.conformance.inputs.trials import Trial
+from kernelmux.conformance.judging.probe import Judge, Probe
 from kernelmux.registry.cases import Case
 from kernelmux.registry.spec import numerics
 

@@ -7,8 +7,8 @@ from math import prod
 
 import torch
 
-from kernelmux.conformance.generate import permitted, pick
-from kernelmux.conformance.trials import shown
+from kernelmux.conformance.inputs.generate import permitted, pick
+from kernelmux.conformance.inputs.trials import shown
 from kernelmux.registry.cases import CHANNELS_LAST, TURNED, Case, generator, written
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.spec import Call, OpSpec

@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kernelmux.conformance import files
 from kernelmux.conformance.fits.judge import OUTCOMES
+from kernelmux.conformance.report import output_files
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import device_tables, package_versions
 from kernelmux.registry.backend import lookup as registered
@@ -104,7 +104,7 @@ def merge(made: Mapping[str, Mapping[str, Any]], versions: Mapping[str, str], pa
     for card, of in made.items():
         book["cards"].setdefault(card, {}).update(of)
     book["versions"] = dict(versions)
-    files.write(path or FILE, _text(book))
+    output_files.write(path or FILE, _text(book))
 
 
 def _text(book: Mapping[str, Any]) -> str:

@@ -19,10 +19,10 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from kernelmux.conformance import files
 from kernelmux.conformance.fits import calls, choices, record, table
 from kernelmux.conformance.fits.judge import GOOD, OUTCOMES
 from kernelmux.conformance.options import Options
+from kernelmux.conformance.report import output_files
 from kernelmux.registry import catalog, elsewhere
 from kernelmux.registry.cli import target_device
 from kernelmux.registry.errors import ArgumentError
@@ -97,7 +97,7 @@ def command(chosen: Options, named: Sequence[str], workers: str, recorded: bool,
     asked = _cards(named)
     ops = _ops(chosen)
     folder = Path(chosen.out) / FOLDER
-    files.prepare(folder, ())
+    output_files.prepare(folder, ())
     made = _made(asked, ops, chosen, folder, workers, console)
     found = [
         record.entry(card, key, entry, stale=False) for card, entries in made.items() for key, entry in entries.items()

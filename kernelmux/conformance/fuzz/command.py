@@ -25,7 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from kernelmux.conformance.fuzz import calls, judge
 from kernelmux.conformance.fuzz.judge import UNTYPED, Verdict
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.progress import PAUSE, duration
+from kernelmux.conformance.report.progress import PAUSE, duration
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.cli import target_device

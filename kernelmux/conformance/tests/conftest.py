@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from kernelmux.conformance import ambience, mutation
+from kernelmux.conformance.judging import global_state
+from kernelmux.conformance.session import mutation
 
 
 @pytest.fixture
@@ -15,5 +16,5 @@ def mutants() -> Iterator[None]:
 
     Some set flags of torch and leave them: those are put back behind the test.
     """
-    with ambience.flags_kept(), mutation.registration():
+    with global_state.flags_kept(), mutation.registration():
         yield

@@ -12,12 +12,13 @@ import filelock
 import pytest
 import torch
 
-from kernelmux.conformance import alone, execute
-from kernelmux.conformance.alone import room, turn
-from kernelmux.conformance.execute import Outcome
+from kernelmux.conformance.judging import exclusive_memory
+from kernelmux.conformance.judging.exclusive_memory import room, turn
+from kernelmux.conformance.judging.trial_outcome import Record
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.plan import Item
-from kernelmux.conformance.record import Record
+from kernelmux.conformance.session import execute
+from kernelmux.conformance.session.execute import Outcome
+from kernelmux.conformance.session.plan import Item
 
 GIB = 2**30
 CUDA = torch.device("cuda", 0)
@@ -44,7 +45,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, list[float
 def test_the_other_processes_keep_room(
     workers: str, gpus: int, free: int, gpu: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(alone.WORKERS, workers)
+    monkeypatch.setenv(exclusive_memory.WORKERS, workers)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     assert room(CUDA) == free * GIB
 
@@ -52,8 +53,8 @@ def test_the_other_processes_keep_room(
 def test_inside_a_process_takes_what_there_is_room_for_and_others_wait(
     gpu: dict[str, list[float]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv(alone.WORKERS, "13")
-    with turn(CUDA), alone.alone(CUDA):  # the inner one waits for nothing
+    monkeypatch.setenv(exclusive_memory.WORKERS, "13")
+    with turn(CUDA), exclusive_memory.alone(CUDA):  # the inner one waits for nothing
         assert gpu["fraction"] == [37 / 80] and len(gpu["emptied"]) == 2
         (lock,) = tmp_path.glob("*.lock")
         with pytest.raises(filelock.Timeout):

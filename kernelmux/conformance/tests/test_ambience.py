@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from kernelmux.conformance.checks import ambience as check
+from kernelmux.conformance.judging.probe import Probe
+from kernelmux.conformance.judging.trial_outcome import Record
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.probe import Probe
-from kernelmux.conformance.record import Record
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.choice import determinism

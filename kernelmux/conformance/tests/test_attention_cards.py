@@ -12,7 +12,7 @@ from kernelmux.backends.cuda import _attention_split_keys as split
 from kernelmux.backends.cuda import attention, attention_backward, paged_attention
 from kernelmux.backends.cuda._attention import Call, call_of, l2_share
 from kernelmux.backends.cuda._layout import layout
-from kernelmux.conformance import trials
+from kernelmux.conformance.inputs import trials
 from kernelmux.emulator import checks, nvrtc
 from kernelmux.registry import catalog
 from kernelmux.registry.call import dispatch

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from kernelmux.conformance import check as catalogue
+from kernelmux.conformance.judging.probe import Enough, Probe
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.probe import Enough, Probe
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import dispatch

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from kernelmux.backends.cuda import Source
-from kernelmux.conformance import budgets, expected
+from kernelmux.conformance.judging import resource_budgets
+from kernelmux.conformance.session import expected_failures
 from kernelmux.emulator import nvrtc
 
 PAGE = (Path(__file__).parents[3] / "docs/backends_elsewhere.md").read_text(encoding="utf-8")
@@ -94,9 +95,12 @@ def test_the_two_files_beside_the_package_are_well_formed(tmp_path: Path) -> Non
     for name, text in FILES.items():
         if name.endswith(".toml"):
             (tmp_path / Path(name).name).write_text(text)
-    (entry,) = expected.entries(tmp_path / expected.NAME)
+    (entry,) = expected_failures.entries(tmp_path / expected_failures.NAME)
     assert entry.item == "transpose-our_cuda/plain-offsets"
-    assert tomllib.loads((tmp_path / budgets.NAME).read_text())["variant"][0]["name"] == "transpose/our_cuda/plain"
+    assert (
+        tomllib.loads((tmp_path / resource_budgets.NAME).read_text())["variant"][0]["name"]
+        == "transpose/our_cuda/plain"
+    )
 
 
 # --- the seam ---------------------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from kernelmux.conformance.bits import cli as bits
+from kernelmux.conformance.judging.probe import Probe
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.probe import Probe
 from kernelmux.emulator import nvrtc
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from kernelmux.conformance import breakpoints
 from kernelmux.conformance.checks import accuracy, gradient, special_values
 from kernelmux.conformance.tests.trial_specs import failures, operator, registered_as
+from kernelmux.conformance.variations import breakpoints
 from kernelmux.registry.dtypes import FLOATS
 from kernelmux.registry.errors import SpecError
 from kernelmux.registry.numerics import ErrorModel

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from kernelmux.conformance import amd
 from kernelmux.conformance.checks import compile_only, layout, memory, repeatability
+from kernelmux.conformance.inputs.trials import Trial
+from kernelmux.conformance.judging import amd
+from kernelmux.conformance.judging.probe import Probe
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.probe import Probe
-from kernelmux.conformance.trials import Trial
 from kernelmux.emulator.launch_log import Compiled, Launch, Recipe
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered

@@ -8,17 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from kernelmux.conformance import arguments, budget, execute, report
-from kernelmux.conformance.budget import Budget, Share
-from kernelmux.conformance.cli import main
-from kernelmux.conformance.execute import BY_GPU, IN_PART, NOT, WHOLE, Outcome
+from kernelmux.conformance.cli import arguments
+from kernelmux.conformance.cli.main import main
+from kernelmux.conformance.judging.probe import Probe
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.plan import Item, items
-from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.report import artifacts
+from kernelmux.conformance.session import execute, time_budget
+from kernelmux.conformance.session.execute import BY_GPU, IN_PART, NOT, WHOLE, Outcome
+from kernelmux.conformance.session.plan import Item, items
+from kernelmux.conformance.session.time_budget import Budget, Share
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import ArgumentError
 
-WHOLE_CI = budget.WHOLE["cpu"]["ci"]
+WHOLE_CI = time_budget.WHOLE["cpu"]["ci"]
 OPS = ("add", "softmax", "matmul", "rms_norm")
 
 
@@ -34,7 +36,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("given", "minutes"),
     [
-        ("", WHOLE_CI), ("--tier smoke", budget.WHOLE["cpu"]["smoke"]), ("--minutes 7", 7.0),
+        ("", WHOLE_CI), ("--tier smoke", time_budget.WHOLE["cpu"]["smoke"]), ("--minutes 7", 7.0),
         ("--tier full --minutes 0.5", 0.5), ("--op softmax", WHOLE_CI), ("--backend cuda", WHOLE_CI),
         ("-k layout", WHOLE_CI),
         ("--tier ci", 0.0), ("--tier full", 0.0), ("--check exact", 0.0), ("--dtype bf16", 0.0), ("--seed 3", 0.0),
@@ -46,10 +48,10 @@ def test_the_minutes_of_a_run(given: str, minutes: float, no_gpu: None) -> None:
 
 
 def test_on_a_gpu_one_operator_has_a_limit_of_its_own() -> None:
-    assert budget.usual(Options(device="cuda", ops=("softmax",))) == budget.ONE["cuda"] < 1 / 3
-    assert budget.usual(Options(device="cuda", ops=OPS)) == pytest.approx(4 * budget.ONE["cuda"])
-    assert budget.usual(Options(device="cuda")) == budget.WHOLE["cuda"]["ci"] < 8
-    for limits in budget.WHOLE.values():
+    assert time_budget.usual(Options(device="cuda", ops=("softmax",))) == time_budget.ONE["cuda"] < 1 / 3
+    assert time_budget.usual(Options(device="cuda", ops=OPS)) == pytest.approx(4 * time_budget.ONE["cuda"])
+    assert time_budget.usual(Options(device="cuda")) == time_budget.WHOLE["cuda"]["ci"] < 8
+    for limits in time_budget.WHOLE.values():
         assert limits["smoke"] < limits["ci"]
 
 
@@ -67,7 +69,7 @@ def test_a_record_has_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_operator_backend_or_check_is_left_out() -> None:
     """Specs, the accuracy of what each backend picks, and every check of each backend on some operators."""
     every = items(Options())
-    asked = budget.required(every, {})
+    asked = time_budget.required(every, {})
     found = [item for item in every if item.id in asked]
     assert {i.id for i in every if i.backend == "spec"} <= asked
     for op in {i.op for i in every}:
@@ -83,7 +85,7 @@ def test_the_required_come_first_then_what_no_gpu_has_verified_then_what_is_pick
     options = Options(ops=("softmax",), backends=("triton", "torch_ref"), device="cuda", verified=known)
     labels = [(b, v) for b in options.backends for v in registered.variants(b, "softmax")]
     every = [Item("softmax", b, v, check) for b, v in labels for check in ("accuracy", "exact", "layout")]
-    order = budget.ordered(every, options, {"softmax-triton/online-exact"}, {})
+    order = time_budget.ordered(every, options, {"softmax-triton/online-exact"}, {})
     assert order[0].id == "softmax-triton/online-exact" and sorted(map(str, order)) == sorted(map(str, every))
     kinds = [
         (i.backend == "triton", i.variant != known[-1].rpartition("/")[2]) for i in order[1:] if i.backend == "triton"
@@ -95,7 +97,7 @@ def test_without_a_gpu_the_items_of_a_variant_stay_together() -> None:
     every = [
         i for i in items(Options(ops=OPS, backends=("torch_ref", "cuda"))) if i.check in ("accuracy", "exact", "memory")
     ]
-    order = [f"{i.op}-{i.label}" for i in budget.ordered(every, Options(), set(), {})]
+    order = [f"{i.op}-{i.label}" for i in time_budget.ordered(every, Options(), set(), {})]
     assert sum(a != b for a, b in pairwise(order)) == len(set(order)) - 1
 
 
@@ -132,15 +134,15 @@ def test_what_the_ledger_says_is_asked_where_it_is_required() -> None:
 def test_the_report_says_what_was_not_asked() -> None:
     item = Item("add", "cuda", "scalar", "exact")
     outcomes = [Outcome(item, "passed", asked=kind) for kind in (WHOLE, WHOLE, IN_PART, NOT, BY_GPU)]
-    told = report.asked(Options(minutes=2.5), outcomes)
+    told = artifacts.asked(Options(minutes=2.5), outcomes)
     assert told.startswith("5 items within 2.5 minutes: 2 in full, 1 in part, 1 not again")
-    assert "1 not for lack of time" in told and report.asked(Options(), outcomes) == ""
+    assert "1 not for lack of time" in told and artifacts.asked(Options(), outcomes) == ""
 
 
 def test_a_run_ends_in_time_and_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(budget, "EVERY_CHECK", 0)
+    monkeypatch.setattr(time_budget, "EVERY_CHECK", 0)
     out = tmp_path / "out"
     given = "--op add --backend spec torch_ref --tier ci --minutes 0.01 -n 1 --device cpu"
     assert main([*given.split(), "--out", str(out)]) == 0

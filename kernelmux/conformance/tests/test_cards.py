@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernelmux.conformance import arguments, budget, ledger, tested
-from kernelmux.conformance.cli import main
+from kernelmux.conformance.cli import arguments
+from kernelmux.conformance.cli.main import main
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.plan import Item
+from kernelmux.conformance.session import tested_backends, time_budget
+from kernelmux.conformance.session.plan import Item
+from kernelmux.conformance.verified import ledger
 from kernelmux.emulator import nvrtc
 from kernelmux.registry.cli import target_device
 from kernelmux.registry.errors import ArgumentError
@@ -50,16 +52,16 @@ def test_failures_are_shown_again_with_the_card_and_no_record_says_less_is_to_be
     with target_device.standing("sm_89", "--card"):
         chosen = arguments.options_of(arguments.parser().parse_args(words))
     assert (chosen.card, chosen.program, chosen.verified) == ("rtx4090", "suite --card sm_89", ())
-    assert tested.place(chosen, "cuda") == "emulated on the CPU as NVIDIA GeForce RTX 4090"
+    assert tested_backends.place(chosen, "cuda") == "emulated on the CPU as NVIDIA GeForce RTX 4090"
     plain = arguments.options_of(arguments.parser().parse_args(words[2:]))
-    assert plain.verified and tested.place(plain, "torch_ref") == "on the CPU"
+    assert plain.verified and tested_backends.place(plain, "torch_ref") == "on the CPU"
 
 
 def test_what_is_asked_in_any_case_is_the_rung_that_the_card_picks() -> None:
     items = [Item("matmul", "cuda", variant, "accuracy") for variant in ("tensor_cores", "wgmma")]
-    assert [budget._picked(item) for item in items] == [False, True]
+    assert [time_budget._picked(item) for item in items] == [False, True]
     with cards.standing_for("rtx4090"):
-        assert [budget._picked(item) for item in items] == [True, False]
+        assert [time_budget._picked(item) for item in items] == [True, False]
 
 
 def test_a_gpu_that_stands_for_a_card_verifies_nothing() -> None:

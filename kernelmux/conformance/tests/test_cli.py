@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from kernelmux.conformance import arguments, cli, mutation, report
+from kernelmux.conformance.cli import arguments, main
 from kernelmux.conformance.options import Options
+from kernelmux.conformance.report import artifacts
+from kernelmux.conformance.session import mutation
 from kernelmux.registry.cli import terminal
 
 ADD = ["--op", "add", "--backend", "torch_ref", "--check", "accuracy"]
@@ -107,7 +109,7 @@ COMMAND = [sys.executable, "-m", "kernelmux.conformance"]
 def test_a_mistake_is_one_line_and_exit_status_2(
     arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(arguments) == cli.USAGE
+    assert main.main(arguments) == main.USAGE
     shown = capsys.readouterr()
     assert text in shown.err and shown.err.startswith("conformance: ") and shown.err.count("\n") == 1
     assert shown.out == ""
@@ -133,7 +135,7 @@ def last(text: str) -> str:
 
 
 def test_a_run_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(two_items(tmp_path)) == cli.OK
+    assert main.main(two_items(tmp_path)) == main.OK
     out = capsys.readouterr().out
     assert last(out) == "2 passed, 0 failed, 0 skipped" and out.startswith("conformance: 2 items of 1 operator")
     assert out.splitlines()[-1].endswith(": torch_ref on the CPU; not tested: cuda, triton") and "[2/2]" not in out
@@ -151,7 +153,7 @@ def test_a_run_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_several_seeds_run_every_item_for_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([*two_items(tmp_path), "--seed", "3", "0x11", "-v"]) == cli.OK
+    assert main.main([*two_items(tmp_path), "--seed", "3", "0x11", "-v"]) == main.OK
     out = capsys.readouterr().out
     assert last(out) == "4 passed, 0 failed, 0 skipped" and "seeds 3, 17" in out
     assert "passed add-torch_ref/plain-accuracy-seed17" in out
@@ -169,7 +171,7 @@ def test_the_folder_of_the_reports_keeps_what_is_not_ours(tmp_path: Path) -> Non
     for name in ("pytest.ini", "plan.json", "results.jsonl", "matrix.md"):
         (folder / name).write_text("mine")
     (folder / "matrix-partial.md").symlink_to(other)
-    assert cli.main(two_items(folder)) == cli.OK
+    assert main.main(two_items(folder)) == main.OK
     assert {(folder / n).read_text() for n in ("pytest.ini", "plan.json", "results.jsonl", "matrix.md")} == {"mine"}
     assert other.read_text() == "mine" and "add" in (folder / "matrix-partial.md").read_text()
     written = {
@@ -183,11 +185,11 @@ def test_the_folder_of_the_reports_keeps_what_is_not_ours(tmp_path: Path) -> Non
 
 
 def test_a_whole_run_has_files_of_its_own() -> None:
-    assert report.names(Options(), True) == ("results.jsonl", "matrix.md", "report.html")
+    assert artifacts.names(Options(), True) == ("results.jsonl", "matrix.md", "report.html")
     smoke = ("results-smoke.jsonl", "matrix-smoke.md", "report-smoke.html")
-    assert report.names(Options(tier="smoke"), True) == smoke
+    assert artifacts.names(Options(tier="smoke"), True) == smoke
     partial = ("results-partial.jsonl", "matrix-partial.md", "report-partial.html")
-    assert report.names(Options(tier="full"), False) == partial
+    assert artifacts.names(Options(tier="full"), False) == partial
 
 
 DAMAGED = ["[" * 100_000, '{"a": "b"}', "\0", "null", "[1, 2]", '{"a": NaN}']
@@ -197,14 +199,14 @@ DAMAGED = ["[" * 100_000, '{"a": "b"}', "\0", "null", "[1, 2]", '{"a": NaN}']
 def test_a_damaged_state_is_none(damaged: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "durations.json").write_text(damaged)
     (tmp_path / "last_failed.json").write_text(damaged)
-    assert report.durations(tmp_path) == {} and report.last_failed(tmp_path) == ()
+    assert artifacts.durations(tmp_path) == {} and artifacts.last_failed(tmp_path) == ()
     told = capsys.readouterr().err
     assert told.count("durations.json is damaged") == 1 and told.count("last_failed.json is damaged: ignored") == 1
 
 
 def test_a_damaged_state_does_not_stop_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "durations.json").write_text('{"add-torch_ref/plain-exact": 1.')
-    assert cli.main(two_items(tmp_path)) == cli.OK
+    assert main.main(two_items(tmp_path)) == main.OK
     assert capsys.readouterr().err.count("durations.json is damaged") == 1
     assert len(json.loads((tmp_path / "durations.json").read_text())) == 2
     assert json.loads((tmp_path / "last_failed.json").read_text()) == []
@@ -213,7 +215,7 @@ def test_a_damaged_state_does_not_stop_a_run(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize("damaged", [*DAMAGED, "\ufeff[]", '["cut sh'])
 def test_what_failed_last_may_be_damaged(damaged: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "last_failed.json").write_text(damaged)
-    assert cli.main([*two_items(tmp_path), "--last-failed"]) == cli.USAGE
+    assert main.main([*two_items(tmp_path), "--last-failed"]) == main.USAGE
     first, second = capsys.readouterr().err.splitlines()
     assert first.endswith("last_failed.json is damaged: ignored, and written anew at the end")
     assert second.startswith("conformance: --last-failed: nothing is known to fail")
@@ -222,7 +224,7 @@ def test_what_failed_last_may_be_damaged(damaged: str, tmp_path: Path, capsys: p
 def test_the_folder_may_lie_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    assert cli.main([*two_items(Path("../there"))]) == cli.OK
+    assert main.main([*two_items(Path("../there"))]) == main.OK
     assert (tmp_path / "there/report-partial.html").is_file() and not list((tmp_path / "here").iterdir())
 
 
@@ -232,12 +234,12 @@ def test_a_failure_says_what_is_wrong_and_how_to_see_it_again(
     chosen = ["--op", "matmul", "--backend", mutant("silent_tf32"), "--check", "accuracy"]
     run = [*chosen, "--out", str(tmp_path), "-n", "1", "--program", "their command"]
     run += ["--dtype", "fp32", "fp16", "bf16"]  # each in every case, so that dtypes alone set the failures apart
-    assert cli.main(run) == cli.FAILED
+    assert main.main(run) == main.FAILED
     out = capsys.readouterr().out
     assert f"matmul[{chosen[3]}] accuracy" in out and "pattern:" in out
     assert last(out) == "0 passed, 1 failed, 0 skipped" and "across the trials: fails only for fp32" in out
     command = next(line for line in out.splitlines() if "reproduce:" in line).split("their command ")[1].split()
-    assert cli.main([*command, "--out", str(tmp_path), "-n", "1"]) == cli.FAILED
+    assert main.main([*command, "--out", str(tmp_path), "-n", "1"]) == main.FAILED
 
 
 def mutant(name: str) -> str:
@@ -260,13 +262,13 @@ def test_unwritten_elements_are_named_as_poison(
         "-n",
         "1",
     ]
-    assert cli.main(run) == cli.FAILED
+    assert main.main(run) == main.FAILED
     out = capsys.readouterr().out
     assert "they were never written" in out and "bound = " in out
 
 
 def test_the_list_names_checks_and_items(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--op", "add", "--backend", "torch_ref", "--list"]) == cli.OK
+    assert main.main(["--op", "add", "--backend", "torch_ref", "--list"]) == main.OK
     out = capsys.readouterr().out
     assert "special_values" in out and "add-torch_ref/plain-accuracy" in out
 
@@ -275,7 +277,7 @@ def test_worker_processes_bring_all_results_those_of_mutants_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = ["--mutants", "--op", "transpose", "--check", "shapes", "-n", "2", "--out", str(tmp_path), "-v"]
-    assert cli.main(run) == cli.OK
+    assert main.main(run) == main.OK
     out = capsys.readouterr().out
     assert "caught shapes" in out and "broken kernels caught, 0 problems" in out and "left]" in out
     assert re.search(r"^\[(\d+)/\1\] ", out, re.MULTILINE), "the last result makes them all"
@@ -304,7 +306,7 @@ def test_ctrl_c_keeps_what_was_found(workers: str, tmp_path: Path) -> None:
         os.killpg(process.pid, signal.SIGINT)
         time.sleep(0.02)
     out, err = process.communicate(timeout=600)
-    assert process.returncode == cli.INTERRUPTED, err
+    assert process.returncode == main.INTERRUPTED, err
     done, planned = map(int, re.findall(r"interrupted after (\d+) of (\d+) items", err)[0])
     assert done < planned / 2
     assert "Traceback" not in out + err and "was lost" not in out + err
@@ -319,7 +321,7 @@ def test_ctrl_c_at_the_start_is_one_line(seconds: float, tmp_path: Path) -> None
     time.sleep(seconds)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=600)
-    assert process.returncode == cli.INTERRUPTED and "interrupted" in err and "Traceback" not in out + err, err
+    assert process.returncode == main.INTERRUPTED and "interrupted" in err and "Traceback" not in out + err, err
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("--list",), (*LONG, "-n", "2", "-v")], ids=lambda a: a[-1])
@@ -328,7 +330,7 @@ def test_a_reader_that_goes_away_ends_the_run_quietly(arguments: tuple[str, ...]
         assert process.stdout is not None and process.stderr is not None
         process.stdout.readline()
         process.stdout.close()
-        assert process.wait(timeout=600) in (cli.CLOSED, cli.OK)
+        assert process.wait(timeout=600) in (main.CLOSED, main.OK)
         assert process.stderr.read() == ""
 
 
@@ -336,7 +338,7 @@ def test_a_missing_extra_is_named(tmp_path: Path) -> None:
     (tmp_path / "pytest.py").write_text("raise ModuleNotFoundError(\"No module named 'pytest'\", name='pytest')\n")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", str(Path(__file__).parents[3]))])
     done = subprocess.run(COMMAND, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
-    assert done.returncode == cli.USAGE
+    assert done.returncode == main.USAGE
     assert (
         done.stderr
         == "conformance: pytest is not installed: pip install pytest pytest-xdist hypothesis Jinja2 filelock junitparser\n"

@@ -11,14 +11,14 @@ import triton.language as tl
 from triton.language.extra import libdevice
 
 from kernelmux import emulator
-from kernelmux.conformance import budgets
-from kernelmux.conformance.budgets import AmdBudget
 from kernelmux.conformance.checks import compile_only
-from kernelmux.conformance.execute import Outcome, execute
+from kernelmux.conformance.inputs.trials import Trial
+from kernelmux.conformance.judging import resource_budgets
+from kernelmux.conformance.judging.probe import Probe
+from kernelmux.conformance.judging.resource_budgets import AmdBudget
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.plan import Item
-from kernelmux.conformance.probe import Probe
-from kernelmux.conformance.trials import Trial
+from kernelmux.conformance.session.execute import Outcome, execute
+from kernelmux.conformance.session.plan import Item
 from kernelmux.emulator import amdgcn, launch_log, nvrtc
 from kernelmux.emulator.compilers import triton_foreign
 from kernelmux.emulator.launch_log import Compiled, Launch, Recipe
@@ -135,13 +135,15 @@ def test_a_kernel_that_fails_for_no_known_reason_fails(monkeypatch: pytest.Monke
 
 
 def test_scratch_memory_on_an_amd_gpu_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budgets, "archs", lambda: [])
+    monkeypatch.setattr(resource_budgets, "archs", lambda: [])
     monkeypatch.setattr(compile_only, "_examine", lambda judge, launch, arch: judge.require(True, ""))
     assert "bytes of scratch, the budget is 0" in checked(monkeypatch, held(block=2**17)).text
 
 
 def test_registers_on_an_amd_gpu_have_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budgets, "amd_budget", lambda *_: AmdBudget(vgprs=1, scratch=0, lds=65536, threads=1024))
+    monkeypatch.setattr(
+        resource_budgets, "amd_budget", lambda *_: AmdBudget(vgprs=1, scratch=0, lds=65536, threads=1024)
+    )
     assert "VGPRs, the budget is 1" in checked(monkeypatch, held()).text
 
 
@@ -149,6 +151,8 @@ def test_what_an_amd_gpu_has_not_is_found_unless_it_is_declared(monkeypatch: pyt
     small = dict.fromkeys(amdgcn.GPUS, amdgcn.ComputeUnit(lds=16))
     monkeypatch.setattr(amdgcn, "GPUS", small)
     assert "bytes of LDS, gfx942 has 16 per workgroup" in checked(monkeypatch, held()).text
-    monkeypatch.setattr(budgets, "amd_budget", lambda *_: AmdBudget(512, 0, lds=65536, threads=1024, reason="known"))
+    monkeypatch.setattr(
+        resource_budgets, "amd_budget", lambda *_: AmdBudget(512, 0, lds=65536, threads=1024, reason="known")
+    )
     found = checked(monkeypatch, held())
     assert found.status == "passed" and any("known" in remark for r in found.records for remark in r.remarks)

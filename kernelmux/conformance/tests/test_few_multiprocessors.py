@@ -11,8 +11,8 @@ import torch
 
 pytest.importorskip("triton")
 
-from kernelmux.conformance import trials
-from kernelmux.conformance.trials import Trial
+from kernelmux.conformance.inputs import trials
+from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.emulator import recorder
 from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.call import dispatch

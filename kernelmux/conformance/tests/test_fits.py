@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernelmux.conformance.cli import main
+from kernelmux.conformance.cli.main import main
 from kernelmux.conformance.fits import calls, choices, judge, record, sweep, table, worker
 from kernelmux.conformance.fits.judge import COMPILE, FITS, OUTCOMES, REFUSED, ROOM, TORCH
 from kernelmux.emulator import nvrtc

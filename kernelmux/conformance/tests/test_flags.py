@@ -12,10 +12,12 @@ from xml.etree import ElementTree
 import pytest
 from junitparser import JUnitXml
 
-from kernelmux.conformance import arguments, budget, cli, junit, mutation, plan, report, tested
-from kernelmux.conformance.execute import Outcome, execute
+from kernelmux.conformance.cli import arguments, main
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.plan import BROKEN, Item
+from kernelmux.conformance.report import artifacts, junit
+from kernelmux.conformance.session import mutation, plan, tested_backends, time_budget
+from kernelmux.conformance.session.execute import Outcome, execute
+from kernelmux.conformance.session.plan import BROKEN, Item
 from kernelmux.registry import catalog
 
 ADD = ["--op", "add", "--backend", "torch_ref"]
@@ -37,7 +39,7 @@ def wrong(tmp_path: Path) -> list[str]:
 
 def listed(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
     """The ids that --list prints."""
-    assert cli.main([*words, "--collect-only", "-q"]) == cli.OK
+    assert main.main([*words, "--collect-only", "-q"]) == main.OK
     return capsys.readouterr().out.split()
 
 
@@ -70,9 +72,9 @@ def test_what_cannot_be_imported_is_in_every_run() -> None:
 def test_a_run_with_k_is_one_of_a_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     chosen = arguments.options_of(arguments.parser().parse_args(["-k", "add and exact", "--device", "cpu"]))
     assert not chosen.everything and not chosen.complete and not chosen.verified
-    assert chosen.minutes == budget.usual(Options()), "it may be nearly everything"
-    assert report.names(chosen, chosen.everything)[0] == "results-partial.jsonl"
-    assert cli.main([*ADD, "-k", "add and exact", "--out", str(tmp_path)]) == cli.OK
+    assert chosen.minutes == time_budget.usual(Options()), "it may be nearly everything"
+    assert artifacts.names(chosen, chosen.everything)[0] == "results-partial.jsonl"
+    assert main.main([*ADD, "-k", "add and exact", "--out", str(tmp_path)]) == main.OK
     head = (tmp_path / "matrix-partial.md").read_text().splitlines()[0]
     assert "only what fits -k 'add and exact'" in head and "only what fits -k" in capsys.readouterr().out
 
@@ -80,7 +82,7 @@ def test_a_run_with_k_is_one_of_a_part(tmp_path: Path, capsys: pytest.CaptureFix
 def test_the_names_of_pytest_are_other_names(capsys: pytest.CaptureFixture[str]) -> None:
     told = []
     for name in ("--list", "--co", "--collect-only"):
-        assert cli.main([*ADD, name]) == cli.OK
+        assert main.main([*ADD, name]) == main.OK
         told.append(capsys.readouterr().out)
     assert told[0] == told[1] == told[2] and "within the error bound" in told[0]
     given = [["--junitxml", "x"], ["--junit-xml", "x"], ["--junit", "x"]]
@@ -93,10 +95,10 @@ def test_the_names_of_pytest_are_other_names(capsys: pytest.CaptureFixture[str])
 def test_quiet_shows_failures_and_the_last_line(
     wrong: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main([*ADD, "-k", "exact", "-q", "--out", str(tmp_path)]) == cli.OK
+    assert main.main([*ADD, "-k", "exact", "-q", "--out", str(tmp_path)]) == main.OK
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("1 passed, 0 failed, 0 skipped in ")
-    assert cli.main([*wrong, "-q"]) == cli.FAILED
+    assert main.main([*wrong, "-q"]) == main.FAILED
     out = capsys.readouterr().out
     assert out.startswith("FAILED softmax-impl/softmax-accuracy\n") and "budget used" in out and "reproduce: " in out
     assert out.count("FAILED ") == 3 and "conformance: 3 items" not in out and "report:" not in out and "✗" not in out
@@ -106,7 +108,7 @@ def test_quiet_shows_failures_and_the_last_line(
 
 def test_quiet_mutants_are_those_that_were_missed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = ["--mutants", "--op", "transpose", "-k", "view_of_one", "-q", "--out", str(tmp_path), "-n", "1"]
-    assert cli.main(run) == cli.OK
+    assert main.main(run) == main.OK
     first, second = capsys.readouterr().out.splitlines()
     assert first == "mutation score: 1 of 1 broken kernels caught, 0 problems" and second.startswith("1 items in ")
 
@@ -115,25 +117,25 @@ def test_quiet_mutants_are_those_that_were_missed(tmp_path: Path, capsys: pytest
 def test_a_number_of_failures_ends_a_run(
     words: list[str], failed: int, wrong: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main([*wrong, "-q", *words]) == cli.FAILED
+    assert main.main([*wrong, "-q", *words]) == main.FAILED
     out = capsys.readouterr().out
     assert out.splitlines()[-1].startswith(f"0 passed, {failed} failed, 0 skipped") and "did not report" not in out
 
 
 def test_lf_runs_what_failed(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([*wrong, "-q", "-x"]) == cli.FAILED
+    assert main.main([*wrong, "-q", "-x"]) == main.FAILED
     assert listed(capsys, *wrong, "--lf")[-1:] == ["softmax-impl/softmax-accuracy"]
     assert listed(capsys, *wrong, "--lf") == listed(capsys, *wrong, "--last-failed")
 
 
 def test_durations_are_those_of_the_slowest_items(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = [*ADD, "-k", "exact or accuracy or shapes", "-q", "--out", str(tmp_path), "-n", "1", "--durations"]
-    assert cli.main([*run, "2"]) == cli.OK
+    assert main.main([*run, "2"]) == main.OK
     blank, head, *lines, last = capsys.readouterr().out.splitlines()
     seconds = [float(line.partition("s ")[0]) for line in lines]
     assert (blank, head) == ("", "slowest 2 items") and len(lines) == 2 and seconds == sorted(seconds, reverse=True)
     assert all(" add-torch_ref/plain-" in line for line in lines) and last.startswith("3 passed")
-    assert cli.main([*run, "0"]) == cli.OK and "slowest 3 items" in capsys.readouterr().out
+    assert main.main([*run, "0"]) == main.OK and "slowest 3 items" in capsys.readouterr().out
 
 
 # --- JUnit XML --------------------------------------------------------------------------------------------------
@@ -166,7 +168,7 @@ def test_junit_has_what_pytest_writes(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", *plain, str(tmp_path / "theirs.xml"), str(tmp_path / "test_few.py")]
     alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     assert subprocess.run(command, capture_output=True, check=False, cwd=tmp_path, env=alone).returncode == 1
-    told = tested.Tested({"on the CPU": ["torch_ref"]}, {"theirs": ""}, {"theirs": "pip install theirs"})
+    told = tested_backends.Tested({"on the CPU": ["torch_ref"]}, {"theirs": ""}, {"theirs": "pip install theirs"})
     item = Item("add", "torch_ref", "plain", "exact")
     outcomes = [
         Outcome(item, "passed", seconds=1.5), Outcome(item, "failed", "a \x00\x1b[0m <&> \ud800\nsecond"),
@@ -188,7 +190,7 @@ def test_without_the_package_nothing_begins(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "junitparser", None)
-    assert cli.main([*ADD, "--out", str(tmp_path / "out"), "--junitxml", "x.xml"]) == cli.USAGE
+    assert main.main([*ADD, "--out", str(tmp_path / "out"), "--junitxml", "x.xml"]) == main.USAGE
     told = capsys.readouterr()
     assert told.err == "conformance: --junitxml: needs junitparser: pip install junitparser\n" and not told.out
     assert not (tmp_path / "out").exists()
@@ -202,9 +204,9 @@ def test_operators_that_take_none_of_the_dtypes_are_left_out_and_named(
 ) -> None:
     taking = {"int8_matmul", "matvec", "transpose"}
     assert {item.op for item in plan.items(Options(dtypes=("i8",), backends=("torch_ref", "spec")))} == taking
-    assert not report.asked(Options(("matvec",), dtypes=("i8",)), []), "the others were not asked for"
+    assert not artifacts.asked(Options(("matvec",), dtypes=("i8",)), []), "the others were not asked for"
     run = ["--backend", "torch_ref", "--dtype", "i8", "-k", "exact-accuracy or mul-torch_ref/plain-accuracy"]
-    assert cli.main([*run, "--out", str(tmp_path)]) == cli.OK
+    assert main.main([*run, "--out", str(tmp_path)]) == main.OK
     line = f"int8_matmul, matvec, transpose alone take i8: the other {len(catalog.names()) - 3} operators are left out"
     assert (
         line in (tmp_path / "matrix-partial.md").read_text() and line in (tmp_path / "report-partial.html").read_text()

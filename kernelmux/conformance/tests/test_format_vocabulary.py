@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from kernelmux.conformance import generate
 from kernelmux.conformance.checks import accuracy, shapes
+from kernelmux.conformance.inputs import generate
 from kernelmux.conformance.tests.trial_specs import PICKED, SINGLE, failures, operator
 from kernelmux.registry.cli import type_stubs
 from kernelmux.registry.errors import ArgumentError

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 import torch
 
-from kernelmux.conformance import cli
+from kernelmux.conformance.cli import main
 from kernelmux.conformance.fuzz import calls, command, judge
 from kernelmux.conformance.fuzz.judge import CLASS, OUTSIDE, RETURNED, SPELLING, UNTYPED, WRONG
 from kernelmux.registry import catalog
@@ -85,20 +85,20 @@ def test_a_result_of_another_shape_or_dtype_is_found(monkeypatch):
 
 
 def test_the_command_counts_and_tells_how_to_see_a_call_again(monkeypatch, capsys):
-    assert cli.main(["--fuzz", "60", "--seed", "3", "--op", "softmax", "silu", "-n", "1"]) == cli.OK
+    assert main.main(["--fuzz", "60", "--seed", "3", "--op", "softmax", "silu", "-n", "1"]) == main.OK
     out = capsys.readouterr().out
     assert "60 calls of 2 operators, seed 3" in out and "0 untyped" in out and "returned" in out
-    assert cli.main(["--fuzz-only", "7", "--seed", "3", "--op", "softmax", "silu"]) == cli.OK
+    assert main.main(["--fuzz-only", "7", "--seed", "3", "--op", "softmax", "silu"]) == main.OK
     monkeypatch.setattr(torch_ops, "_differentiable", None)
     bad = judge.Verdict(UNTYPED, "TypeError: x", "TypeError at a.py:1 in f")
     monkeypatch.setattr(judge, "judge", lambda draft, able: bad)
-    assert cli.main(["--fuzz-only", "7", "--seed", "3", "--op", "softmax"]) == cli.FAILED
+    assert main.main(["--fuzz-only", "7", "--seed", "3", "--op", "softmax"]) == main.FAILED
     assert "reproduce: " in (out := capsys.readouterr().out) and "--op softmax --fuzz-only 7 --seed 3" in out
 
 
 @pytest.mark.parametrize("option", [["--check", "torch"], ["--backend", "cuda"], ["--tier", "full"], ["--case", "x5"]])
 def test_a_selection_that_has_no_meaning_is_refused(option, capsys):
-    assert cli.main(["--fuzz", "10", *option]) == cli.USAGE
+    assert main.main(["--fuzz", "10", *option]) == main.USAGE
     assert f"--fuzz: expected no selection but --op, got {option[0]}" in capsys.readouterr().err
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernelmux.conformance import generate, neighbours
 from kernelmux.conformance.checks import shapes
+from kernelmux.conformance.inputs import generate
+from kernelmux.conformance.judging.probe import Probe
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.variations import neighbouring_shapes
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.conditions import AtLeast, Dtypes, Multiple, OneOf
@@ -139,11 +140,11 @@ def test_a_variant_that_no_drawn_shape_fits_has_shapes_beside_its_cases(elements
     requires = registered.variants("triton", spec.name)["specialised"].requires
     asked = requires, shapes.COUNTS["smoke"], elements, 0
     assert not any(able for _, able in generate.cases(spec, *asked))
-    found = neighbours.cases(spec, *asked)
-    assert found and all(able == neighbours.fitting(spec, requires, case) != [] for case, able in found)
-    assert found == neighbours.cases(spec, *asked) and len({case.name for case, _ in found}) == len(found)
+    found = neighbouring_shapes.cases(spec, *asked)
+    assert found and all(able == neighbouring_shapes.fitting(spec, requires, case) != [] for case, able in found)
+    assert found == neighbouring_shapes.cases(spec, *asked) and len({case.name for case, _ in found}) == len(found)
     assert elements == 2**13 or len(found) == shapes.COUNTS["smoke"]
-    assert neighbours.cases(spec, (AtLeast("N", 10**9),), 3, elements, 0) == []
+    assert neighbouring_shapes.cases(spec, (AtLeast("N", 10**9),), 3, elements, 0) == []
 
 
 def test_the_check_asks_such_a_variant_something(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,35 +8,36 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kernelmux.conformance import gpus, run
+from kernelmux.conformance.cli import run
 from kernelmux.conformance.options import Options
+from kernelmux.conformance.session import worker_devices
 
 
 @pytest.fixture
 def four(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(gpus.VARIABLE, raising=False)
+    monkeypatch.delenv(worker_devices.VARIABLE, raising=False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
 
 
 def test_gpus_are_shared_out_evenly(four: None) -> None:
-    orders = [gpus.own_first(gpus.visible(), f"gw{i}") for i in range(32)]
+    orders = [worker_devices.own_first(worker_devices.visible(), f"gw{i}") for i in range(32)]
     assert set(Counter(order[0] for order in orders).values()) == {8}
     assert all(sorted(order) == ["0", "1", "2", "3"] for order in orders)
 
 
 def test_what_the_caller_may_see_is_shared_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(gpus.VARIABLE, "GPU-b, 3")
+    monkeypatch.setenv(worker_devices.VARIABLE, "GPU-b, 3")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    gpus.take(gpus.visible(), "gw3")
-    assert gpus.visible() == ["3", "GPU-b"]
+    worker_devices.take(worker_devices.visible(), "gw3")
+    assert worker_devices.visible() == ["3", "GPU-b"]
 
 
 def test_one_gpu_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(gpus.VARIABLE, raising=False)
-    gpus.take(["0"], "gw1")
-    gpus.take([], "gw1")
+    monkeypatch.delenv(worker_devices.VARIABLE, raising=False)
+    worker_devices.take(["0"], "gw1")
+    worker_devices.take([], "gw1")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert gpus.visible() == ["0"]
+    assert worker_devices.visible() == ["0"]
 
 
 def test_more_gpus_get_more_workers(four: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from kernelmux.conformance.checks import gradient
+from kernelmux.conformance.judging.probe import Enough, Probe
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.probe import Enough, Probe
 from kernelmux.registry import catalog
 from kernelmux.registry.errors import SpecError
 from kernelmux.registry.spec import Composed, Computed, Gradient, NoGradient, OpSpec, Tensor

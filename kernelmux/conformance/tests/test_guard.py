@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from kernelmux.conformance.guard import Guard, haloed
-from kernelmux.conformance.layouts import POISON
+from kernelmux.conformance.inputs.layouts import POISON
+from kernelmux.conformance.judging.redzones import Guard, haloed
 
 
 def test_a_halo_lies_between_the_elements_as_well() -> None:

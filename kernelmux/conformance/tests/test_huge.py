@@ -7,9 +7,9 @@ import resource
 import pytest
 import torch
 
-from kernelmux.conformance import huge, resize
-from kernelmux.conformance.huge import FAR, TooLarge, Virtual
-from kernelmux.conformance.resize import AxisName
+from kernelmux.conformance.variations import large_tensors, resize
+from kernelmux.conformance.variations.large_tensors import FAR, TooLarge, Virtual
+from kernelmux.conformance.variations.resize import AxisName
 from kernelmux.registry import catalog
 
 ROWS, MIDDLE = AxisName("...", 0), AxisName("...", 1)
@@ -18,7 +18,7 @@ ROWS, MIDDLE = AxisName("...", 0), AxisName("...", 1)
 def _independent(op: str, text: str, dtype: torch.dtype = torch.float32) -> dict[AxisName, dict[int, int]]:
     spec = catalog.spec(op)
     case = spec.case(text)
-    found = {axis: huge.independent(spec, case, axis, dtype) for axis in resize.axes(spec, case)}
+    found = {axis: large_tensors.independent(spec, case, axis, dtype) for axis in resize.axes(spec, case)}
     return {axis: dimensions for axis, dimensions in found.items() if dimensions}
 
 
@@ -37,13 +37,13 @@ def test_independent_axes_are_found_by_asking_the_reference() -> None:
 def test_slices_of_a_batch_stand_apart_and_rows_under_a_causal_mask_do_not() -> None:
     spec = catalog.spec("attention")
     case = spec.case("q=1x2x3x8 k=1x2x5x8 v=1x2x5x8 causal=True")
-    assert set(huge.apart(spec, case, AxisName("B"), torch.float16)) == {0, 1}
-    assert huge.apart(spec, case, AxisName("M"), torch.float16) == {}
+    assert set(large_tensors.apart(spec, case, AxisName("B"), torch.float16)) == {0, 1}
+    assert large_tensors.apart(spec, case, AxisName("M"), torch.float16) == {}
 
 
 def test_lengths_reach_2_to_the_31_elements_in_every_tensor() -> None:
     spec = catalog.spec("matmul")
-    found = huge.lengths(spec, spec.case("a=30x40 b=40x50"), torch.float16)
+    found = large_tensors.lengths(spec, spec.case("a=30x40 b=40x50"), torch.float16)
     assert {axis.letter for axis in found} == {"M", "N"}
     assert found[AxisName("M")][0] * 40 > FAR and found[AxisName("M")][0] % 30 == 0
     assert found[AxisName("N")][0] * 40 > FAR and found[AxisName("N")][0] % 50 == 0

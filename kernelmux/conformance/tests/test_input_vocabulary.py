@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from kernelmux.conformance import generate, trials
 from kernelmux.conformance.checks import accuracy, layout, memory, repeatability, shapes, special_values, state
+from kernelmux.conformance.inputs import generate, trials
 from kernelmux.conformance.tests.trial_specs import (
     AFFINE,
     PICKED,

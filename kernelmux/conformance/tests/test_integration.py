@@ -5,11 +5,11 @@ import torch
 from rich.console import Console
 
 import kernelmux as kx
-from kernelmux.conformance import integration
-from kernelmux.conformance.execute import execute
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.plan import Item
-from kernelmux.conformance.ways import WAYS
+from kernelmux.conformance.report import integration
+from kernelmux.conformance.session.execute import execute
+from kernelmux.conformance.session.plan import Item
+from kernelmux.conformance.variations.torch_ways import WAYS
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import dispatch
 from kernelmux.registry.interop import autograd, torch_ops

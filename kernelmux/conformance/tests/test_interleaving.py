@@ -8,8 +8,8 @@ import time
 import pytest
 import torch
 
-from kernelmux.conformance import interleaving
-from kernelmux.conformance.interleaving import Living, side_by_side
+from kernelmux.conformance.variations import interleaving
+from kernelmux.conformance.variations.interleaving import Living, side_by_side
 
 CPU = torch.device("cpu")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 PROGRAM = """
 import time
-from kernelmux.conformance.interrupts import interrupts
+from kernelmux.conformance.session.interrupts import interrupts
 
 interrupts.listen()
 interrupts.before_the_end = lambda: print("workers end", flush=True)

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from kernelmux.conformance import origins, trials
-from kernelmux.conformance.execute import Outcome, execute
+from kernelmux.conformance.failures import failure_source
+from kernelmux.conformance.inputs import trials
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.plan import Item
+from kernelmux.conformance.session.execute import Outcome, execute
+from kernelmux.conformance.session.plan import Item
 from kernelmux.emulator import EmulatorError
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import Implementation
@@ -105,11 +106,11 @@ def test_the_frame_of_the_implementation_comes_first(tmp_path: Path) -> None:
     exec(compile(source.read_text(), str(source), "exec"), scope)
     with pytest.raises(ValueError, match="broadcast") as caught:
         scope["softmax"](np.zeros(4))
-    lines = origins.raised(caught.value, tmp_path).splitlines()
+    lines = failure_source.raised(caught.value, tmp_path).splitlines()
     assert lines[-2] == f"  at {source}:4 in softmax: return np.broadcast_to(x, (3, 5))"
     assert lines[-1].startswith("  (raised at ") and "numpy" in lines[-1]
-    assert origins.cause(caught.value, tmp_path) == "softmax.py:4: ValueError"
-    assert "(raised at" not in origins.raised(caught.value) and "numpy" in origins.raised(caught.value)
+    assert failure_source.cause(caught.value, tmp_path) == "softmax.py:4: ValueError"
+    assert "(raised at" not in failure_source.raised(caught.value) and "numpy" in failure_source.raised(caught.value)
 
 
 def test_both_lines_of_a_race_are_shown_with_their_source(tmp_path: Path) -> None:
@@ -119,11 +120,11 @@ def test_both_lines_of_a_race_are_shown_with_their_source(tmp_path: Path) -> Non
     text = "read of shared memory at offset 4, and no barrier since thread 32 wrote it"
     error = EmulatorError(text, kind="race", file="kernel.cu", line=4, earlier=("kernel.cu", 2))
     assert str(error) == f"kernel.cu:4: race: {text} at kernel.cu:2"
-    assert origins.raised(error, tmp_path).splitlines()[1:] == [
+    assert failure_source.raised(error, tmp_path).splitlines()[1:] == [
         f"  at {source}:4: y[i] = t[63 - i];",
         f"  the other at {source}:2: t[i] = x[i];",
     ]
-    assert origins.cause(error, tmp_path) == "kernel.cu:4: race"
+    assert failure_source.cause(error, tmp_path) == "kernel.cu:4: race"
 
 
 @pytest.mark.parametrize("condition", [AtLeast("J", 3), Multiple("J", 8), Dtypes("J", torch.float32)])

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernelmux.conformance import ledger, report
-from kernelmux.conformance.keys import launches, meaning, rekey
+from kernelmux.conformance.report import artifacts
+from kernelmux.conformance.verified import launches, ledger, meaning, rekey
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import launch_keys, timings
 from kernelmux.registry.backend.launch_keys import CHANGED, OTHER, SAME, UNKNOWN, Keys, Row, compared
@@ -124,7 +124,7 @@ def test_the_map_holds_what_the_tree_launches(before: dict[str, str]) -> None:
         pytest.skip("keys are computed with other compilers")
     for pair in ASKED:
         backend, op = pair.split()
-        if found := launch_keys.known().rows.get((op, backend, report.source_hash(backend, op))):
+        if found := launch_keys.known().rows.get((op, backend, artifacts.source_hash(backend, op))):
             here = {name.split()[0].partition("/")[2]: keys for name, keys in before.items() if name.endswith(f" {op}")}
             assert {v: k for v, k in here.items() if not found.keys[v].startswith(k)} == {}, pair
 
@@ -173,7 +173,7 @@ def test_two_sources_are_compared_by_what_both_were_asked(map_file: Callable[...
 
 
 def test_an_entry_counts_while_it_launches_and_means_the_same(map_file: Callable[..., Path]) -> None:
-    now = report.source_hash("torch_ref", "softmax")
+    now = artifacts.source_hash("torch_ref", "softmax")
     map_file(
         *(
             Row("softmax", "torch_ref", s, "aaaaaa", {"exact": k})
@@ -200,7 +200,7 @@ def test_an_entry_counts_while_it_launches_and_means_the_same(map_file: Callable
 
 def test_a_time_counts_while_its_workload_launches_the_same(map_file: Callable[..., Path]) -> None:
     spec = catalog.spec("square")
-    text, now = spec.workloads[0].text, report.source_hash("torch_ref", "square")
+    text, now = spec.workloads[0].text, artifacts.source_hash("torch_ref", "square")
     item, cost = launch_keys.workload(text, "bf16"), spec.hypothetical(spec.workloads[0], torch.bfloat16).cost
     rows = [
         Row("square", "torch_ref", s, f"{item}cccccc", {"plain": k})
@@ -241,7 +241,7 @@ def test_rekey_computes_what_is_missing_and_says_what_it_shows(
 ) -> None:
     here, said = rekey.versions(), list[str]()
     path = map_file(row("unspoken of", "111111", "222222"), **here)
-    now = report.source_hash("torch_ref", "square")
+    now = artifacts.source_hash("torch_ref", "square")
     spec = catalog.spec("square")
     entry = {"oracle": meaning.oracle(spec), "judge": meaning.judge(), "source": "older", "asked": ""}
     book = {"gpu": "NVIDIA H200", "entries": {"square/torch_ref/plain": entry}}

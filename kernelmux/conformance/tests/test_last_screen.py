@@ -13,11 +13,13 @@ import pytest
 import torch
 from rich.console import Console
 
-from kernelmux.conformance import board, causes, cli, plan, progress, run, tested
-from kernelmux.conformance.execute import Outcome
+from kernelmux.conformance.cli import main, run
+from kernelmux.conformance.judging.trial_outcome import Record
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.plan import UNAVAILABLE, Item
-from kernelmux.conformance.record import Record
+from kernelmux.conformance.report import board, causes, progress
+from kernelmux.conformance.session import plan, tested_backends
+from kernelmux.conformance.session.execute import Outcome
+from kernelmux.conformance.session.plan import UNAVAILABLE, Item
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import Backend
 from kernelmux.registry.backend.package_versions import NotInstalled
@@ -116,14 +118,16 @@ def test_what_was_tested_is_taken_from_outcomes(monkeypatch: pytest.MonkeyPatch)
         outcome("add", "cuda/scalar", status="failed"), outcome("add", "torch_ref/eager"),
         outcome("add", "triton/a", status="skipped"), outcome("add", "spec", "vacuity"),
     ]  # fmt: skip
-    found = tested.of(Options(), made)
+    found = tested_backends.of(Options(), made)
     assert str(found) == "torch_ref on the CPU; cuda emulated on the CPU; not tested: triton"
     assert found.notes == ["triton is not tested: every item of it was skipped"] and not found.failures
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100 80GB HBM3")
-    monkeypatch.setattr(tested, "missing_packages", lambda device, names: {})
-    assert str(tested.of(Options(device="cuda"), made[:2])).startswith("cuda, torch_ref on NVIDIA H100 80GB HBM3; not")
-    assert str(tested.of(Options(), made[3:])) == "no backend was tested"
+    monkeypatch.setattr(tested_backends, "missing_packages", lambda device, names: {})
+    assert str(tested_backends.of(Options(device="cuda"), made[:2])).startswith(
+        "cuda, torch_ref on NVIDIA H100 80GB HBM3; not"
+    )
+    assert str(tested_backends.of(Options(), made[3:])) == "no backend was tested"
 
 
 @pytest.fixture
@@ -142,9 +146,9 @@ def test_a_missing_package_fails_the_run_unless_the_backend_is_left_out(
     theirs: list[str | None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = ["--out", str(tmp_path), "--junit", str(tmp_path / "junit.xml")]
-    assert cli.main([*EXACT, "--backend", "torch_ref", *folder]) == cli.OK
+    assert main.main([*EXACT, "--backend", "torch_ref", *folder]) == main.OK
     assert "theirs is" not in "".join(capsys.readouterr())
-    assert cli.main([*EXACT, "--backend", "torch_ref", "theirs", *folder]) == cli.FAILED
+    assert main.main([*EXACT, "--backend", "torch_ref", "theirs", *folder]) == main.FAILED
     told = capsys.readouterr()
     line = told.out.splitlines()[0]
     assert line.startswith(f"theirs is not tested: {MISSING} (to leave it out: --backend ") and "torch_ref" in line
@@ -159,11 +163,15 @@ def test_a_missing_package_fails_the_run_unless_the_backend_is_left_out(
 def test_without_a_choice_of_backends_a_missing_package_is_all_that_fails(
     theirs: list[str | None], tmp_path: Path
 ) -> None:
-    assert "theirs" in tested.missing(Options()) and "gone" not in tested.missing(Options())  # that is a failing item
-    assert not tested.missing(Options(backends=("spec",))) and not tested.missing(Options(mutants=True))
+    assert "theirs" in tested_backends.missing(Options()) and "gone" not in tested_backends.missing(
+        Options()
+    )  # that is a failing item
+    assert not tested_backends.missing(Options(backends=("spec",))) and not tested_backends.missing(
+        Options(mutants=True)
+    )
     skipped = Outcome(Item("add", "theirs", "", UNAVAILABLE, MISSING), "skipped", MISSING)
     made = [outcome("add", "torch_ref/eager"), skipped]
-    found = tested.of(Options(), made)
+    found = tested_backends.of(Options(), made)
     assert "theirs is" not in "".join(found.notes) and f"theirs is not tested: {MISSING}" in found.failures[0]
     assert run.conclude(Options(out=str(tmp_path)), run.Found(made, [], 1.0, 3, found), shown(80)) == run.FAILED
 
@@ -171,7 +179,7 @@ def test_without_a_choice_of_backends_a_missing_package_is_all_that_fails(
 def test_a_device_that_a_backend_cannot_have_is_a_note(theirs: list[str | None]) -> None:
     theirs[0] = reason = "theirs has no compiler for this system"
     item = Item("add", "theirs", "", UNAVAILABLE, reason)
-    found = tested.of(Options(), [Outcome(item, "skipped", reason), outcome("add", "torch_ref/eager")])
+    found = tested_backends.of(Options(), [Outcome(item, "skipped", reason), outcome("add", "torch_ref/eager")])
     assert found.notes == [f"theirs is not tested: {reason}"] and "theirs" not in found.missing
 
 
@@ -199,5 +207,5 @@ def test_no_plugin_that_happens_to_be_installed_is_in_the_run(
     pytest.importorskip("pytest_benchmark")
     monkeypatch.delenv(run.ALONE, raising=False)
     run_of_two = ["--op", "add", "--backend", "torch_ref", "--check", "exact", "accuracy", "-n", "2"]
-    assert cli.main([*run_of_two, "--out", str(tmp_path)]) == cli.OK
+    assert main.main([*run_of_two, "--out", str(tmp_path)]) == main.OK
     assert capfd.readouterr().err == "" and run.ALONE not in run.os.environ

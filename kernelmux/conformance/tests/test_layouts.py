@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernelmux.conformance import guard, layouts
 from kernelmux.conformance.checks import offsets
+from kernelmux.conformance.inputs import layouts
+from kernelmux.conformance.judging import redzones
 
 X = torch.arange(3 * 5 * 8, dtype=torch.float16).reshape(3, 5, 8)
 
@@ -52,12 +53,12 @@ def test_windows_overlap() -> None:
 
 
 def test_the_guard_places_allocations_between_canaries() -> None:
-    with guard.Guard() as watch:
+    with redzones.Guard() as watch:
         out = torch.empty(3, 5, dtype=torch.float16)
         zeros = torch.zeros(4)
         copy = X.transpose(0, 2).contiguous()
     assert [m.view.shape for m in watch.memory] == [out.shape, zeros.shape, copy.shape]
-    assert guard.poison_left(out).all() and not zeros.any() and torch.equal(copy, X.transpose(0, 2))
+    assert redzones.poison_left(out).all() and not zeros.any() and torch.equal(copy, X.transpose(0, 2))
     assert all(m.damage() is None for m in watch.memory)
     out.as_strided((1,), (1,), out.storage_offset() + out.numel()).zero_()
     assert "behind its end" in str(watch.memory[0].damage())
@@ -66,7 +67,7 @@ def test_the_guard_places_allocations_between_canaries() -> None:
 
 
 def test_a_haloed_input_is_surrounded_by_nan() -> None:
-    made = guard.haloed(X)
+    made = redzones.haloed(X)
     assert torch.equal(made.view, X) and made.owns(made.view)
     first, end = made.used
     assert (made.whole[:first] == 255).all() and (made.whole[end:] == 255).all()

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from kernelmux.conformance import ledger, ledger_command, report
-from kernelmux.conformance.keys import meaning
+from kernelmux.conformance.cli import ledger_command
+from kernelmux.conformance.report import artifacts
+from kernelmux.conformance.verified import ledger, meaning
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import BackendUnavailable
@@ -23,7 +24,7 @@ def entry(backend: str, **changed: str) -> dict[str, Any]:
     """What is on record of a variant of `add`, but for what has changed since."""
     known = {"date": "2026-11-20", "tier": "ci", "passed": 3, "budget": 0.5, "versions": {"torch": "2.11.0"}}
     asked = {"oracle": meaning.oracle(catalog.spec("add")), "judge": meaning.judge(), "asked": ""}
-    return {**asked, "source": report.source_hash(backend, "add"), **known, **changed}
+    return {**asked, "source": artifacts.source_hash(backend, "add"), **known, **changed}
 
 
 @pytest.fixture(autouse=True)

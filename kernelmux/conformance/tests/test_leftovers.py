@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelmux.conformance import cli, leftovers
+from kernelmux.conformance.cli import main
+from kernelmux.conformance.session import leftovers
 
 pytestmark = pytest.mark.skipif(not leftovers.fcntl, reason="this system has no locks that end with a process")
 
@@ -77,5 +78,5 @@ def test_a_run_removes_what_another_left(place: Path) -> None:
     left.mkdir()
     (left / leftovers.LOCK).touch()
     given = ["--op", "add", "--backend", "torch_ref/plain", "--check", "exact", "--tier", "smoke", "--device", "cpu"]
-    assert cli.main([*given, "-n", "1", "--out", str(place / "out")]) == cli.OK
+    assert main.main([*given, "-n", "1", "--out", str(place / "out")]) == main.OK
     assert [path.name for path in place.glob(f"{leftovers.PREFIX}*")] == []

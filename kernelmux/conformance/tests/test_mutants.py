@@ -8,10 +8,12 @@ from __future__ import annotations
 import pytest
 
 from kernelmux.conformance import check as catalogue
-from kernelmux.conformance import generate, mutation, probe
-from kernelmux.conformance.execute import Outcome, execute
-from kernelmux.conformance.mutation import Mutant
+from kernelmux.conformance.inputs import generate
+from kernelmux.conformance.judging import probe
 from kernelmux.conformance.options import Options
+from kernelmux.conformance.session import mutation
+from kernelmux.conformance.session.execute import Outcome, execute
+from kernelmux.conformance.session.mutation import Mutant
 from kernelmux.emulator import nvrtc
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered

@@ -2,10 +2,10 @@
 
 import torch
 
-from kernelmux.conformance import nearby
+from kernelmux.conformance.inputs.trials import Trial
+from kernelmux.conformance.judging.probe import Probe
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.probe import Probe
-from kernelmux.conformance.trials import Trial
+from kernelmux.conformance.variations import neighbouring_trials
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 
@@ -21,32 +21,32 @@ def _trial(probe: Probe, text: str, dtype: torch.dtype = torch.float32) -> Trial
 
 def test_all_scalars_take_other_values() -> None:
     probe = _probe("gelu")
-    assert nearby.otherwise(probe, _trial(probe, "x=4")).values[1] == "tanh"
-    assert nearby.otherwise(probe, _trial(probe, "x=4 approximate=tanh")).values[1] == "none"
+    assert neighbouring_trials.otherwise(probe, _trial(probe, "x=4")).values[1] == "tanh"
+    assert neighbouring_trials.otherwise(probe, _trial(probe, "x=4 approximate=tanh")).values[1] == "none"
     transpose = _probe("transpose")
     trial = _trial(transpose, "x=3x4")
-    assert nearby.otherwise(transpose, trial) is trial
+    assert neighbouring_trials.otherwise(transpose, trial) is trial
 
 
 def test_lengths_that_the_operator_refuses_give_no_trial() -> None:
     probe = _probe("attention")
     trial = _trial(probe, "q=1x2x5x64 k=1x2x7x64 v=1x2x7x64 causal=True", torch.float16)
-    lengths = {axis.letter: axis for axis in nearby.axes(probe, trial)}
-    assert nearby.resized(probe, trial, {lengths["H"]: 3}) is None  # H must be a multiple of G
-    made = nearby.resized(probe, trial, {lengths["M"]: 9})
+    lengths = {axis.letter: axis for axis in neighbouring_trials.axes(probe, trial)}
+    assert neighbouring_trials.resized(probe, trial, {lengths["H"]: 3}) is None  # H must be a multiple of G
+    made = neighbouring_trials.resized(probe, trial, {lengths["M"]: 9})
     assert made is not None and made.values[0].shape == (1, 2, 9, 64)
 
 
 def test_one_length_for_all_axes() -> None:
     probe = _probe("transpose")
-    made = nearby.square(probe, _trial(probe, "x=3x4"))
-    assert made is not None and made.values[0].shape == (nearby.SQUARE, nearby.SQUARE)
+    made = neighbouring_trials.square(probe, _trial(probe, "x=3x4"))
+    assert made is not None and made.values[0].shape == (neighbouring_trials.SQUARE, neighbouring_trials.SQUARE)
     vector = _probe("add")
-    assert nearby.square(vector, _trial(vector, "x=5 y=5")) is None
+    assert neighbouring_trials.square(vector, _trial(vector, "x=5 y=5")) is None
 
 
 def test_the_largest_of_each_input_and_the_longest_axes() -> None:
-    trials = list(nearby.largest(_probe("rms_norm")))
+    trials = list(neighbouring_trials.largest(_probe("rms_norm")))
     assert {t.text.split(" eps")[0] for t in trials} >= {"x=37x1000 weight=1000", "x=2x8191 weight=8191"}
     assert len({t.text for t in trials}) == len(trials)
-    assert all(t.values[1].numel() <= 4096 for t in nearby.largest(_probe("rms_norm"), 4096))
+    assert all(t.values[1].numel() <= 4096 for t in neighbouring_trials.largest(_probe("rms_norm"), 4096))

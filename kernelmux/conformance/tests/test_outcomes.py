@@ -11,72 +11,80 @@ import pytest
 import torch
 from rich.console import Console
 
-from kernelmux.conformance import budgets, causes, expected, ledger, matrix, report
 from kernelmux.conformance import check as catalogue
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.execute import Outcome, execute, from_dict
-from kernelmux.conformance.expected import Book, Expected
+from kernelmux.conformance.judging import resource_budgets
+from kernelmux.conformance.judging.probe import Probe
+from kernelmux.conformance.judging.trial_outcome import Record
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.plan import Item
-from kernelmux.conformance.probe import Probe
-from kernelmux.conformance.progress import Clock, Reporter, duration
-from kernelmux.conformance.record import Record
+from kernelmux.conformance.report import artifacts, causes, matrix
+from kernelmux.conformance.report.progress import Clock, Reporter, duration
+from kernelmux.conformance.session import expected_failures
+from kernelmux.conformance.session.execute import Outcome, execute, from_dict
+from kernelmux.conformance.session.expected_failures import Book, Expected
+from kernelmux.conformance.session.plan import Item
+from kernelmux.conformance.verified import ledger
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import ArgumentError, SpecError
 
 ITEM = Item("softmax", "torch_ref", "exact", "accuracy")
-KNOWN = [Book(expected.FILE, (Expected("softmax-*-accuracy", "a reason", device="cpu"),))]
+KNOWN = [Book(expected_failures.FILE, (Expected("softmax-*-accuracy", "a reason", device="cpu"),))]
 RAN = [Record("x17", "fp16", "", 0, assertions=1)]
 
 
 def test_an_expected_failure_counts_as_skipped_and_its_disappearance_fails() -> None:
-    failed = expected.applied(Outcome(ITEM, "failed", "wrong"), Options(), KNOWN)
+    failed = expected_failures.applied(Outcome(ITEM, "failed", "wrong"), Options(), KNOWN)
     assert (failed.status, failed.text) == ("expected", "expected failure: a reason")
-    assert report.counts([failed]) == {"passed": 0, "failed": 0, "skipped": 1}
+    assert artifacts.counts([failed]) == {"passed": 0, "failed": 0, "skipped": 1}
     passed = Outcome(ITEM, "passed", records=RAN)
-    assert expected.applied(passed, Options(), KNOWN).status == "failed"
-    sometimes = [Book(expected.FILE, (Expected("softmax-*-accuracy", "a reason", sometimes="some CPUs"),))]
-    assert expected.applied(passed, Options(), sometimes).status == "passed"
-    assert expected.applied(passed, Options(dtypes=("fp16",)), KNOWN).status == "passed"
-    assert expected.applied(passed, Options(seeds=(1, 2)), KNOWN).status == "passed"
-    assert expected.applied(replace(passed, small=True), Options(), KNOWN).status == "passed"
-    assert expected.applied(Outcome(ITEM, "failed", "wrong"), Options(device="cuda"), KNOWN).status == "failed"
+    assert expected_failures.applied(passed, Options(), KNOWN).status == "failed"
+    sometimes = [Book(expected_failures.FILE, (Expected("softmax-*-accuracy", "a reason", sometimes="some CPUs"),))]
+    assert expected_failures.applied(passed, Options(), sometimes).status == "passed"
+    assert expected_failures.applied(passed, Options(dtypes=("fp16",)), KNOWN).status == "passed"
+    assert expected_failures.applied(passed, Options(seeds=(1, 2)), KNOWN).status == "passed"
+    assert expected_failures.applied(replace(passed, small=True), Options(), KNOWN).status == "passed"
+    assert expected_failures.applied(Outcome(ITEM, "failed", "wrong"), Options(device="cuda"), KNOWN).status == "failed"
 
 
 def test_an_expected_failure_covers_its_trials_only() -> None:
-    known = [Book(expected.FILE, (Expected("softmax-*", "a reason", ("x17 *",)),))]
+    known = [Book(expected_failures.FILE, (Expected("softmax-*", "a reason", ("x17 *",)),))]
     records = [Record(case, "fp16", "", 0, "failed") for case in ("x17", "x4x100")]
     assert (
-        expected.applied(Outcome(ITEM, "failed", "wrong", records=records[:1]), Options(), known).status == "expected"
+        expected_failures.applied(Outcome(ITEM, "failed", "wrong", records=records[:1]), Options(), known).status
+        == "expected"
     )
-    assert expected.applied(Outcome(ITEM, "failed", "wrong", records=records), Options(), known).status == "failed"
+    assert (
+        expected_failures.applied(Outcome(ITEM, "failed", "wrong", records=records), Options(), known).status
+        == "failed"
+    )
 
 
 def test_an_entry_whose_trials_did_not_run_says_nothing() -> None:
     """A small tier may hold none of the trials that an entry is about."""
-    known = [Book(expected.FILE, (Expected("softmax-*", "a reason", ("x4x100 *",)),))]
-    assert expected.applied(Outcome(ITEM, "passed", records=RAN), Options(), known).status == "passed"
+    known = [Book(expected_failures.FILE, (Expected("softmax-*", "a reason", ("x4x100 *",)),))]
+    assert expected_failures.applied(Outcome(ITEM, "passed", records=RAN), Options(), known).status == "passed"
     other = [*RAN, Record("x4x100", "fp16", "", 0, assertions=1)]
-    assert expected.applied(Outcome(ITEM, "passed", records=other), Options(), known).status == "failed"
+    assert expected_failures.applied(Outcome(ITEM, "passed", records=other), Options(), known).status == "failed"
 
 
 def test_an_entry_that_matches_nothing_is_stale() -> None:
-    assert expected.stale([ITEM.name], Options(), KNOWN) == []
+    assert expected_failures.stale([ITEM.name], Options(), KNOWN) == []
     found = ["expected_failures.toml: softmax-*-accuracy"]
-    assert expected.stale(["add-torch_ref/plain-accuracy"], Options(), KNOWN) == found
-    assert expected.stale(["add-torch_ref/plain-accuracy"], Options(backends=("torch_ref",)), KNOWN) == []
+    assert expected_failures.stale(["add-torch_ref/plain-accuracy"], Options(), KNOWN) == found
+    assert expected_failures.stale(["add-torch_ref/plain-accuracy"], Options(backends=("torch_ref",)), KNOWN) == []
     theirs = [Book(Path("theirs.toml"), KNOWN[0].entries, "theirs")]
-    assert expected.stale([], Options(backends=("torch_ref",)), theirs) == []
-    assert expected.stale([], Options(backends=("theirs",)), theirs) == ["theirs.toml: softmax-*-accuracy"]
+    assert expected_failures.stale([], Options(backends=("torch_ref",)), theirs) == []
+    assert expected_failures.stale([], Options(backends=("theirs",)), theirs) == ["theirs.toml: softmax-*-accuracy"]
 
 
 def test_the_file_of_a_backend_speaks_of_its_own_items_alone() -> None:
     theirs = [Book(Path("theirs.toml"), (Expected("*", "a reason"),), "theirs")]
     wrong = Outcome(ITEM, "failed", "wrong")
-    assert expected.applied(wrong, Options(), theirs).status == "failed"
+    assert expected_failures.applied(wrong, Options(), theirs).status == "failed"
     assert (
-        expected.applied(replace(wrong, item=replace(ITEM, backend="theirs")), Options(), theirs).status == "expected"
+        expected_failures.applied(replace(wrong, item=replace(ITEM, backend="theirs")), Options(), theirs).status
+        == "expected"
     )
 
 
@@ -89,40 +97,49 @@ def test_files_in_the_package_of_a_backend_are_found(tmp_path: Path, monkeypatch
     monkeypatch.setattr(registered, "folder", lambda name: tmp_path if name == "torch_ref" else None)
     more = tmp_path / "more.toml"
     more.write_text(entry)
-    found = expected.books(Options(expected=(str(more),)))
-    assert [(b.path, b.backend) for b in found[1:]] == [(tmp_path / expected.NAME, "torch_ref"), (more, "")]
-    assert budgets.budget("softmax", "torch_ref", "torch_ref/exact", "sm_80") == budgets.Budget(255, 8, "why")
-    assert budgets.budget("add", "torch_ref", "torch_ref/plain", "sm_80").spills == 4
-    assert budgets.budget("add", "cuda", "cuda/scalar", "sm_80").spills == 0
+    found = expected_failures.books(Options(expected=(str(more),)))
+    assert [(b.path, b.backend) for b in found[1:]] == [(tmp_path / expected_failures.NAME, "torch_ref"), (more, "")]
+    assert resource_budgets.budget("softmax", "torch_ref", "torch_ref/exact", "sm_80") == resource_budgets.Budget(
+        255, 8, "why"
+    )
+    assert resource_budgets.budget("add", "torch_ref", "torch_ref/plain", "sm_80").spills == 4
+    assert resource_budgets.budget("add", "cuda", "cuda/scalar", "sm_80").spills == 0
 
 
 def test_a_gpu_has_budgets_of_its_own_and_a_variant_comes_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = '[[gpu]]\narch = "sm_89"\nspills = 64\nreason = "not timed"\n'
-    (tmp_path / budgets.NAME).write_text(
+    (tmp_path / resource_budgets.NAME).write_text(
         text + '[[variant]]\nname = "softmax/theirs/plain"\nspills = 8\nreason = "why"\n'
     )
     monkeypatch.setattr(registered, "folder", lambda name: tmp_path if name == "theirs" else None)
-    assert budgets.budget("add", "theirs", "theirs/plain", "sm_89") == budgets.Budget(255, 64, "not timed")
-    assert budgets.budget("softmax", "theirs", "theirs/plain", "sm_89") == budgets.Budget(255, 8, "why")
-    assert budgets.budget("add", "theirs", "theirs/plain", "sm_90a") == budgets.Budget(255, 0)
+    assert resource_budgets.budget("add", "theirs", "theirs/plain", "sm_89") == resource_budgets.Budget(
+        255, 64, "not timed"
+    )
+    assert resource_budgets.budget("softmax", "theirs", "theirs/plain", "sm_89") == resource_budgets.Budget(
+        255, 8, "why"
+    )
+    assert resource_budgets.budget("add", "theirs", "theirs/plain", "sm_90a") == resource_budgets.Budget(255, 0)
     (tmp_path / "wrong.toml").write_text('[[gpu]]\narch = "sm_89"\nspills = 64\n')
     with pytest.raises(SpecError, match="a gpu needs arch and reason"):
-        budgets._table(tmp_path / "wrong.toml")
+        resource_budgets._table(tmp_path / "wrong.toml")
 
 
 def test_the_file_of_a_backend_limits_its_kernels_on_amd_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = '[amd]\narchs = ["gfx950"]\n[[amd.variant]]\nname = "softmax/theirs/plain"\nscratch = 8\nreason = "why"\n'
-    (tmp_path / budgets.NAME).write_text(own)
+    (tmp_path / resource_budgets.NAME).write_text(own)
     monkeypatch.setattr(registered, "folder", lambda name: tmp_path if name == "theirs" else None)
-    assert budgets.amd_archs("theirs") == ["gfx950"] and budgets.amd_archs("triton") == ["gfx942", "gfx950"]
-    found = budgets.amd_budget("softmax", "theirs", "theirs/plain", "gfx950")
-    assert found == budgets.AmdBudget(vgprs=512, scratch=8, lds=160 * 1024, threads=1024, reason="why")
-    assert budgets.amd_budget("add", "theirs", "theirs/plain", "gfx942").lds == 64 * 1024
+    assert resource_budgets.amd_archs("theirs") == ["gfx950"] and resource_budgets.amd_archs("triton") == [
+        "gfx942",
+        "gfx950",
+    ]
+    found = resource_budgets.amd_budget("softmax", "theirs", "theirs/plain", "gfx950")
+    assert found == resource_budgets.AmdBudget(vgprs=512, scratch=8, lds=160 * 1024, threads=1024, reason="why")
+    assert resource_budgets.amd_budget("add", "theirs", "theirs/plain", "gfx942").lds == 64 * 1024
     (tmp_path / "wrong.toml").write_text('[[amd.variant]]\nname = "softmax/theirs/plain"\nscratch = 8\n')
     with pytest.raises(SpecError, match="needs name and reason"):
-        budgets._table(tmp_path / "wrong.toml")
+        resource_budgets._table(tmp_path / "wrong.toml")
 
 
 def test_the_folder_of_a_backend_is_that_of_its_package() -> None:
@@ -134,7 +151,7 @@ def test_an_entry_without_a_reason_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "expected.toml"
     path.write_text('[[expected]]\nitem = "x"\nreason = " "\n')
     with pytest.raises(SpecError, match="needs item and reason"):
-        expected.entries(path)
+        expected_failures.entries(path)
 
 
 def test_patterns_behind_an_exclamation_mark_are_not_covered(tmp_path: Path) -> None:
@@ -142,7 +159,7 @@ def test_patterns_behind_an_exclamation_mark_are_not_covered(tmp_path: Path) -> 
     path.write_text(
         '[[expected]]\nitem = "softmax-*"\nreason = "why"\ntrial = ["* inf *", "* nan", "!* fp16 *", "!*tanh*"]\n'
     )
-    (entry,) = expected.entries(path)
+    (entry,) = expected_failures.entries(path)
     made = [
         ("x17", "fp32", "inf in x"),
         ("x17", "bf16", "a nan"),
@@ -158,7 +175,7 @@ def test_a_pattern_that_is_no_text_is_refused(trial: str, tmp_path: Path) -> Non
     path = tmp_path / "expected.toml"
     path.write_text(f'[[expected]]\nitem = "x"\nreason = "why"\ntrial = {trial}\n')
     with pytest.raises(SpecError, match="needs item and reason"):
-        expected.entries(path)
+        expected_failures.entries(path)
 
 
 def _check(monkeypatch: pytest.MonkeyPatch, run: object) -> Outcome:
@@ -278,7 +295,10 @@ def test_the_ledger_knows_verified_from_unknown(tmp_path: Path, monkeypatch: pyt
     ledger.books.cache_clear()
     assert ledger.status("softmax", "torch_ref", "exact") == ledger.status("softmax", "triton", "online")
     assert ledger.status("softmax", "triton", "online") == ("no record", ())
-    entry: dict[str, str] = {"spec": catalog.spec("softmax").hash, "source": report.source_hash("torch_ref", "softmax")}
+    entry: dict[str, str] = {
+        "spec": catalog.spec("softmax").hash,
+        "source": artifacts.source_hash("torch_ref", "softmax"),
+    }
     for source, status in ((entry["source"], "verified"), ("other", "unknown")):
         book = {"gpu": "NVIDIA H200", "entries": {"softmax/torch_ref/exact": entry | {"source": source}}}
         (tmp_path / "nvidia_h200.json").write_text(json.dumps(book))

@@ -13,7 +13,8 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from kernelmux.conformance import cli, errormap, saved
+from kernelmux.conformance.cli import main
+from kernelmux.conformance.failures import error_heatmap, failure_bundle
 
 PLANTED = """
 import torch
@@ -30,7 +31,7 @@ def run(folder: Path, *words: str) -> tuple[int, str]:
     """Exit status and output of a run in this process."""
     given = ["--op", "softmax", "--tier", "smoke", "--device", "cpu", "-n", "1", "--out", str(folder), *words]
     with redirect_stdout(io.StringIO()) as told, redirect_stderr(told):
-        status = cli.main(given)
+        status = main.main(given)
     return status, told.getvalue()
 
 
@@ -74,7 +75,7 @@ def test_junit_has_a_case_for_each_item(failed: tuple[Path, str]) -> None:
 def test_the_tensors_of_a_failure_are_kept(failed: tuple[Path, str]) -> None:
     folder, told = failed
     home = folder / "failures/softmax-impl-softmax-accuracy"
-    kept = saved.load(str(home))
+    kept = failure_bundle.load(str(home))
     assert kept is not None and f"tensors: {home}" in told
     name, got, want, limit = kept
     wrong = (got - want).abs() > limit
@@ -86,14 +87,14 @@ def test_the_tensors_of_a_failure_are_kept(failed: tuple[Path, str]) -> None:
 def test_tensors_of_a_failure_that_are_damaged_are_one_line(
     damage: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert saved.load(str(tmp_path)) is None and capsys.readouterr().err == ""
+    assert failure_bundle.load(str(tmp_path)) is None and capsys.readouterr().err == ""
     for stem in ("outputs", "expected", "bound"):
         torch.save(
             {"y": torch.zeros(2)} if stem != "outputs" else {"ours": {"y": torch.zeros(2)}}, tmp_path / f"{stem}.pt"
         )
-    assert saved.load(str(tmp_path)) is not None
+    assert failure_bundle.load(str(tmp_path)) is not None
     (tmp_path / "expected.pt").write_bytes(damage)
-    assert saved.load(str(tmp_path)) is None
+    assert failure_bundle.load(str(tmp_path)) is None
     told = capsys.readouterr().err
     assert told.startswith(f"conformance: {tmp_path} is damaged: ") and told.count("\n") == 1
 
@@ -145,11 +146,11 @@ def test_a_map_shows_the_worst_of_each_block() -> None:
     want = torch.zeros(3, 200, 300, dtype=torch.float64)
     got = want.clone()
     got[1, 199, 299], got[2, 0, 0] = 2.0, torch.nan
-    made = errormap.draw(got, want, torch.ones_like(want))
+    made = error_heatmap.draw(got, want, torch.ones_like(want))
     assert made is not None and (made.rows, made.columns, made.each) == (50, 100, (4, 3))
     assert "the worst of 3" in made.over
-    cells = errormap._blocks(errormap._share(got, want, torch.ones_like(want)).amax(0), made.each)
+    cells = error_heatmap._blocks(error_heatmap._share(got, want, torch.ones_like(want)).amax(0), made.each)
     assert cells[-1, -1] == 2.0 and cells[0, 0].isinf() and int((cells > 0).sum()) == 2
     assert set(made.paths) == {0, 4, 7} and made.paths[7] == "M0 0.5h1" and made.paths[4] == "M99 49.5h1"
-    assert [errormap.LEVELS[level][0] for level in (0, 4, 7)] == ["no error", "up to 10 times", "NaN or infinity"]
-    assert errormap.draw(torch.zeros(0), torch.zeros(0), torch.zeros(0)) is None
+    assert [error_heatmap.LEVELS[level][0] for level in (0, 4, 7)] == ["no error", "up to 10 times", "NaN or infinity"]
+    assert error_heatmap.draw(torch.zeros(0), torch.zeros(0), torch.zeros(0)) is None

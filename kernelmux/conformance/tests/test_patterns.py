@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 import torch
 
-from kernelmux.conformance import contrast, patterns
-from kernelmux.conformance.contrast import Facts
+from kernelmux.conformance.failures import error_patterns, failure_discriminants
+from kernelmux.conformance.failures.failure_discriminants import Facts
 
 REF = torch.randn(64, 100, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
 def described(got: torch.Tensor, ref: torch.Tensor = REF) -> str:
     wrong = ~torch.isclose(got, ref, rtol=1e-6, equal_nan=True)
-    return patterns.describe(wrong, got, ref)
+    return error_patterns.describe(wrong, got, ref)
 
 
 def changed(index: Any, by: float = 1.0) -> torch.Tensor:
@@ -95,5 +95,5 @@ def trials(failing: list[dict[str, Any]], passing: list[dict[str, Any]]) -> list
     ],
 )
 def test_what_sets_failing_trials_apart(failing: Any, passing: Any, expected: str) -> None:
-    found = contrast.describe(trials(failing, passing))
+    found = failure_discriminants.describe(trials(failing, passing))
     assert expected in found and bool(expected) == bool(found)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from kernelmux.conformance.judging.probe import Probe
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.probe import Probe
 from kernelmux.emulator.settings import current_checks, current_time_limit
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import Implementation

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from kernelmux.conformance import ledger_command
-from kernelmux.conformance.keys import launches, meaning, names, rekey, renamed
+from kernelmux.conformance.cli import ledger_command
+from kernelmux.conformance.verified import launches, meaning, names, rekey, renamed
 from kernelmux.registry.backend import launch_keys
 from kernelmux.registry.errors import ArgumentError
 

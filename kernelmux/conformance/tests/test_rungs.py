@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from kernelmux.conformance import arguments, budget, execute, ledger, rungs
+from kernelmux.conformance.cli import arguments
+from kernelmux.conformance.judging import unselected_variants
+from kernelmux.conformance.judging.probe import Probe
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.plan import Item
-from kernelmux.conformance.probe import Probe
+from kernelmux.conformance.session import execute, time_budget
+from kernelmux.conformance.session.plan import Item
+from kernelmux.conformance.verified import ledger
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 
@@ -15,13 +18,13 @@ from kernelmux.registry.backend import lookup as registered
 @pytest.mark.parametrize("op", catalog.names())
 @pytest.mark.parametrize("backend", ("cuda", "triton", "torch_ref"))
 def test_the_last_rung_is_never_superseded(op: str, backend: str) -> None:
-    assert not rungs.superseded(op, backend, list(registered.variants(backend, op))[-1])
+    assert not unselected_variants.superseded(op, backend, list(registered.variants(backend, op))[-1])
 
 
 def test_a_rung_that_some_gpu_or_call_picks_is_not_superseded() -> None:
-    assert rungs.superseded("matmul", "cuda", "naive")
-    assert not rungs.superseded("attention", "cuda", "tensor_cores")  # of a GPU without wgmma
-    assert not rungs.superseded("attention", "cuda", "online")  # of fp32
+    assert unselected_variants.superseded("matmul", "cuda", "naive")
+    assert not unselected_variants.superseded("attention", "cuda", "tensor_cores")  # of a GPU without wgmma
+    assert not unselected_variants.superseded("attention", "cuda", "online")  # of fp32
 
 
 @pytest.mark.parametrize(
@@ -62,7 +65,7 @@ def test_what_is_asked_of_a_verified_variant(
     backend, variant = label.split("/")
     outcome = execute.execute(Item("matmul", backend, variant, check), Options(verified=(f"matmul/{label}",)))
     assert outcome.status == status
-    assert outcome.text == (budget.VERIFIED if status == "skipped" else "")
+    assert outcome.text == (time_budget.VERIFIED if status == "skipped" else "")
 
 
 def test_only_a_whole_run_with_a_limit_of_time_relies_on_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:

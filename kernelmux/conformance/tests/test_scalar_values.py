@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernelmux.conformance.trials import Trial
+from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import backends, variants
 from kernelmux.registry.call import dispatch

@@ -3,8 +3,8 @@
 import pytest
 
 from kernelmux.conformance.checks import selection as check
+from kernelmux.conformance.judging.probe import Enough, Probe
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.probe import Enough, Probe
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import dispatch

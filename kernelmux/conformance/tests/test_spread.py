@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kernelmux.conformance import check as catalogue
-from kernelmux.conformance import spread
-from kernelmux.conformance.plan import Item
-from kernelmux.conformance.schedulers import ByVariant, LongestFirst
+from kernelmux.conformance.session import scheduling
+from kernelmux.conformance.session.plan import Item
+from kernelmux.conformance.session.xdist_schedulers import ByVariant, LongestFirst
 
 CHECKS = ("accuracy", "exact", "layout", "memory")
 LABELS = (("cuda", "tiled"), ("triton", "tiled"), ("triton", "simple"))
@@ -66,7 +66,7 @@ def test_the_items_of_a_variant_stay_together_in_the_order_of_the_plan() -> None
     fast, slow = shared_out(plan)
     assert sorted(fast + slow) == sorted(f"plan.json::{name}" for name in plan)
     for ids in (fast, slow):
-        groups = [spread.group(plan[name.partition("::")[2]]) for name in ids]
+        groups = [scheduling.group(plan[name.partition("::")[2]]) for name in ids]
         assert len(dict.fromkeys(groups)) * len(CHECKS) == len(ids)
         assert groups == sorted(groups, key=list(dict.fromkeys(groups)).index)
         assert [plan[name.partition("::")[2]].check for name in ids[: len(CHECKS)]] == list(CHECKS)
@@ -74,45 +74,45 @@ def test_the_items_of_a_variant_stay_together_in_the_order_of_the_plan() -> None
 
 
 def test_a_few_variants_are_not_worth_keeping_together() -> None:
-    few, many = items("add"), items(*(f"op{n}" for n in range(spread.ENOUGH)))
-    assert not spread.pays(few, 2) and spread.pays(many, 2) and not spread.pays(many, 64)
+    few, many = items("add"), items(*(f"op{n}" for n in range(scheduling.ENOUGH)))
+    assert not scheduling.pays(few, 2) and scheduling.pays(many, 2) and not scheduling.pays(many, 64)
 
 
 def test_on_gpus_neighbours_are_of_different_variants() -> None:
     """Of what takes equally long, each variant comes once before one comes again."""
     plan = list(items("add", "gelu").values())
-    order = spread.mixed(plan, {})
+    order = scheduling.mixed(plan, {})
     assert sorted(i.id for i in order) == sorted(i.id for i in plan)
-    for _, alike in groupby(order, lambda item: spread.expected(item, {})):
+    for _, alike in groupby(order, lambda item: scheduling.expected(item, {})):
         found = list(alike)
-        variants = len({spread.group(i) for i in found})
+        variants = len({scheduling.group(i) for i in found})
         for start in range(0, len(found), variants):
             row = found[start : start + variants]
-            assert len({spread.group(i) for i in row}) == len(row)
+            assert len({scheduling.group(i) for i in row}) == len(row)
 
 
 def test_what_goes_on_record_is_asked_in_parts_of_whole_operators(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spread, "PART", 2)
+    monkeypatch.setattr(scheduling, "PART", 2)
     names = ("add", "gelu", "silu", "softmax", "rope")
-    parts = spread.parts([Item(op, "cuda", "tiled", check) for op in names for check in ("claims", "exact")])
+    parts = scheduling.parts([Item(op, "cuda", "tiled", check) for op in names for check in ("claims", "exact")])
     assert [sorted({item.op for item in part}) for part in parts] == [["add", "gelu"], ["silu", "softmax"], ["rope"]]
-    assert all(len(part) == 2 * len({item.op for item in part}) for part in parts) and spread.parts([]) == [[]]
+    assert all(len(part) == 2 * len({item.op for item in part}) for part in parts) and scheduling.parts([]) == [[]]
 
 
 def test_on_gpus_what_takes_longest_comes_first() -> None:
     checks = ("claims", "accuracy", "exact", "signature")
     found = [Item("add", backend, "tiled", check) for backend in ("cuda", "triton") for check in checks]
-    order = [(i.backend, i.check) for i in spread.mixed(found, {})]
+    order = [(i.backend, i.check) for i in scheduling.mixed(found, {})]
     assert order[:3] == [("triton", "accuracy"), ("cuda", "accuracy"), ("triton", "exact")]
     assert {check for _, check in order[-4:]} == {"claims", "signature"}
     known = {i.id: 100.0 for i in found if i.check == "claims"}
-    assert {i.check for i in spread.mixed(found, known)[:2]} == {"claims"}
-    assert set(spread.SECONDS) <= set(catalogue.names()) >= spread.ALONE
+    assert {i.check for i in scheduling.mixed(found, known)[:2]} == {"claims"}
+    assert set(scheduling.SECONDS) <= set(catalogue.names()) >= scheduling.ALONE
 
 
 def test_on_gpus_what_needs_one_for_itself_is_spread_over_the_run() -> None:
     found = [Item(f"op{n}", "cuda", "tiled", check) for n in range(4) for check in ("accuracy", "exact", "offsets")]
-    order = [i.check for i in spread.mixed(found, {})]
+    order = [i.check for i in scheduling.mixed(found, {})]
     assert [n for n, check in enumerate(order) if check == "offsets"] == [1, 4, 6, 9]
 
 

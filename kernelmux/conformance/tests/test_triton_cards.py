@@ -14,7 +14,7 @@ from kernelmux.backends.triton._launch import Config, shared_bytes
 from kernelmux.backends.triton.matmul import _tiles
 from kernelmux.backends.triton.matmul._epilogue import PLAIN
 from kernelmux.backends.triton.matmul._problem import Problem
-from kernelmux.conformance import trials
+from kernelmux.conformance.inputs import trials
 from kernelmux.emulator import recorder
 from kernelmux.registry import catalog
 from kernelmux.registry.call import dispatch

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from kernelmux.conformance.judging.probe import Probe
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.probe import Probe
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.backend.validation import check_implementation

@@ -10,9 +10,9 @@ from unittest.mock import patch
 
 import torch
 
-from kernelmux.conformance import trials
+from kernelmux.conformance.inputs import trials
+from kernelmux.conformance.judging.probe import Enough, Probe
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.probe import Enough, Probe
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import dispatch

@@ -16,11 +16,11 @@ import pytest
 import torch
 
 from kernelmux import emulator
-from kernelmux.conformance import arguments as conformance
-from kernelmux.conformance import ledger_command
+from kernelmux.conformance.cli import arguments as conformance
+from kernelmux.conformance.cli import ledger_command
 from kernelmux.emulator import nvrtc, triton_driver
 from kernelmux.nn import check_command
-from kernelmux.perf import cli as perf
+from kernelmux.perf.cli import main as perf
 from kernelmux.perf.emulated import emulate
 from kernelmux.perf.profile import cli as profile
 from kernelmux.registry.cli import main as registry

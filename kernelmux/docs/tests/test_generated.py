@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from kernelmux.conformance import ledger, report
+from kernelmux.conformance.report import artifacts
+from kernelmux.conformance.verified import ledger
 from kernelmux.docs import __main__ as docs
 from kernelmux.docs import bazel_uses, index_page, operator_page, rungs
 from kernelmux.docs.families import FIRST, by_family
-from kernelmux.perf import records
+from kernelmux.perf.record import history
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup
 from kernelmux.registry.cli import terminal
@@ -68,7 +69,7 @@ def test_a_marker_is_filled_and_what_is_not_on_record_says_so() -> None:
 
 
 def test_stale_rows_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "stale", lambda row: True)
+    monkeypatch.setattr(history, "stale", lambda row: True)
     rungs._rows.cache_clear()
     try:
         assert ", stale | " in "".join(operator_page._speeds("softmax"))
@@ -95,7 +96,7 @@ def test_a_variant_without_a_record_is_nowhere_said_to_pass(monkeypatch: pytest.
 def test_a_record_counts_while_spec_and_source_are_as_they_were(
     changed: dict[str, str], mark: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = {"spec": catalog.spec("softmax").hash, "source": report.source_hash("triton", "softmax")}
+    now = {"spec": catalog.spec("softmax").hash, "source": artifacts.source_hash("triton", "softmax")}
     entry = now | changed
     name = list(lookup.variants("triton", "softmax"))[-1]
     book = {"gpu": "GPU A", "entries": {f"softmax/triton/{name}": entry}}

@@ -10,12 +10,14 @@ import pytest
 import torch
 
 from kernelmux.docs import libraries, speeds
-from kernelmux.perf import cli, plan, results
-from kernelmux.perf.machine import Machine
-from kernelmux.perf.options import Options
+from kernelmux.perf.cli import main
+from kernelmux.perf.planning import plan
+from kernelmux.perf.record import run_file
+from kernelmux.perf.record.run_file import Results
 from kernelmux.perf.report import figures, themes
-from kernelmux.perf.result import SecondTiming, Timed
-from kernelmux.perf.results import Results
+from kernelmux.perf.rows.machine import Machine
+from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.row_result import SecondTiming, Timed
 from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.backend import lookup as backend
 from kernelmux.registry.errors import ArgumentError
@@ -59,7 +61,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def keep(folder: Path, found: Results) -> Path:
-    results.write(found, folder / "results.json")
+    run_file.write(found, folder / "results.json")
     return libraries.keep(folder / "results.json")
 
 
@@ -75,12 +77,12 @@ def test_a_line_is_ours_beside_the_fastest_of_the_others() -> None:
 
 def test_the_command_asks_for_each_call_once_and_for_no_other() -> None:
     words = shlex.split(libraries.command())
-    args = cli.parser().parse_args(words[3:])
+    args = main.parser().parse_args(words[3:])
     options = Options(ops=tuple(args.op), workloads=tuple(args.workload), dtypes=tuple(args.dtype), device="cuda")
     found = {op: [case.text for case in plan.workloads(catalog.spec(op), options)] for op in args.op}
     assert words[:3] == ["python", "-m", "kernelmux.perf"] and args.peers
     assert found == {op: [text] for op, text in libraries.CALLS.items()}
-    triton = cli.parser().parse_args(shlex.split(libraries.command(triton=True))[3:])
+    triton = main.parser().parse_args(shlex.split(libraries.command(triton=True))[3:])
     assert not triton.peers and {label.partition("/")[0] for label in triton.backend} == {"triton"}
 
 

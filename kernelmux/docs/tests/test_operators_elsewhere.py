@@ -12,15 +12,18 @@ import pytest
 import torch
 
 import kernelmux as kx
-from kernelmux.conformance import budgets, expected, ledger, plan
-from kernelmux.conformance.execute import Outcome
+from kernelmux.conformance.judging import resource_budgets
+from kernelmux.conformance.judging.trial_outcome import Record
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.plan import Item
-from kernelmux.conformance.record import Record
+from kernelmux.conformance.session import expected_failures, plan
+from kernelmux.conformance.session.execute import Outcome
+from kernelmux.conformance.session.plan import Item
+from kernelmux.conformance.verified import ledger
 from kernelmux.docs import __main__ as docs
 from kernelmux.docs import index_page, operator_page
-from kernelmux.perf import command, records
-from kernelmux.perf.roofline import Work
+from kernelmux.perf.cli import command
+from kernelmux.perf.record import history
+from kernelmux.perf.rows.roofline import Work
 from kernelmux.perf.tests import synthetic
 from kernelmux.registry import catalog, elsewhere
 from kernelmux.registry.backend import device_tables, timings, tuned_configs
@@ -56,7 +59,7 @@ def home(tmp_path_factory):
 def ours(home, tmp_path, monkeypatch):
     """Folders for the records of kernelmux itself, empty at first; those of the package go afterwards."""
     monkeypatch.setattr(ledger, "FOLDER", tmp_path / "verified")
-    monkeypatch.setattr(records, "FOLDER", tmp_path / "results")
+    monkeypatch.setattr(history, "FOLDER", tmp_path / "results")
     monkeypatch.setattr(timings, "TABLES", replace(timings.TABLES, folder=tmp_path / "times"))
     monkeypatch.setattr(tuned_configs, "TABLES", replace(tuned_configs.TABLES, folder=tmp_path / "tuned"))
     for name in ("verified", "results", "times", "tuned"):
@@ -70,7 +73,7 @@ def ours(home, tmp_path, monkeypatch):
 
 
 def forget():
-    for cached in (ledger.books, records.recorded):
+    for cached in (ledger.books, history.recorded):
         cached.cache_clear()
     timings.forget()
     tuned_configs.forget()
@@ -111,10 +114,10 @@ def test_times_are_kept_in_the_package_and_auto_goes_by_them(home, ours, monkeyp
         row("softmax", SHORT, 5.0),
         row("hardswish", "blocked", 4.0),
     )
-    paths = records.record_all(synthetic.results(rows))
+    paths = history.record_all(synthetic.results(rows))
     assert paths == [ours / "results/nvidia_h200.json", home / "results/nvidia_h200.json"]
-    assert [r.variant for r in records.recorded()[0].rows] == ["resident", "registers"]
-    assert {(r.variant, r.stale) for r in records.find(GPU).rows} == {(r.variant, False) for r in rows}
+    assert [r.variant for r in history.recorded()[0].rows] == ["resident", "registers"]
+    assert {(r.variant, r.stale) for r in history.find(GPU).rows} == {(r.variant, False) for r in rows}
     assert [r.variant for r in timings.TABLES.all()[1].of(GPU).rows] == ["blocked", SHORT]
     monkeypatch.setattr(device_tables, "gpu", lambda device: GPU)
     monkeypatch.setattr(registered, "emulates", lambda name, device: False)  # as on a GPU, where "auto" takes kernels
@@ -149,18 +152,18 @@ def test_a_table_of_a_package_that_is_damaged_is_a_line_and_nothing_else(home, o
 
 
 def test_expected_failures_and_budgets_of_the_package_are_for_its_own_items(home):
-    (home / expected.NAME).write_text('[[expected]]\nitem = "softmax-*-accuracy"\nreason = "why"\n')
-    (home / budgets.NAME).write_text(
+    (home / expected_failures.NAME).write_text('[[expected]]\nitem = "softmax-*-accuracy"\nreason = "why"\n')
+    (home / resource_budgets.NAME).write_text(
         f'[[variant]]\nname = "softmax/triton/{SHORT}"\nregisters = 17\nspills = 0\nreason = "why"\n'
     )
     bad = [Record("x", "fp32", "", 0, "failed", text="off")]
     outcomes = [
         Outcome(Item("softmax", "triton", variant, "accuracy"), "failed", records=bad) for variant in (SHORT, "online")
     ]
-    assert [expected.applied(o, Options()).status for o in outcomes] == ["expected", "failed"]
-    assert budgets.budget("softmax", "triton", f"triton/{SHORT}", "sm_90a").registers == 17
-    assert budgets.budget("softmax", "triton", "triton/online", "sm_90a").registers != 17
-    for name in (expected.NAME, budgets.NAME):
+    assert [expected_failures.applied(o, Options()).status for o in outcomes] == ["expected", "failed"]
+    assert resource_budgets.budget("softmax", "triton", f"triton/{SHORT}", "sm_90a").registers == 17
+    assert resource_budgets.budget("softmax", "triton", "triton/online", "sm_90a").registers != 17
+    for name in (expected_failures.NAME, resource_budgets.NAME):
         (home / name).unlink()
 
 

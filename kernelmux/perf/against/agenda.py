@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernelmux.perf.against.verdict import FAILED, Judged
-from kernelmux.perf.json_form import decode
-from kernelmux.perf.plan import Row
+from kernelmux.perf.planning.plan import Row
+from kernelmux.perf.rows.codec import decode
 
 
 @dataclass

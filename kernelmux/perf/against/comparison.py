@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import IO, Protocol
 
-from kernelmux.perf import machine
 from kernelmux.perf.against.agenda import Agenda, agenda
 from kernelmux.perf.against.session import Session, Setup
 from kernelmux.perf.against.verdict import CONFIDENCE, FASTER, SLOWER, Judged, confirmed
-from kernelmux.perf.json_form import DERIVED
-from kernelmux.perf.machine import Machine
-from kernelmux.perf.options import Options
-from kernelmux.perf.plan import Row
+from kernelmux.perf.planning.plan import Row
+from kernelmux.perf.rows import machine
+from kernelmux.perf.rows.codec import DERIVED
+from kernelmux.perf.rows.machine import Machine
+from kernelmux.perf.rows.options import Options
 
 
 class Watch(Protocol):

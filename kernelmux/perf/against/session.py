@@ -13,10 +13,10 @@ from typing import IO, Any
 from kernelmux.perf.against.process import Failure, Worker
 from kernelmux.perf.against.trees import Tree
 from kernelmux.perf.against.verdict import FAILED, NO_BASE, Judged, Round, judge
-from kernelmux.perf.json_form import decode, encode
-from kernelmux.perf.machine import Machine
-from kernelmux.perf.options import Options
-from kernelmux.perf.plan import Row
+from kernelmux.perf.planning.plan import Row
+from kernelmux.perf.rows.codec import decode, encode
+from kernelmux.perf.rows.machine import Machine
+from kernelmux.perf.rows.options import Options
 from kernelmux.registry.errors import BackendUnavailable
 
 ROUNDS = 20

@@ -22,11 +22,13 @@ from typing import Any
 import torch
 
 from kernelmux import registry
-from kernelmux.perf import fresh, inputs, machine, measure, plan
-from kernelmux.perf.clock import VirtualClock
-from kernelmux.perf.json_form import decode, encode
-from kernelmux.perf.options import Options, from_dict
-from kernelmux.perf.plan import Row
+from kernelmux.perf.planning import plan
+from kernelmux.perf.planning.plan import Row
+from kernelmux.perf.rows import machine
+from kernelmux.perf.rows.codec import decode, encode
+from kernelmux.perf.rows.options import Options, from_dict
+from kernelmux.perf.timing import inputs, measure, reseed
+from kernelmux.perf.timing.clock import VirtualClock
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.backend import lookup as registered
@@ -62,7 +64,7 @@ class Stand:
         if self.group != row.group:
             self._release()
             made, self.group = inputs.make(row, self.device), row.group
-            self.shared = measure.Shared(made, fresh.draw(row, self.device))
+            self.shared = measure.Shared(made, reseed.draw(row, self.device))
         self.implementation = registered.variants(row.backend, row.op)[row.variant]
         with self._tf32():
             self.ready = measure.ready(self.shared.inputs, self.implementation, self.clock)
@@ -86,7 +88,7 @@ class Stand:
         sample, last = self.ready.sample, self.ready.copies - 1
         sample.count = last
         new = self.shared.inputs.laid_out(self.shared.fresh, self.implementation)
-        exchange = fresh.Exchange(self.ready.arguments[last], new)
+        exchange = reseed.Exchange(self.ready.arguments[last], new)
         exchange.put()
         with self._tf32():
             sample()

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from math import comb
 
-from kernelmux.perf.json_form import SPARSE
-from kernelmux.perf.result import Contestant
+from kernelmux.perf.rows.codec import SPARSE
+from kernelmux.perf.rows.row_result import Contestant
 
 SAME, FASTER, SLOWER, AMBIGUOUS = "SAME", "FASTER", "SLOWER", "AMBIGUOUS"
 FAILED, NO_BASE = "FAILED", "NO BASE"  # here; there

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from kernelmux.emulator import amdgcn
 from kernelmux.emulator.launch_log import Launch, Recipe
-from kernelmux.perf import files
 from kernelmux.perf.emulated import resources
 from kernelmux.perf.emulated.resources import Candidate
-from kernelmux.perf.options import Options
 from kernelmux.perf.report.markdown import table
+from kernelmux.perf.rows import output_files
+from kernelmux.perf.rows.options import Options
 from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.cli import terminal
 from kernelmux.registry.errors import ArgumentError
@@ -115,7 +115,7 @@ def _update(path: Path, content: str) -> None:
         text = between(path.read_text(encoding="utf-8"), BEGIN, END, content)
     except (OSError, ValueError) as error:
         raise ArgumentError(f"--update: {path}: {error}") from error
-    files.write(path, text)
+    output_files.write(path, text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

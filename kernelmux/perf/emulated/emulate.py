@@ -19,8 +19,9 @@ from rich.markup import escape
 
 from kernelmux import emulator
 from kernelmux.emulator.traces import Trace, write_picture
-from kernelmux.perf import files, room
 from kernelmux.perf.emulated import trace_table
+from kernelmux.perf.planning import memory_fit
+from kernelmux.perf.rows import output_files
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import dispatch, temporary_backends
@@ -101,14 +102,14 @@ def _check(options: argparse.Namespace) -> None:
         raise ArgumentError(f"--picture: expected a file named .html or .svg, got {str(options.picture)!r}")
     for name in ("json", "picture"):
         if getattr(options, name) is not None:
-            files.writable(getattr(options, name), f"--{name}")
+            output_files.writable(getattr(options, name), f"--{name}")
 
 
 def run(options: argparse.Namespace, backend: str) -> tuple[str, Trace]:
     """The call with the variant that ran, and what its launches did."""
     spec = catalog.spec(options.op)
     shaped = spec.hypothetical(spec.case(options.shape))
-    room.require(shaped, f"--shape {options.shape}")
+    memory_fit.require(shaped, f"--shape {options.shape}")
     chosen = _choose(shaped, backend)
     drawn = {name: _drawn(shaped, name) for name in shaped.tensors}
     inputs = value_domains.lawful(spec, drawn, shaped.scalars)
@@ -160,7 +161,7 @@ def _report(console: Console, options: argparse.Namespace, traces: list[tuple[st
         trace_table.show(console, launch, options.lines)
     if options.json is not None:
         content = {"schema": 1, "launches": [{"call": label} | launch.as_dict() for label, launch in launches]}
-        files.write(options.json, json.dumps(content, indent=1) + "\n")
+        output_files.write(options.json, json.dumps(content, indent=1) + "\n")
     if options.picture is not None:
         write_picture(launches, options.picture)
         console.print(f"picture: {options.picture}", markup=False)

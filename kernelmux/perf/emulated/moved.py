@@ -21,11 +21,12 @@ from rich.console import Console
 from rich.text import Text
 
 from kernelmux import emulator
-from kernelmux.perf import files, plan
-from kernelmux.perf.options import Options
+from kernelmux.perf.planning import plan
+from kernelmux.perf.record.run_file import Moved
 from kernelmux.perf.report import wording
 from kernelmux.perf.report.columns import Columns
-from kernelmux.perf.results import Moved
+from kernelmux.perf.rows import output_files
+from kernelmux.perf.rows.options import Options
 from kernelmux.registry import catalog, dtypes, elsewhere
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import dispatch
@@ -107,7 +108,7 @@ def write(rows: Iterable[Moved]) -> None:
     merged = _recorded(RECORD) | {(row.op, row.label.partition("/")[0]): row for row in rows}
     kept = [{k: v for k, v in asdict(merged[key]).items() if k != "stale"} for key in sorted(merged)]
     lines = ",\n".join(json.dumps(row) for row in kept)
-    files.write(RECORD, f'{{"rows": [\n{lines}\n]}}\n')
+    output_files.write(RECORD, f'{{"rows": [\n{lines}\n]}}\n')
     _recorded.cache_clear()
 
 

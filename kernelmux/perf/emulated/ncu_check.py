@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from kernelmux import emulator
-from kernelmux.perf import ncu
+from kernelmux.perf.emulated import ncu
+from kernelmux.perf.emulated.ncu import Measured
 from kernelmux.perf.emulated.ncu_calls import compared_calls
-from kernelmux.perf.ncu import Measured
 from kernelmux.registry.backend.package_versions import version
 from kernelmux.registry.errors import BackendUnavailable
 

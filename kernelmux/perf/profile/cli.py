@@ -11,10 +11,11 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from kernelmux.perf import files, plan
+from kernelmux.perf.planning import plan
 from kernelmux.perf.profile import capture, counters, report, subject, timeline
 from kernelmux.perf.profile.capture import Schedule
 from kernelmux.perf.profile.subject import Subject
+from kernelmux.perf.rows import output_files
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import temporary_backends
 from kernelmux.registry.cli import terminal
@@ -85,13 +86,13 @@ def _main(args: argparse.Namespace) -> int:
     if args.impl and args.op is None:
         raise ArgumentError("--impl: expected the operator that it computes, --op")
     if args.op is None:
-        files.folder(args.out, "--out")
+        output_files.folder(args.out, "--out")
         return _script(console, args)
     with temporary_backends.joined(args.impl, args.op):
         args.backend = args.backend or ([temporary_backends.NAME] if args.impl else [])
         if args.launch:
             return _launch(args)
-        files.folder(args.out, "--out")
+        output_files.folder(args.out, "--out")
         return _operator(console, args)
 
 

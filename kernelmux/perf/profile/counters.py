@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelmux.perf import ncu
-from kernelmux.perf.ncu import Measured
+from kernelmux.perf.emulated import ncu
+from kernelmux.perf.emulated.ncu import Measured
 from kernelmux.perf.profile.subject import MODULE, Subject
-from kernelmux.perf.thresholds import (
+from kernelmux.perf.rows.thresholds import (  # fmt: skip
     BANDWIDTH,
     COMPUTE,
     CONFLICTS,
@@ -23,7 +23,7 @@ from kernelmux.perf.thresholds import (
     TRAFFIC,
     USED,
     Level,
-)  # fmt: skip
+)
 
 TIME = "gpu__time_duration.sum"
 MEMORY = "dram__throughput.avg.pct_of_peak_sustained_elapsed"

@@ -11,7 +11,7 @@ from itertools import pairwise
 from operator import itemgetter
 
 from kernelmux.perf.profile.timeline import COPY, FILL, KERNEL, OPERATOR, OURS, PYTHON, RANGE, RUNTIME, Span, Timeline
-from kernelmux.perf.thresholds import BUSY, IDLE_US, TINY_US
+from kernelmux.perf.rows.thresholds import BUSY, IDLE_US, TINY_US
 
 FEWEST = 10  # kernels of a stretch
 STEP = "ProfilerStep"  # the range of a step of the schedule

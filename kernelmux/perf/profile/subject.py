@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
-from kernelmux.perf import inputs, plan
-from kernelmux.perf.options import Options
-from kernelmux.perf.plan import Row
+from kernelmux.perf.planning import plan
+from kernelmux.perf.planning.plan import Row
+from kernelmux.perf.rows.options import Options
+from kernelmux.perf.timing import inputs
 from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import dispatch, temporary_backends

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from kernelmux.perf import peers
-from kernelmux.perf.plan import BASELINE
+from kernelmux.perf.planning.plan import BASELINE
 from kernelmux.perf.report import wording
 from kernelmux.perf.report.groups import ResultGroup, groups
-from kernelmux.perf.result import Result, Timed
+from kernelmux.perf.rows.row_result import Result, Timed
 
 OURS = ("cuda", "triton")
 HEAD = (

@@ -7,8 +7,8 @@ from typing import Any
 
 from kernelmux.perf.report import figures, picture, themes, wording
 from kernelmux.perf.report.groups import ResultGroup
-from kernelmux.perf.result import Timed
-from kernelmux.perf.roofline import Ceilings
+from kernelmux.perf.rows.roofline import Ceilings
+from kernelmux.perf.rows.row_result import Timed
 
 # Inches; 96 CSS pixels each, for the SVG is not scaled.
 ROOFLINE, SHARES_WIDTH, LADDER_WIDTH = (7.5, 5.4), 5.8, 4.25

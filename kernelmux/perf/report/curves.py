@@ -15,12 +15,13 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from kernelmux.perf import files, peers
-from kernelmux.perf.plan import BASELINE, PLAIN
+from kernelmux.perf import peers
+from kernelmux.perf.planning.plan import BASELINE, PLAIN
 from kernelmux.perf.report import figures, themes, wording
 from kernelmux.perf.report.columns import Columns
 from kernelmux.perf.report.themes import GREY, PAPER
-from kernelmux.perf.result import Timed
+from kernelmux.perf.rows import output_files
+from kernelmux.perf.rows.row_result import Timed
 from kernelmux.perf.sweeps import curve as measured
 from kernelmux.perf.sweeps.curve import Curve
 
@@ -80,11 +81,11 @@ def draw(curve: Curve, path: Path, formats: Iterable[str] = FORMATS) -> list[Pat
     if "svg" in formats:
         written.append(path.with_name(f"{path.name}.svg"))
         with _drawn(curve, figures.LIGHT) as figure:
-            files.write(written[-1], figures.svg(figure))
+            output_files.write(written[-1], figures.svg(figure))
     for ground, end in ((figures.LIGHT, ""), (themes.DARK, "-dark")) if "png" in formats else ():
         written.append(path.with_name(f"{path.name}{end}.png"))
         with _drawn(curve, ground) as figure:
-            files.write(written[-1], figures.png(figure, DPI))
+            output_files.write(written[-1], figures.png(figure, DPI))
     return written
 
 

@@ -13,11 +13,11 @@ from functools import cache
 
 import torch
 
-from kernelmux.perf import records
-from kernelmux.perf.records import GpuRecord
+from kernelmux.perf.record import history
+from kernelmux.perf.record.history import GpuRecord
 from kernelmux.perf.report import wording
 from kernelmux.perf.report.markdown import table
-from kernelmux.perf.result import Timed
+from kernelmux.perf.rows.row_result import Timed
 from kernelmux.registry import catalog, dtypes
 
 PRODUCTS = {  # what is multiplied by what
@@ -96,7 +96,7 @@ def _rounded(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def tables() -> str:
     """A table for each recorded GPU, and the command that records what it lacks."""
     groups = products()
-    return "\n\n".join(_table(known, groups) for known in records.recorded()) or _table(None, groups)
+    return "\n\n".join(_table(known, groups) for known in history.recorded()) or _table(None, groups)
 
 
 def _table(known: GpuRecord | None, groups: dict[tuple[int, int, int], list[Product]]) -> str:

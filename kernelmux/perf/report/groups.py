@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kernelmux.perf import plan
-from kernelmux.perf.plan import BASELINE, PLAIN
-from kernelmux.perf.result import SKIPPED, Result, Timed
+from kernelmux.perf.planning import plan
+from kernelmux.perf.planning.plan import BASELINE, PLAIN
+from kernelmux.perf.rows.row_result import SKIPPED, Result, Timed
 from kernelmux.registry import catalog
 from kernelmux.registry.errors import KernelmuxError
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from kernelmux.perf import files, records, roofline
+from kernelmux.perf.record import history
+from kernelmux.perf.record.run_file import KernelNeed, Moved, Overhead, Results
 from kernelmux.perf.report import beside, picture, wording
 from kernelmux.perf.report.groups import ResultGroup, backends_of, groups, large_groups
-from kernelmux.perf.result import Result, Timed
-from kernelmux.perf.results import KernelNeed, Moved, Overhead, Results
-from kernelmux.perf.thresholds import LAUNCH_US
+from kernelmux.perf.rows import output_files, roofline
+from kernelmux.perf.rows.row_result import Result, Timed
+from kernelmux.perf.rows.thresholds import LAUNCH_US
 from kernelmux.registry.util import text_tables
 
 LEGEND = (
@@ -27,7 +28,7 @@ NOT_RESTED = (
 def write(results: Results, folder: Path, name: str) -> None:
     """Write the report and its pictures, <name>.md, .svg and .png."""
     drawn = results.ceilings is not None and picture.draw(results, folder / name)
-    files.write(folder / f"{name}.md", whole(results, f"{name}.svg" if drawn else ""))
+    output_files.write(folder / f"{name}.md", whole(results, f"{name}.svg" if drawn else ""))
 
 
 def whole(results: Results, image: str) -> str:
@@ -125,7 +126,7 @@ def beside_table(lines: Iterable[Sequence[str]]) -> str:
 def best_tables() -> str:
     """The same for every recorded GPU, for a document."""
     parts = []
-    for record in records.recorded():
+    for record in history.recorded():
         note = " Stale: what it launches has changed since." if any(row.stale for row in record.rows) else ""
         where = wording.where(record.results.machine)
         intro = f"{_sentence(record.title)[:-1]} ({where}); best variant and share of the floor.{note}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kernelmux.perf.report.wording import microseconds
-from kernelmux.perf.result import Result, SecondTiming, Timed
+from kernelmux.perf.rows.row_result import Result, SecondTiming, Timed
 
 LIMIT, ABSOLUTE_US = 0.05, 1.0  # beyond both, and beyond either spread, the two timings of a variant fail the run
 

@@ -8,13 +8,14 @@ from typing import Any
 
 from markupsafe import Markup
 
-from kernelmux.perf import files, records, roofline
-from kernelmux.perf.machine import Machine
+from kernelmux.perf.record import history
+from kernelmux.perf.record.run_file import Results
 from kernelmux.perf.report import charts, compare, figures, noise, picture, themes, wording
 from kernelmux.perf.report.groups import UNKNOWN, ResultGroup, backends_of, drawable, groups, large_groups
-from kernelmux.perf.result import FAILED, SKIPPED, WRONG, Result, RooflinePoint, Timed
-from kernelmux.perf.results import Results
-from kernelmux.perf.roofline import Ceilings
+from kernelmux.perf.rows import output_files, roofline
+from kernelmux.perf.rows.machine import Machine
+from kernelmux.perf.rows.roofline import Ceilings
+from kernelmux.perf.rows.row_result import FAILED, SKIPPED, WRONG, Result, RooflinePoint, Timed
 from kernelmux.registry import catalog
 from kernelmux.registry.errors import KernelmuxError
 from kernelmux.registry.util import html_pages
@@ -25,7 +26,7 @@ Context = dict[str, Any]
 
 def write(results: Results, earlier: Results | None, path: Path) -> None:
     """Write the page of a run or a record; with `earlier`, what changed since is part of it."""
-    files.write(path, html(results, earlier))
+    output_files.write(path, html(results, earlier))
 
 
 def html(results: Results, earlier: Results | None = None) -> str:
@@ -85,7 +86,7 @@ def recorded(results: Results) -> list[Context]:
     """For the page of a machine without a GPU: what is on record of the same operators on GPUs."""
     ops = {row.op for row in results.rows}
     found = []
-    for known in records.recorded():
+    for known in history.recorded():
         rows = [row for row in known.rows if row.op in ops]
         names = backends_of(rows)
         told = {"title": known.title, "stale": sum(row.stale for row in rows), "overview": overview(rows, names)}

@@ -6,13 +6,13 @@ from math import atan2, degrees
 from pathlib import Path
 from typing import Any
 
-from kernelmux.perf import files
+from kernelmux.perf.record.run_file import Results
 from kernelmux.perf.report import figures, wording
 from kernelmux.perf.report.groups import ResultGroup, backends_of, drawable
 from kernelmux.perf.report.themes import BACKENDS, FAINT, GREY, INK, MORE, RULE
-from kernelmux.perf.result import Timed
-from kernelmux.perf.results import Results
-from kernelmux.perf.roofline import Ceilings
+from kernelmux.perf.rows import output_files
+from kernelmux.perf.rows.roofline import Ceilings
+from kernelmux.perf.rows.row_result import Timed
 from kernelmux.registry import catalog
 from kernelmux.registry.cases import written
 from kernelmux.registry.errors import KernelmuxError
@@ -37,8 +37,8 @@ def draw(results: Results, path: Path) -> bool:
         for number, part in enumerate(parts):
             shares(axes[number], part)
         roofline(axes["roofline"], groups, results.ceilings)  # last: where labels fit depends on the layout of all
-        files.write(path.with_suffix(".svg"), figures.svg(figure))
-        files.write(path.with_suffix(".png"), figures.png(figure, DPI))
+        output_files.write(path.with_suffix(".svg"), figures.svg(figure))
+        output_files.write(path.with_suffix(".png"), figures.png(figure, DPI))
     return True
 
 

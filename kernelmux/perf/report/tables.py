@@ -10,12 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from kernelmux.perf import peers
+from kernelmux.perf.record.run_file import Overhead
 from kernelmux.perf.report import beside, wording
 from kernelmux.perf.report.columns import Columns
 from kernelmux.perf.report.groups import ResultGroup, backends_of, groups, large_groups
 from kernelmux.perf.report.noise import Noise
-from kernelmux.perf.result import FAILED, LATE, OK, SKIPPED, STATUSES, WRONG, Result, Timed
-from kernelmux.perf.results import Overhead
+from kernelmux.perf.rows.row_result import FAILED, LATE, OK, SKIPPED, STATUSES, WRONG, Result, Timed
 
 COLUMNS = ("us", "±", "rate", "floor", "torch", "rung", "held", "host", "graph", "bound")
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from kernelmux.emulator.texts import bytes_text
-from kernelmux.perf import peers, roofline
-from kernelmux.perf.machine import Machine
+from kernelmux.perf import peers
+from kernelmux.perf.record.run_file import Moved, Overhead, Results
 from kernelmux.perf.report.groups import ResultGroup
-from kernelmux.perf.result import LATE, Result, Timed
-from kernelmux.perf.results import Moved, Overhead, Results
-from kernelmux.perf.roofline import Ceilings
+from kernelmux.perf.rows import roofline
+from kernelmux.perf.rows.machine import Machine
+from kernelmux.perf.rows.roofline import Ceilings
+from kernelmux.perf.rows.row_result import LATE, Result, Timed
 
 OTHERS = {peers.NAME: "other libraries"}  # for a reader
 NAMED = 5  # of what is left out

@@ -24,16 +24,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from kernelmux.perf import files, peers, plan, records
-from kernelmux.perf.json_form import Malformed, decode, encode
-from kernelmux.perf.machine import Machine
-from kernelmux.perf.result import OK, RooflinePoint, Timed
-from kernelmux.perf.roofline import Ceilings
+from kernelmux.perf import peers
+from kernelmux.perf.planning import plan
+from kernelmux.perf.record import history
+from kernelmux.perf.rows import output_files
+from kernelmux.perf.rows.codec import Malformed, decode, encode
+from kernelmux.perf.rows.machine import Machine
+from kernelmux.perf.rows.roofline import Ceilings
+from kernelmux.perf.rows.row_result import OK, RooflinePoint, Timed
 from kernelmux.registry.cases import CHANNELS_LAST
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.util.files import file_stem
 
-FOLDER = records.FOLDER / "sweeps"
+FOLDER = history.FOLDER / "sweeps"
 HEAD = "kernelmux.perf sweep 1"
 COLUMNS = (
     "op", "workload", "dtype", "backend", "variant", "median_us", "spread", "least_us", "rounds", "rate", "rate_unit",
@@ -117,7 +120,7 @@ def _lines(backend: str, by_length: dict[int, dict[str, Timed]]) -> Iterator[tup
 
 
 def _stale(row: Timed) -> bool:
-    return row.backend != peers.NAME and records.stale(row)
+    return row.backend != peers.NAME and history.stale(row)
 
 
 def text(curve: Curve) -> str:
@@ -180,7 +183,7 @@ def _value(name: str, cell: str) -> Any:
 def record(curve: Curve, folder: Path | None = None) -> Path:
     """Write the record of a sweep in place of an older one of the same GPU, operator and axis."""
     path = path_of(curve, folder)
-    files.write(path, text(curve))
+    output_files.write(path, text(curve))
     return path
 
 
@@ -191,7 +194,7 @@ def path_of(curve: Curve, folder: Path | None = None) -> Path:
 
 def folder_of_user() -> Path:
     """The user's sweeps; ArgumentError where there is no place for them."""
-    return records.folder_of_user() / FOLDER.name
+    return history.folder_of_user() / FOLDER.name
 
 
 def recorded(gpu: str = "", ops: tuple[str, ...] = (), *folders: Path) -> list[Curve]:

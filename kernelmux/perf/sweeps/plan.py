@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from kernelmux.perf import peers, plan, room
-from kernelmux.perf.brief import COMPILED, representative
-from kernelmux.perf.options import Options
-from kernelmux.perf.plan import Row
+from kernelmux.perf import peers
+from kernelmux.perf.planning import memory_fit, plan
+from kernelmux.perf.planning.brief import COMPILED, representative
+from kernelmux.perf.planning.plan import Row
+from kernelmux.perf.rows.options import Options
 from kernelmux.perf.sweeps.grammar import Sweep
 from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.cases import CHANNELS_LAST, TURNED, Case, written
@@ -56,7 +57,7 @@ def _rows(
 ) -> list[Row]:
     try:
         if options.device == "cpu":
-            room.require(spec.hypothetical(case, dtype), "inputs and outputs")
+            memory_fit.require(spec.hypothetical(case, dtype), "inputs and outputs")
         rows = list(plan.of_group(spec, case, dtype, options))
     except KernelmuxError as error:
         raise ArgumentError(f"--sweep {sweep.op}:{sweep.axis}, at {length}: {error}") from error

@@ -3,13 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 
-from kernelmux.perf import aa, roofline
-from kernelmux.perf.machine import Machine
-from kernelmux.perf.result import NotTimed, Timed
-from kernelmux.perf.results import Results
-from kernelmux.perf.roofline import Ceilings, Work
-from kernelmux.perf.run import environment
+from kernelmux.perf.record.run_file import Results
+from kernelmux.perf.rows import roofline
+from kernelmux.perf.rows.machine import Machine
+from kernelmux.perf.rows.roofline import Ceilings, Work
+from kernelmux.perf.rows.row_result import NotTimed, Timed
+from kernelmux.perf.session.supervisor import environment
 from kernelmux.perf.sweeps.curve import Curve, Point
+from kernelmux.perf.timing import noise_floor
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 
@@ -65,7 +66,7 @@ def pair(first, second, **fields):
 def with_aa():
     """The ladder, each variant 2 % slower the second time."""
     rows = ladder()
-    return aa.fold([*rows, *(replace(row, again=True, median_us=row.median_us * 1.02) for row in rows)])
+    return noise_floor.fold([*rows, *(replace(row, again=True, median_us=row.median_us * 1.02) for row in rows)])
 
 
 def results(rows, date="2026-11-20", **more):

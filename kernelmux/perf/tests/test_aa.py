@@ -3,19 +3,21 @@
 import pytest
 from rich.console import Console
 
-from kernelmux.perf import aa, cli, records, results
-from kernelmux.perf.plan import Row
+from kernelmux.perf.cli import main
+from kernelmux.perf.planning.plan import Row
+from kernelmux.perf.record import history, run_file
 from kernelmux.perf.report import compare, tables
 from kernelmux.perf.report.groups import groups
 from kernelmux.perf.report.noise import noise
-from kernelmux.perf.result import SecondTiming
+from kernelmux.perf.rows.row_result import SecondTiming
 from kernelmux.perf.tests import synthetic
+from kernelmux.perf.timing import noise_floor
 
 
 def ladder(*times):
     """Folded rows of one group; each time a pair (first, second)."""
     names = ("naive", "online", "registers")
-    return aa.fold(
+    return noise_floor.fold(
         [row for (a, b), name in zip(times, names, strict=False) for row in synthetic.pair(a, b, variant=name)]
     )
 
@@ -24,7 +26,7 @@ def test_each_group_comes_again_in_reverse_order():
     def row(workload, variant, problem=""):
         return Row("softmax", workload, "bf16", "cuda", variant, problem)
 
-    told = aa.twice([row("x=8x8", "a"), row("x=8x8", "b"), row("x=8x8", "c", "no GPU"), row("x=9x9", "a")])
+    told = noise_floor.twice([row("x=8x8", "a"), row("x=8x8", "b"), row("x=8x8", "c", "no GPU"), row("x=9x9", "a")])
     assert [(r.workload, r.variant, r.again) for r in told] == [
         ("x=8x8", "a", False),
         ("x=8x8", "b", False),
@@ -38,7 +40,7 @@ def test_each_group_comes_again_in_reverse_order():
 
 
 def test_the_second_time_becomes_a_part_of_the_first():
-    (row,) = aa.fold(synthetic.pair(100.0, 98.0))
+    (row,) = noise_floor.fold(synthetic.pair(100.0, 98.0))
     assert row.median_us == 100.0
     assert row.second == SecondTiming(again_us=98.0, again_spread=0.01, apart=100 / 98 - 1)
     assert not row.again
@@ -46,13 +48,13 @@ def test_the_second_time_becomes_a_part_of_the_first():
 
 def test_a_variant_that_fails_the_second_time_has_failed():
     first, again = synthetic.pair(100.0, 98.0)
-    (row,) = aa.fold([first, again.not_timed("failed", "WrongOutput: y")])
+    (row,) = noise_floor.fold([first, again.not_timed("failed", "WrongOutput: y")])
     assert (row.status, row.error) == ("failed", "the second time: WrongOutput: y")
 
 
 def test_rows_without_a_second_time_stay_as_they_are():
     rows = synthetic.ladder()
-    assert aa.fold(rows) == rows
+    assert noise_floor.fold(rows) == rows
     assert noise(rows) is None
 
 
@@ -79,7 +81,7 @@ def test_without_a_second_time_three_percent_are_no_difference():
     ],
 )
 def test_two_timings_of_a_variant_fail_the_run_beyond_all_three_limits(first, second, spread, beyond):
-    found = noise(aa.fold(synthetic.pair(first, second, spread=spread)))
+    found = noise(noise_floor.fold(synthetic.pair(first, second, spread=spread)))
     assert len(found.beyond) == beyond
 
 
@@ -100,19 +102,19 @@ def test_a_comparison_of_runs_allows_for_the_noise_of_either():
 
 
 def test_a_record_keeps_it(tmp_path):
-    path = records.record(synthetic.results(ladder((100.0, 101.0))), tmp_path)
-    (row,) = results.read(path).timed
+    path = history.record(synthetic.results(ladder((100.0, 101.0))), tmp_path)
+    (row,) = run_file.read(path).timed
     assert (row.second.again_us, row.apart) == (101.0, 0.01)
 
 
 def test_a_run_with_it_makes_one_row_of_two_and_a_page(tmp_path, capsys):
     out, page = tmp_path / "out", tmp_path / "page.html"
     words = "--device cpu --op add --backend torch_ref --dtype fp32 --samples 5 --quick --aa".split()
-    status = cli.main([*words, "--out", str(out), "--html", str(page)])
+    status = main.main([*words, "--out", str(out), "--html", str(page)])
     told = capsys.readouterr()
     assert status in (0, 1), told.err  # a busy machine may differ from itself
     assert "A/A: the same variant timed twice" in told.out
-    found = results.read(out / "results.json")
+    found = run_file.read(out / "results.json")
     assert [row.backend for row in found.timed] == ["torch_ref"]
     assert found.timed[0].second.again_us > 0
     assert "Performance on" in page.read_text(encoding="utf-8")

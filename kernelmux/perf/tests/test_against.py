@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernelmux.perf import cli
 from kernelmux.perf.against import stand, trees, verdict
 from kernelmux.perf.against.agenda import agenda
 from kernelmux.perf.against.trees import Tree
 from kernelmux.perf.against.verdict import AMBIGUOUS, FAILED, FASTER, NO_BASE, SAME, SLOWER, Judged, Round, judge
-from kernelmux.perf.json_form import encode
-from kernelmux.perf.options import Options
-from kernelmux.perf.plan import Row
+from kernelmux.perf.cli import main
+from kernelmux.perf.planning.plan import Row
+from kernelmux.perf.rows.codec import encode
+from kernelmux.perf.rows.options import Options
 
 ROW = Row("softmax", "x=16384x8192", "bf16", "cuda", "registers")
 REAL = Path(trees.__file__).resolve().parents[3]
@@ -164,7 +164,7 @@ def compared(tree, tmp_path_factory):
     patch.setattr(torch.cuda, "is_available", lambda: False)
     words = "--against HEAD --op add square silu gelu softmax --backend torch_ref --dtype fp32 --rounds 8 --out"
     try:
-        status = cli.main([*words.split(), str(out)])
+        status = main.main([*words.split(), str(out)])
     finally:
         patch.undo()
     return status, json.loads((out / "against.json").read_text()), (out / "against.md").read_text()
@@ -230,5 +230,5 @@ def test_a_tree_without_git_takes_folders_only(tmp_path):
 )
 def test_wrong_words_end_with_2_before_the_work(words, message, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert cli.main([*words, "--out", str(tmp_path)]) == 2
+    assert main.main([*words, "--out", str(tmp_path)]) == 2
     assert message in capsys.readouterr().err

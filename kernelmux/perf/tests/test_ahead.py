@@ -6,11 +6,12 @@ from subprocess import Popen
 
 import pytest
 
-from kernelmux.perf import ahead, plan
-from kernelmux.perf.harness import PLAN
-from kernelmux.perf.json_form import encode
-from kernelmux.perf.options import Options
-from kernelmux.perf.plan import Row
+from kernelmux.perf.planning import plan
+from kernelmux.perf.planning.plan import Row
+from kernelmux.perf.rows.codec import encode
+from kernelmux.perf.rows.options import Options
+from kernelmux.perf.session import precompile
+from kernelmux.perf.session.harness import PLAN
 from kernelmux.perf.tests import synthetic
 
 BACKEND = """
@@ -46,7 +47,7 @@ def test_every_row_with_code_of_its_own_is_called_once(tmp_path, theirs):
     rows = [Row("add", "x=4099 y=4099", "fp32", plan.BASELINE, "plain"), *ROWS]
     told = {"options": Options(ops=("add",)).as_dict(), "rows": [encode(row) for row in rows]}
     (tmp_path / PLAN).write_text(json.dumps(told))
-    found = ahead.compile_all(tmp_path, rows, 2, theirs)
+    found = precompile.compile_all(tmp_path, rows, 2, theirs)
     assert found.late == () and set(found.seconds) == {row.id for row in ROWS}
     assert sorted(map(int, (tmp_path / "calls").read_text().split())) == [i for i in range(13) if i != 3]
     assert (
@@ -55,19 +56,19 @@ def test_every_row_with_code_of_its_own_is_called_once(tmp_path, theirs):
 
 
 def test_few_rows_are_not_worth_a_process(tmp_path):
-    assert ahead.compile_all(tmp_path, ROWS[: ahead.WORTH - 1], 2, {}) == ahead.Compiled()
-    assert ahead.compile_all(tmp_path, ROWS, 0, {}) == ahead.Compiled()
+    assert precompile.compile_all(tmp_path, ROWS[: precompile.WORTH - 1], 2, {}) == precompile.Compiled()
+    assert precompile.compile_all(tmp_path, ROWS, 0, {}) == precompile.Compiled()
 
 
 def test_processes_are_stopped_at_the_limit():
     quick, slow = Popen([sys.executable, "-c", ""]), Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     quick.wait()
-    assert ahead._wait([slow, quick], 0.2) == {0}
+    assert precompile._wait([slow, quick], 0.2) == {0}
     assert slow.poll() is not None
 
 
 def test_what_a_process_was_stopped_on_is_late_and_what_it_died_on_is_not(tmp_path):
     for row, taker in ((0, 0), (1, 1), (2, 2)):
-        (tmp_path / ahead.TAKEN.format(row)).write_text(str(taker))
-    (tmp_path / ahead.DONE.format(0)).write_text(json.dumps([ROWS[0].id, 1.5]) + '\n["cut of')
-    assert ahead._found(tmp_path, ROWS[:4], {0, 1}) == ahead.Compiled({ROWS[0].id: 1.5}, (ROWS[1].id,))
+        (tmp_path / precompile.TAKEN.format(row)).write_text(str(taker))
+    (tmp_path / precompile.DONE.format(0)).write_text(json.dumps([ROWS[0].id, 1.5]) + '\n["cut of')
+    assert precompile._found(tmp_path, ROWS[:4], {0, 1}) == precompile.Compiled({ROWS[0].id: 1.5}, (ROWS[1].id,))

@@ -11,18 +11,22 @@ import pytest
 import torch
 from rich.console import Console
 
-from kernelmux.perf import brief, budget, cli, command, front, inputs, peers, plan, records, results
-from kernelmux.perf import run as running
-from kernelmux.perf.budget import Budget
+from kernelmux.perf import peers
+from kernelmux.perf.cli import command, front, main
 from kernelmux.perf.emulated import resources
-from kernelmux.perf.harness import TIME_UP
-from kernelmux.perf.options import Options
-from kernelmux.perf.plan import Row
+from kernelmux.perf.planning import brief, plan, time_budget
+from kernelmux.perf.planning.plan import Row
+from kernelmux.perf.planning.time_budget import Budget
+from kernelmux.perf.record import history, run_file
+from kernelmux.perf.record.run_file import KernelNeed, Overhead
 from kernelmux.perf.report import markdown, page, screen, wording
 from kernelmux.perf.report.groups import baseline
-from kernelmux.perf.result import LATE, NotTimed
-from kernelmux.perf.results import KernelNeed, Overhead
+from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.row_result import LATE, NotTimed
+from kernelmux.perf.session import supervisor
+from kernelmux.perf.session.harness import TIME_UP
 from kernelmux.perf.tests import synthetic
+from kernelmux.perf.timing import inputs
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.backend import package_versions
@@ -104,7 +108,7 @@ def test_a_workload_fits_the_memory_of_the_gpu():
 
 def test_few_operators_are_not_compiled_ahead(gpu):
     jobs = [
-        cli.options_of(cli.parser().parse_args(words.split()), began=1e9).jobs
+        main.options_of(main.parser().parse_args(words.split()), began=1e9).jobs
         for words in ("--op add", "", "--op add --every-row")
     ]
     assert jobs[0] == 0 < jobs[1] == jobs[2]
@@ -113,7 +117,7 @@ def test_few_operators_are_not_compiled_ahead(gpu):
 def test_what_ships_has_all_columns_and_is_recorded(gpu):
     for words, told in ((["--record", "--brief"], "leave out --brief"), ([], "expected --record beside it")):
         with pytest.raises(ArgumentError, match=told):
-            cli.options_of(cli.parser().parse_args(["--into-checkout", *words]), began=1e9)
+            main.options_of(main.parser().parse_args(["--into-checkout", *words]), began=1e9)
 
 
 def test_of_one_operator_the_largest_workload_comes_first(gpu):
@@ -148,9 +152,9 @@ def test_of_one_operator_the_largest_workload_comes_first(gpu):
     ],
 )
 def test_only_what_is_not_asked_for_in_detail_has_few_minutes(words, device, minutes, gpu):
-    args = cli.parser().parse_args([*words.split(), "--device", device])
-    options = cli.options_of(args, began=1e9)
-    assert cli.limit_of(args, device, 1e9).minutes == minutes
+    args = main.parser().parse_args([*words.split(), "--device", device])
+    options = main.options_of(args, began=1e9)
+    assert main.limit_of(args, device, 1e9).minutes == minutes
     quick = minutes > 0 and "--every-row" not in words
     assert (options.until_known, options.brief) == (quick, quick)
     assert bool(options.until) == bool(minutes)
@@ -158,16 +162,18 @@ def test_only_what_is_not_asked_for_in_detail_has_few_minutes(words, device, min
 
 
 def test_the_reports_have_their_share_of_the_minutes():
-    assert Budget(5.0, "cuda", 1e9).rows_until == Budget(5.0, "cuda", 1e9).end == 1e9 + 300 - budget.WRITING["cuda"]
+    assert (
+        Budget(5.0, "cuda", 1e9).rows_until == Budget(5.0, "cuda", 1e9).end == 1e9 + 300 - time_budget.WRITING["cuda"]
+    )
     assert Budget(2.0, "cpu", 1e9).rows_until < Budget(2.0, "cpu", 1e9).end < 1e9 + 120
-    assert Budget(0.1, "cuda", 1e9).end == pytest.approx(1e9 + 6 * budget.SHORT)
-    assert budget.compiling_seconds(time.time() + 100, 150.0) == pytest.approx(40, abs=1)
-    assert budget.compiling_seconds(0.0, 150.0) == 150.0
+    assert Budget(0.1, "cuda", 1e9).end == pytest.approx(1e9 + 6 * time_budget.SHORT)
+    assert time_budget.compiling_seconds(time.time() + 100, 150.0) == pytest.approx(40, abs=1)
+    assert time_budget.compiling_seconds(0.0, 150.0) == 150.0
 
 
 def test_rows_after_the_minutes_are_named_and_do_not_fail(tmp_path):
     rows = [Row("add", "x=4099 y=4099", "fp32", plan.BASELINE, "plain")]
-    outcome = running.run(rows, Options(out=str(tmp_path), until=time.time() - 1), lambda seen: None)
+    outcome = supervisor.run(rows, Options(out=str(tmp_path), until=time.time() - 1), lambda seen: None)
     (row,) = outcome.rows
     assert (row.status, row.error) == (LATE, TIME_UP)
     found = synthetic.results([*synthetic.ladder(), row])
@@ -177,15 +183,15 @@ def test_rows_after_the_minutes_are_named_and_do_not_fail(tmp_path):
 
 def test_operators_that_a_run_was_not_about_are_named(monkeypatch, tmp_path):
     """Those that take none of its dtypes, unless --op has said so."""
-    done = running.Outcome(rows=synthetic.ladder(), machine=synthetic.results([]).machine, ceilings=None)
-    monkeypatch.setattr(running, "run", lambda *_: done)
+    done = supervisor.Outcome(rows=synthetic.ladder(), machine=synthetic.results([]).machine, ceilings=None)
+    monkeypatch.setattr(supervisor, "run", lambda *_: done)
     for words, left in (("", True), ("--op int8_matmul", False)):
         given = f"{words} --dtype i8 --device cpu --quick --out {tmp_path}".split()
-        args, console = cli.parser().parse_args(given), Console(record=True, width=200)
-        command.run(console, [], replace(cli.options_of(args), brief=True, device="cuda"), args, "")
+        args, console = main.parser().parse_args(given), Console(record=True, width=200)
+        command.run(console, [], replace(main.options_of(args), brief=True, device="cuda"), args, "")
         told = [console.export_text(), (tmp_path / "report.md").read_text(), (tmp_path / "report.html").read_text()]
         assert [("the other" in text and "operators are left out" in text) for text in told] == [left] * 3
-        assert ("alone take i8" in results.read(tmp_path / "results.json").left) == left
+        assert ("alone take i8" in run_file.read(tmp_path / "results.json").left) == left
 
 
 def test_what_was_timed_is_in_the_head_of_every_report():
@@ -204,7 +210,7 @@ def test_a_backend_without_its_package_fails_the_run_unless_it_is_left_out(monke
     assert "--backend torch_ref triton" in told
     assert not list(command.lacking(Options(backends=("torch_ref", "triton"))))
     assert list(command.lacking(Options(backends=("all",)))) == [told]
-    assert command.results_of(running.Outcome(), "", Options()).errors == (told,)
+    assert command.results_of(supervisor.Outcome(), "", Options()).errors == (told,)
     found = synthetic.results(synthetic.ladder(), errors=(told,))
     assert "pip install cupy-cuda13x" in markdown.whole(found, "") and "pip install cupy-cuda13x" in page.html(found)
     assert command.conclude(Console(quiet=True), found, None, False, False) == 1
@@ -299,7 +305,7 @@ def test_a_cpu_takes_one_screen(monkeypatch):
     lines = lines_of(whole)
     text, joined = "\n".join(lines), "".join(lines)
     assert len(lines) <= LINES - 3, text
-    assert f"there: {front.largest(records.recorded()).title}" in " ".join(text.split())
+    assert f"there: {front.largest(history.recorded()).title}" in " ".join(text.split())
     assert "host time of a call, us, median (range) of 6 kernels: kx.op adds 2.50 (0.00 to 5.00)" in text
     assert "most registers: 8 (softmax cuda/online); 1 of them spill; most spilled bytes: 8" in joined
     assert "not compiled, as the minutes were over: op0 triton/resident" in joined and "and 65 more" in joined

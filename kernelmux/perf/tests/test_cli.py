@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from kernelmux.perf import cli
+from kernelmux.perf.cli import main
 from kernelmux.perf.tests import synthetic
 from kernelmux.registry.util import cards
 
@@ -117,7 +117,7 @@ def test_pytest_benchmark_can_read_the_run(run):
 )
 def test_a_usage_error_is_printed_and_exits_with_2(arguments, message, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert cli.main([*arguments, "--out", str(tmp_path)]) == 2
+    assert main.main([*arguments, "--out", str(tmp_path)]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -126,12 +126,12 @@ def test_a_gpu_that_stands_for_a_lesser_card_records_nothing(capsys, monkeypatch
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
     monkeypatch.setattr(cards, "stands_in", lambda index: cards.AS_VARIABLE in os.environ)
-    assert cli.main(["--op", "softmax", "--record", "--card", "a100"]) == 2
+    assert main.main(["--op", "softmax", "--record", "--card", "a100"]) == 2
     assert "--record: the GPU stands for a lesser card" in capsys.readouterr().err
     assert cards.AS_VARIABLE not in os.environ
 
 
 @pytest.mark.parametrize("name", ["--list", "--co", "--collect-only"])
 def test_the_list_names_rows_and_runs_nothing(name, capsys):
-    assert cli.main([name, "--op", "softmax", "--dtype", "bf16", "--device", "cpu"]) == 0
+    assert main.main([name, "--op", "softmax", "--dtype", "bf16", "--device", "cpu"]) == 0
     assert capsys.readouterr().out.split() == [f"softmax-x37x1000-bf16-torch_ref/{v}" for v in ("plain", "exact")]

@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kernelmux.perf import clock
-from kernelmux.perf.clock import Sample, VirtualClock
-from kernelmux.perf.run import environment
+from kernelmux.perf.session.supervisor import environment
+from kernelmux.perf.timing import clock
+from kernelmux.perf.timing.clock import Sample, VirtualClock
 
 INNER = '''
 import time
 import pytest
-from kernelmux.perf.clock import Sample, VirtualClock
+from kernelmux.perf.timing.clock import Sample, VirtualClock
 
 CLOCK = VirtualClock()
 

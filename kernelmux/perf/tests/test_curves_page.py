@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernelmux.perf import cli
+from kernelmux.perf.cli import main
 from kernelmux.perf.report import curves
 from kernelmux.perf.sweeps import curve
 
@@ -26,7 +26,7 @@ COMMANDS = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", "".join(BLOCKS), re.MULTI
 def test_a_sweep_of_the_page_can_be_planned(line, shown, capsys):
     """With the output that the page shows, where it shows one. Backends for GPUs plan nothing on a CPU."""
     words = [word for word in shlex.split(line)[3:] if word not in ("--plot", "--list")]
-    assert cli.main([*words, "--list"]) == 0
+    assert main.main([*words, "--list"]) == 0
     told = capsys.readouterr().out
     assert told.count("\n") > 3 and doctest.OutputChecker().check_output(shown or told, told, 0), told
 

@@ -7,12 +7,12 @@ import weakref
 import pytest
 import torch
 
-from kernelmux.perf import fresh, graph, hidden, inputs
-from kernelmux.perf.fresh import Exchange
-from kernelmux.perf.hidden import HiddenWork
-from kernelmux.perf.plan import Row
-from kernelmux.perf.result import RooflinePoint
-from kernelmux.perf.verify import WrongOutput
+from kernelmux.perf.planning.plan import Row
+from kernelmux.perf.rows.row_result import RooflinePoint
+from kernelmux.perf.timing import graph, inputs, reseed, untimed_work
+from kernelmux.perf.timing.reseed import Exchange
+from kernelmux.perf.timing.untimed_work import HiddenWork
+from kernelmux.perf.timing.verify import WrongOutput
 
 ROW = Row("softmax", "x=4x8", "fp32", "torch_ref", "plain")
 POINT = RooflinePoint(floor_us=100.0, floor_by="memory", share=0.5, rate=1.0, rate_unit="GB/s")
@@ -20,31 +20,33 @@ POINT = RooflinePoint(floor_us=100.0, floor_by="memory", share=0.5, rate=1.0, ra
 
 def test_a_device_that_goes_on_each_time_is_told(monkeypatch):
     busy = iter([400.0, 390.0, 410.0, 380.0, 400.0])
-    monkeypatch.setattr(hidden, "_busy_us", lambda call, i: (next(busy), hidden.IDLE_US, 10.0))
+    monkeypatch.setattr(untimed_work, "_busy_us", lambda call, i: (next(busy), untimed_work.IDLE_US, 10.0))
     with pytest.raises(HiddenWork, match="work is on another stream: the device goes on for 380 us"):
-        hidden.require_none(lambda i: None)
+        untimed_work.require_none(lambda i: None)
     waits = iter([400.0, 8.0, 500.0, 9.0, 8.0])  # a host that was busy now and then
-    monkeypatch.setattr(hidden, "_busy_us", lambda call, i: (next(waits), hidden.IDLE_US, 10.0))
-    hidden.require_none(lambda i: None)
+    monkeypatch.setattr(untimed_work, "_busy_us", lambda call, i: (next(waits), untimed_work.IDLE_US, 10.0))
+    untimed_work.require_none(lambda i: None)
     monkeypatch.setattr(
-        hidden, "_busy_us", lambda call, i: (143.0, 30_000 * hidden.IDLE_OF_CALL, 10.0)
+        untimed_work, "_busy_us", lambda call, i: (143.0, 30_000 * untimed_work.IDLE_OF_CALL, 10.0)
     )  # a call of 30 ms
-    hidden.require_none(lambda i: None)
-    monkeypatch.setattr(hidden, "_busy_us", lambda call, i: (83.0, hidden.IDLE_US, 40.0))  # a host that is busy always
-    hidden.require_none(lambda i: None)
+    untimed_work.require_none(lambda i: None)
+    monkeypatch.setattr(
+        untimed_work, "_busy_us", lambda call, i: (83.0, untimed_work.IDLE_US, 40.0)
+    )  # a host that is busy always
+    untimed_work.require_none(lambda i: None)
 
 
 def test_a_graph_holds_the_work_of_its_call():
-    hidden.require_captured(70.0, "", POINT)  # inputs that lie in the L2 cache
-    hidden.require_captured(None, "cannot be captured: RuntimeError: a copy to the host", POINT)
+    untimed_work.require_captured(70.0, "", POINT)  # inputs that lie in the L2 cache
+    untimed_work.require_captured(None, "cannot be captured: RuntimeError: a copy to the host", POINT)
     with pytest.raises(HiddenWork, match=r"takes 2\.00 us where 100\.0 us are the least possible"):
-        hidden.require_captured(2.0, "", POINT)
+        untimed_work.require_captured(2.0, "", POINT)
     with pytest.raises(HiddenWork, match="not joined"):
-        hidden.require_captured(None, "cannot be captured: CUDA error: capturing stream has unjoined work", POINT)
+        untimed_work.require_captured(None, "cannot be captured: CUDA error: capturing stream has unjoined work", POINT)
 
 
 def test_fresh_values_come_and_go():
-    given, new = inputs.make(ROW, "cpu").call, fresh.draw(ROW, "cpu")
+    given, new = inputs.make(ROW, "cpu").call, reseed.draw(ROW, "cpu")
     x, before = given.arguments["x"], given.arguments["x"].clone()
     exchange = Exchange(tuple(given.arguments.values()), tuple(new.arguments.values()))
     exchange.take_back()  # nothing was put
@@ -52,11 +54,11 @@ def test_fresh_values_come_and_go():
     assert torch.equal(x, new.arguments["x"]) and not torch.equal(x, before)
     exchange.take_back()
     assert torch.equal(x, before)
-    assert not torch.equal(new.arguments["x"], fresh.draw(ROW, "cpu").arguments["x"])
+    assert not torch.equal(new.arguments["x"], reseed.draw(ROW, "cpu").arguments["x"])
 
 
 def test_a_call_that_changes_its_inputs_is_told_and_they_are_restored():
-    given, new = inputs.make(ROW, "cpu").call, fresh.draw(ROW, "cpu")
+    given, new = inputs.make(ROW, "cpu").call, reseed.draw(ROW, "cpu")
     x, before = given.arguments["x"], given.arguments["x"].clone()
     exchange = Exchange(tuple(given.arguments.values()), tuple(new.arguments.values()))
     exchange.put()

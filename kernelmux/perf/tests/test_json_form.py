@@ -2,14 +2,14 @@
 
 import pytest
 
-from kernelmux.perf import records, results
-from kernelmux.perf.json_form import Malformed, decode, encode
-from kernelmux.perf.machine import Machine
-from kernelmux.perf.result import NotTimed, Result, Timed
-from kernelmux.perf.results import KernelNeed, Overhead
+from kernelmux.perf.record import history, run_file
+from kernelmux.perf.record.run_file import KernelNeed, Overhead
+from kernelmux.perf.rows.codec import Malformed, decode, encode
+from kernelmux.perf.rows.machine import Machine
+from kernelmux.perf.rows.row_result import NotTimed, Result, Timed
 from kernelmux.perf.tests import synthetic
 
-RECORDS = sorted(records.FOLDER.glob("*.json"))
+RECORDS = sorted(history.FOLDER.glob("*.json"))
 GOOD = encode(synthetic.row())
 
 
@@ -18,16 +18,16 @@ def test_all_of_a_run_survives_its_file(tmp_path):
     overhead = (Overhead("add", "cuda/scalar", 1.5, 3.0, 2.0, 9.5), Overhead("add", "triton", error="ImportError: no"))
     need = (KernelNeed("add", "cuda/scalar", registers=16), KernelNeed("add", "triton", error="no"))
     found = synthetic.results(rows, errors=("a worker died",), overhead=overhead, resources=need)
-    results.write(found, tmp_path / "x.json")
-    assert results.read(tmp_path / "x.json") == found
+    run_file.write(found, tmp_path / "x.json")
+    assert run_file.read(tmp_path / "x.json") == found
     assert {type(row) for row in found.rows} == {Timed, NotTimed}
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
 def test_a_record_is_written_again_as_it_was(path):
     """Byte for byte: a new row must not change the lines of the others."""
-    found = results.read(path)
-    assert results.text(records.form(found)) == path.read_text(encoding="utf-8")
+    found = run_file.read(path)
+    assert run_file.text(history.form(found)) == path.read_text(encoding="utf-8")
     assert found.timed and all(row.point is not None and row.date for row in found.timed)
 
 
@@ -64,7 +64,7 @@ def test_keys_of_another_version_are_ignored():
 def test_a_damaged_row_is_named(change, message):
     whole = encode(synthetic.results([])) | {"rows": [GOOD | change]}
     with pytest.raises(Malformed, match=message):
-        decode(results.Results, whole, "")
+        decode(run_file.Results, whole, "")
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_damaged_row_is_named(change, message):
 )
 def test_a_damaged_head_is_named(change, message):
     with pytest.raises(Malformed, match=message):
-        decode(results.Results, encode(synthetic.results([])) | change, "")
+        decode(run_file.Results, encode(synthetic.results([])) | change, "")
 
 
 def test_what_is_no_object_is_reported():

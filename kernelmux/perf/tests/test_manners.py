@@ -16,14 +16,17 @@ import torch
 from rich.console import Console
 
 from kernelmux.perf import __main__ as program
-from kernelmux.perf import cli, command, files, measure, results
-from kernelmux.perf import run as running
-from kernelmux.perf.json_form import encode
-from kernelmux.perf.options import Options
-from kernelmux.perf.plan import Row
+from kernelmux.perf.cli import command, main
+from kernelmux.perf.planning.plan import Row
+from kernelmux.perf.record import run_file
+from kernelmux.perf.record.run_file import Overhead
 from kernelmux.perf.report import compare, markdown, page, tables, wording
-from kernelmux.perf.results import Overhead
+from kernelmux.perf.rows import output_files
+from kernelmux.perf.rows.codec import encode
+from kernelmux.perf.rows.options import Options
+from kernelmux.perf.session import supervisor
 from kernelmux.perf.tests import synthetic
+from kernelmux.perf.timing import measure
 from kernelmux.registry.cli import terminal
 
 BACKEND = """
@@ -50,7 +53,7 @@ def told(capsys, *arguments):
     """Exit status and the lines on stderr."""
     status: object
     try:
-        status = cli.main(list(arguments))
+        status = main.main(list(arguments))
     except SystemExit as end:
         status = end.code
     return status, capsys.readouterr().err.splitlines()
@@ -183,7 +186,7 @@ def test_a_run_into_a_users_folder_touches_no_file_of_theirs(here):
     (here / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
     (here / "precious").write_text("keep me")
     (here / "report.md").symlink_to("precious")
-    assert cli.main(["--op", "add", "--dtype", "fp32", "--quick", "--samples", "3", "--out", "."]) == 0
+    assert main.main(["--op", "add", "--dtype", "fp32", "--quick", "--samples", "3", "--out", "."]) == 0
     assert (here / "pytest.ini").read_text() == "[pytest]\naddopts = --no-such-option\n"
     assert (here / "precious").read_text() == "keep me" and not (here / "report.md").is_symlink()
     written = {"results.json", "report.md", "report.html", "benchmark.json", "worker.log"}
@@ -194,18 +197,18 @@ def test_results_with_more_rows_are_kept_beside_those_of_a_smaller_run(tmp_path)
     path = tmp_path / "results.json"
     large, small = synthetic.results(synthetic.ladder()), synthetic.results(synthetic.ladder()[:1])
     for found in (large, small, large, small):
-        results.keep(found, path)
-        results.write(found, path)
+        run_file.keep(found, path)
+        run_file.write(found, path)
     kept = [json.loads(p.read_text()) for p in sorted(tmp_path.glob("results-*.json"))]
-    assert [len(k["rows"]) for k in kept] == [4, 4] and len(results.read(path).rows) == 1
+    assert [len(k["rows"]) for k in kept] == [4, 4] and len(run_file.read(path).rows) == 1
 
 
 def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "x"
-    files.write(path, "old")
-    monkeypatch.setattr(files.os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
-    with pytest.raises(files.ArgumentError, match="cannot be written: No space left"):
-        files.write(path, "new")
+    output_files.write(path, "old")
+    monkeypatch.setattr(output_files.os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
+    with pytest.raises(output_files.ArgumentError, match="cannot be written: No space left"):
+        output_files.write(path, "new")
     assert [p.name for p in tmp_path.iterdir()] == ["x"] and path.read_text() == "old"
 
 
@@ -235,7 +238,7 @@ def test_ctrl_c_before_the_first_row_writes_nothing(here, monkeypatch, capsys):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(running, "_one_worker", interrupted)
+    monkeypatch.setattr(supervisor, "_one_worker", interrupted)
     status, lines = told(capsys, "--op", "add", "--out", "out")
     assert (status, lines) == (130, ["perf: interrupted"])
     assert not list((here / "out").iterdir())
@@ -260,15 +263,15 @@ def test_an_output_that_nothing_reads_ends_the_workers_quietly(here, monkeypatch
         started.append(process)
         return iter([("start", "a row")])
 
-    monkeypatch.setattr(running, "_command", lambda *_: [sys.executable, "-c", "import time; time.sleep(600)"])
-    monkeypatch.setattr(running, "_events", events)
+    monkeypatch.setattr(supervisor, "_command", lambda *_: [sys.executable, "-c", "import time; time.sleep(600)"])
+    monkeypatch.setattr(supervisor, "_events", events)
 
     def broken(event):
         raise BrokenPipeError
 
     row = Row("add", "x=4099 y=4099", "fp32", "torch_ref", "plain")
     with pytest.raises(BrokenPipeError):
-        running.run([row], Options(out="out"), broken)
+        supervisor.run([row], Options(out="out"), broken)
     assert started[0].poll() is not None
 
 

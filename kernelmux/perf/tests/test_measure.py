@@ -10,19 +10,20 @@ from typing import Any
 import pytest
 import torch
 
-from kernelmux.perf import inputs, measure, overhead, roofline
-from kernelmux.perf.clock import VirtualClock
 from kernelmux.perf.emulated import resources
-from kernelmux.perf.json_form import decode, encode
-from kernelmux.perf.measure import AboveCeiling
-from kernelmux.perf.options import Options
-from kernelmux.perf.plan import Row
-from kernelmux.perf.result import Result
-from kernelmux.perf.results import Overhead
-from kernelmux.perf.stopping import Timing
+from kernelmux.perf.planning.plan import Row
+from kernelmux.perf.record.run_file import Overhead
+from kernelmux.perf.rows import roofline
+from kernelmux.perf.rows.codec import decode, encode
+from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.row_result import Result
 from kernelmux.perf.tests import synthetic
 from kernelmux.perf.tests.synthetic import H200
-from kernelmux.perf.verify import Checked
+from kernelmux.perf.timing import inputs, measure, overhead
+from kernelmux.perf.timing.clock import VirtualClock
+from kernelmux.perf.timing.measure import AboveCeiling
+from kernelmux.perf.timing.stopping import Timing
+from kernelmux.perf.timing.verify import Checked
 from kernelmux.registry.backend import lookup as registered
 
 ROW = Row("softmax", "x=64x4096", "bf16", "torch_ref", "plain")

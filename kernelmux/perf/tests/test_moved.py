@@ -10,9 +10,9 @@ from rich.console import Console
 
 from kernelmux.emulator import nvrtc
 from kernelmux.perf.emulated import moved
-from kernelmux.perf.machine import Machine
+from kernelmux.perf.record.run_file import Moved
 from kernelmux.perf.report import page
-from kernelmux.perf.results import Moved
+from kernelmux.perf.rows.machine import Machine
 from kernelmux.perf.tests import synthetic
 
 ROW = Moved("add", "cuda/vectorized", "x=4099 y=4099", "bf16", 49180, 24594, 1, "spec", "source")

@@ -8,8 +8,7 @@ import pytest
 
 from kernelmux import emulator
 from kernelmux.emulator import nvrtc
-from kernelmux.perf import ncu
-from kernelmux.perf.emulated import ncu_calls, ncu_check
+from kernelmux.perf.emulated import ncu, ncu_calls, ncu_check
 
 # Its calls run on the emulator on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore:backend .* runs its GPU kernels on the emulator")

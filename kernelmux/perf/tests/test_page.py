@@ -9,14 +9,16 @@ from xml.etree import ElementTree
 
 import pytest
 
-from kernelmux.perf import aa, cli, records, results
-from kernelmux.perf.machine import Machine
+from kernelmux.perf.cli import main
+from kernelmux.perf.record import history, run_file
+from kernelmux.perf.record.run_file import KernelNeed
 from kernelmux.perf.report import figures, page, themes
-from kernelmux.perf.results import KernelNeed
+from kernelmux.perf.rows.machine import Machine
 from kernelmux.perf.tests import synthetic
+from kernelmux.perf.timing import noise_floor
 
 VOID = {"meta", "br", "use", "path", "rect", "img"}
-RECORD = records.FOLDER / "nvidia_h200.json"
+RECORD = history.FOLDER / "nvidia_h200.json"
 
 
 class Checker(HTMLParser):
@@ -96,7 +98,7 @@ def test_failures_and_reasons_are_on_the_page_as_text():
 
 
 def test_a_row_that_differs_from_itself_is_reported():
-    rows = aa.fold(synthetic.pair(100.0, 120.0))
+    rows = noise_floor.fold(synthetic.pair(100.0, 120.0))
     assert "100.0 us, then 120.0 us (20.0% apart)" in page.html(synthetic.results(rows))
 
 
@@ -147,14 +149,14 @@ def test_a_record_is_rendered_without_a_gpu(tmp_path, capsys):
     assert {row["op"] for row in told["rows"]} == {"softmax", "matmul"}
     few, target = tmp_path / "few.json", tmp_path / "pages" / "report.html"
     few.write_text(json.dumps(told), encoding="utf-8")
-    assert cli.main(["--render", str(few), "--html", str(target)]) == 0
+    assert main.main(["--render", str(few), "--html", str(target)]) == 0
     assert f"wrote {target}" in capsys.readouterr().out.replace("\n", "")
     found = read(target.read_text(encoding="utf-8"))
-    assert all(row.label in found.text for row in results.read(few).rows)
+    assert all(row.label in found.text for row in run_file.read(few).rows)
 
 
 def test_a_page_needs_a_name(capsys):
-    assert cli.main(["--render", str(RECORD)]) == 2
+    assert main.main(["--render", str(RECORD)]) == 2
     assert "--html FILE" in capsys.readouterr().err
 
 

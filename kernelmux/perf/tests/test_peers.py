@@ -15,18 +15,21 @@ import pytest
 import torch
 from rich.console import Console
 
-from kernelmux.perf import cli, inputs, peers, plan
-from kernelmux.perf.clock import VirtualClock
-from kernelmux.perf.harness import Harness
-from kernelmux.perf.json_form import encode
-from kernelmux.perf.options import Options
+from kernelmux.perf import peers
+from kernelmux.perf.cli import main
 from kernelmux.perf.peers._attention import rows_first, window_sizes
 from kernelmux.perf.peers._libraries import columns_first
-from kernelmux.perf.plan import Row
+from kernelmux.perf.planning import plan
+from kernelmux.perf.planning.plan import Row
 from kernelmux.perf.report import beside, tables
-from kernelmux.perf.result import NotTimed
+from kernelmux.perf.rows.codec import encode
+from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.row_result import NotTimed
+from kernelmux.perf.session.harness import Harness
 from kernelmux.perf.tests.synthetic import row
-from kernelmux.perf.verify import Oracle, WrongOutput
+from kernelmux.perf.timing import inputs
+from kernelmux.perf.timing.clock import VirtualClock
+from kernelmux.perf.timing.verify import Oracle, WrongOutput
 from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.backend import lookup as registered
@@ -204,7 +207,7 @@ def test_a_run_without_them_does_not_know_them() -> None:
 
 def test_their_times_are_not_recorded(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert cli.main(["--record", "--peers"]) == 2
+    assert main.main(["--record", "--peers"]) == 2
     assert "other libraries are not recorded" in capsys.readouterr().err
 
 
@@ -279,9 +282,9 @@ def test_other_libraries_are_timed_in_turns_with_ours(monkeypatch: pytest.Monkey
         asked.extend(rows)
         return 0
 
-    monkeypatch.setattr(cli.command, "run", run)
-    monkeypatch.setattr(cli.plan, "rows", lambda options: [Row("add", "x=8 y=8", "fp32", b, "v") for b in "abc"])
-    assert cli.main(["--op", "add", "--peers"]) == 0
+    monkeypatch.setattr(main.command, "run", run)
+    monkeypatch.setattr(main.plan, "rows", lambda options: [Row("add", "x=8 y=8", "fp32", b, "v") for b in "abc"])
+    assert main.main(["--op", "add", "--peers"]) == 0
     assert [(r.backend, r.again) for r in asked] == [*((b, False) for b in "abc"), *((b, True) for b in "cba")]
 
 

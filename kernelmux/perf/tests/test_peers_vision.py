@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from kernelmux.perf import inputs, peers
-from kernelmux.perf.plan import Row
+from kernelmux.perf import peers
+from kernelmux.perf.planning.plan import Row
+from kernelmux.perf.timing import inputs
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.backend import lookup as registered

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kernelmux.perf import plan, records
-from kernelmux.perf.options import Options, from_dict
+from kernelmux.perf.planning import plan
+from kernelmux.perf.record import history
+from kernelmux.perf.rows.options import Options, from_dict
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import ArgumentError, SpecError, UnknownName
@@ -106,12 +107,12 @@ def test_options_survive_json():
 @pytest.fixture
 def record(gpu, monkeypatch):
     """A record in which one variant is stale, whatever the sources are; torch has the name of older records."""
-    known = records.find("")
+    known = history.find("")
     rows = [replace(r, stale=r.label == "cuda/online") for r in known.rows if r.op == "softmax"]
     rows = [replace(r, variant="eager") if r.backend == "torch_ref" else r for r in rows]
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: known.gpu)
     monkeypatch.setattr(
-        records, "find", lambda name, shipped=False: SimpleNamespace(rows=tuple(rows)) if name == known.gpu else None
+        history, "find", lambda name, shipped=False: SimpleNamespace(rows=tuple(rows)) if name == known.gpu else None
     )
     return rows
 

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from kernelmux.emulator import traces
-from kernelmux.perf import ncu, thresholds
+from kernelmux.perf.emulated import ncu
 from kernelmux.perf.profile import capture, cli, counters, findings, report, subject, timeline
+from kernelmux.perf.rows import thresholds
 from kernelmux.perf.tests.planted import Tape, busy
 from kernelmux.registry.errors import ArgumentError
 

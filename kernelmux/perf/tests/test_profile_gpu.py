@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernelmux.perf import ncu
+from kernelmux.perf.emulated import ncu
 
 PLANTED = Path(__file__).parent / "planted_programs"
 KERNELS = {

@@ -14,8 +14,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from kernelmux.emulator import nvrtc
-from kernelmux.perf import thresholds
 from kernelmux.perf.profile import cli as profile
+from kernelmux.perf.rows import thresholds
 from kernelmux.perf.tests import planted
 from kernelmux.registry.cli import main
 from kernelmux.registry.errors import KernelFailure

@@ -6,7 +6,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from kernelmux.perf import command, records
+from kernelmux.perf.cli import command
+from kernelmux.perf.record import history
 from kernelmux.perf.report import fewer_bytes, markdown, picture, tables, themes, wording
 from kernelmux.perf.report.groups import groups
 from kernelmux.perf.tests import synthetic
@@ -90,10 +91,10 @@ def test_nothing_to_draw_is_no_picture(tmp_path):
 
 
 def test_a_document_is_updated_between_its_markers(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "FOLDER", tmp_path)
-    records.recorded.cache_clear()
+    monkeypatch.setattr(history, "FOLDER", tmp_path)
+    history.recorded.cache_clear()
     stale = synthetic.row(backend="triton", variant="online", source="0" * 12)
-    records.record(synthetic.results([*synthetic.ladder(), stale]))
+    history.record(synthetic.results([*synthetic.ladder(), stale]))
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- perf -->\nold\n<!-- /perf -->\nafter\n")
     assert "updated" in printed(command.update, page)
@@ -102,24 +103,24 @@ def test_a_document_is_updated_between_its_markers(tmp_path, monkeypatch):
     assert text.endswith("<!-- /perf -->\nafter\n")
     assert "old\n" not in text
     assert "share of the floor. Stale: what it launches has changed since.\n" in text and text.count(", stale |") == 1
-    records.recorded.cache_clear()
+    history.recorded.cache_clear()
 
 
 def test_products_in_fewer_bytes_stand_beside_those_in_bf16(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "FOLDER", tmp_path)
-    records.recorded.cache_clear()
+    monkeypatch.setattr(history, "FOLDER", tmp_path)
+    history.recorded.cache_clear()
     wide = {"op": "matmul", "workload": "a=8192x8192 b=8192x8192", "backend": "triton", "us": 1400.0}
     narrow = {**wide, "op": "int8_matmul", "workload": "a=8192x8192 b=8192x8192.mT", "dtype": "i8", "us": 900.0}
     slower = synthetic.row(**{**wide, "variant": "slower", "us": 1500.0})
     current = {"source": registered.source_hash("triton", "matmul"), "bytes": 3 * 2 * 8192**2, "flops": 2 * 8192**3}
     made = [synthetic.row(**wide, **current), slower, synthetic.row(**narrow, source="0" * 12)]
-    records.record(synthetic.results(made))
+    history.record(synthetic.results(made))
     text = fewer_bytes.tables()
     assert "| `matmul` | bf16 x bf16 = bf16 | 402.7 | 100% | 0.3% | 1400 triton/online | 1.00x |" in text
     assert "| `int8_matmul` | i8 x i8 = i32 | 402.7 | 100% | 1.3% | 900.0 triton/online (stale) | 1.56x |" in text
     assert "| `matvec` | bf16 x i8 = bf16 | 58.8 | 50% | 0.9% | not recorded |  |" in text
     assert "--op int8_matmul --dtype i8 --workload 'a=4096x4096 b=4096x4096.mT scale_a=" in text
-    records.recorded.cache_clear()
+    history.recorded.cache_clear()
 
 
 @pytest.mark.parametrize(

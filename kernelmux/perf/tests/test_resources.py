@@ -15,8 +15,8 @@ from kernelmux import emulator
 from kernelmux.emulator import launch_log, nvrtc
 from kernelmux.emulator.launch_log import Compiled, Launch, Recipe
 from kernelmux.perf.emulated import resources
-from kernelmux.perf.options import Options
-from kernelmux.perf.results import KernelNeed
+from kernelmux.perf.record.run_file import KernelNeed
+from kernelmux.perf.rows.options import Options
 
 pytestmark = pytest.mark.skipif(nvrtc.unavailable() is not None, reason=str(nvrtc.unavailable()))
 

@@ -6,11 +6,12 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from kernelmux.perf import cli, command, contribute, records, results
-from kernelmux.perf.machine import Machine
-from kernelmux.perf.report import compare
-from kernelmux.perf.result import SecondTiming
-from kernelmux.perf.results import Overhead
+from kernelmux.perf.cli import command, main
+from kernelmux.perf.record import history, run_file
+from kernelmux.perf.record.run_file import Overhead
+from kernelmux.perf.report import compare, contribute
+from kernelmux.perf.rows.machine import Machine
+from kernelmux.perf.rows.row_result import SecondTiming
 from kernelmux.perf.tests import synthetic
 from kernelmux.perf.tests.synthetic import GPU
 from kernelmux.registry.backend import timings
@@ -21,17 +22,17 @@ WHOLE = replace(GPU, capability="9.0", processors=132)
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "FOLDER", tmp_path)
-    records.recorded.cache_clear()
+    monkeypatch.setattr(history, "FOLDER", tmp_path)
+    history.recorded.cache_clear()
     yield tmp_path
-    records.recorded.cache_clear()
+    history.recorded.cache_clear()
 
 
 def test_a_record_takes_new_rows_and_keeps_the_others(folder):
-    records.record(synthetic.results(synthetic.ladder()))
-    path = records.record(synthetic.results([synthetic.row(variant="registers", us=120.0)], date="2026-12-01"))
+    history.record(synthetic.results(synthetic.ladder()))
+    path = history.record(synthetic.results([synthetic.row(variant="registers", us=120.0)], date="2026-12-01"))
     assert path.name == "nvidia_h200.json"
-    (record,) = records.recorded()
+    (record,) = history.recorded()
     times = {(row.backend, row.variant): (row.median_us, row.date) for row in record.rows}
     assert len(times) == 4
     assert times["cuda", "registers"] == (120.0, "2026-12-01")
@@ -51,65 +52,65 @@ def test_new_host_times_replace_all_of_that_operator_and_backend(folder):
         Overhead("add", "triton", error="no"),
     ]
     for rows in (old, new):
-        records.record(synthetic.results(synthetic.ladder(), overhead=tuple(rows)))
+        history.record(synthetic.results(synthetic.ladder(), overhead=tuple(rows)))
     text = (folder / "nvidia_h200.json").read_text()
     found = [(row["label"], row["direct_us"]) for row in json.loads(text)["overhead"]]
     assert found == [("cuda/register_tiled", 8.0), ("cuda/wgmma", 7.0), ("triton/one", 8.0)]
 
 
 def test_a_variant_that_fails_loses_its_row(folder):
-    records.record(synthetic.results(synthetic.ladder()))
-    records.record(synthetic.results([synthetic.failed(variant="naive")]))
-    assert {row.variant for row in records.recorded()[0].rows} == {"plain", "resident", "registers"}
+    history.record(synthetic.results(synthetic.ladder()))
+    history.record(synthetic.results([synthetic.failed(variant="naive")]))
+    assert {row.variant for row in history.recorded()[0].rows} == {"plain", "resident", "registers"}
 
 
 def test_a_noisy_time_takes_no_rows_place(folder):
-    records.record(synthetic.results([synthetic.row(variant="naive", us=100.0)]))
+    history.record(synthetic.results([synthetic.row(variant="naive", us=100.0)]))
     noisy = [synthetic.row(variant=name, us=200.0, spread=0.3) for name in ("naive", "registers")]
-    records.record(synthetic.results(noisy))
-    assert [(row.variant, row.median_us) for row in records.recorded()[0].rows] == [("naive", 100.0)]
+    history.record(synthetic.results(noisy))
+    assert [(row.variant, row.median_us) for row in history.recorded()[0].rows] == [("naive", 100.0)]
 
 
 def test_rows_stand_in_ladder_order_whatever_the_order_of_the_runs(folder):
-    records.record(synthetic.results(synthetic.ladder()[::-1]))
-    assert [row.variant for row in records.recorded()[0].rows] == ["plain", "resident", "naive", "registers"]
+    history.record(synthetic.results(synthetic.ladder()[::-1]))
+    assert [row.variant for row in history.recorded()[0].rows] == ["plain", "resident", "naive", "registers"]
 
 
 def test_a_changed_source_makes_a_row_stale(folder):
     fresh, old = synthetic.row(variant="naive"), synthetic.row(variant="registers", source="000000000000")
-    records.record(synthetic.results([fresh, old]))
-    assert {row.variant: row.stale for row in records.recorded()[0].rows} == {"naive": False, "registers": True}
+    history.record(synthetic.results([fresh, old]))
+    assert {row.variant: row.stale for row in history.recorded()[0].rows} == {"naive": False, "registers": True}
 
 
 def test_a_row_of_other_work_is_stale_and_one_of_a_spec_with_more_cases_is_not(folder):
     more_cases = synthetic.row(variant="naive", spec="000000000000")
     other_work = synthetic.row(variant="registers", bytes=synthetic.row().bytes * 2)
     gone = replace(more_cases, op="no_such_operator")
-    assert [records.stale(row) for row in (more_cases, other_work, gone)] == [False, True, True]
+    assert [history.stale(row) for row in (more_cases, other_work, gone)] == [False, True, True]
 
 
 def test_only_a_gpu_is_recorded(folder):
     found = synthetic.results(synthetic.ladder(), machine=Machine(name="a laptop", kind="cpu"))
     with pytest.raises(ArgumentError, match="real GPU"):
-        records.record(found)
+        history.record(found)
     assert not list(folder.iterdir())
 
 
 def test_a_gpu_is_found_by_a_part_of_its_name(folder):
-    records.record(synthetic.results(synthetic.ladder()))
-    assert records.find("h200").gpu == "NVIDIA H200"
+    history.record(synthetic.results(synthetic.ladder()))
+    assert history.find("h200").gpu == "NVIDIA H200"
     with pytest.raises(ArgumentError, match="recorded GPUs: NVIDIA H200"):
-        records.find("b200")
+        history.find("b200")
 
 
 def test_a_file_that_is_something_else_is_refused(tmp_path):
     path = tmp_path / "x.json"
     path.write_text('{"benchmarks": []}')
     with pytest.raises(ArgumentError, match="kind"):
-        results.read(path)
+        run_file.read(path)
     path.write_text('{"kind": "kernelmux.perf", "schema": 99}')
     with pytest.raises(ArgumentError, match="schema 1, got 99"):
-        results.read(path)
+        run_file.read(path)
 
 
 @pytest.mark.parametrize(
@@ -134,8 +135,8 @@ def test_rows_of_one_run_alone_are_not_compared():
 
 def test_a_record_gives_the_times_that_a_choice_of_backend_reads(folder, tmp_path):
     old = synthetic.row(backend="triton", variant="online", source="0" * 12)
-    path = records.record(synthetic.results([*synthetic.ladder(), old]))
-    table = timings.TABLES.read(records.derive(path, tmp_path / "times"))
+    path = history.record(synthetic.results([*synthetic.ladder(), old]))
+    table = timings.TABLES.read(history.derive(path, tmp_path / "times"))
     assert table.gpu == "NVIDIA H200"
     times = {(t.backend, t.variant): (t.median_us, t.current) for t in table.rows}
     assert times == {
@@ -147,7 +148,7 @@ def test_a_record_gives_the_times_that_a_choice_of_backend_reads(folder, tmp_pat
 
 def test_recording_writes_the_times_as_well(folder, monkeypatch, tmp_path):
     monkeypatch.setattr(timings, "TABLES", replace(timings.TABLES, folder=tmp_path / "times"))
-    args = cli.parser().parse_args(["--record", "--into-checkout", "--out", str(tmp_path / "out")])
+    args = main.parser().parse_args(["--record", "--into-checkout", "--out", str(tmp_path / "out")])
     (tmp_path / "out").mkdir()
     command.write(Console(quiet=True), synthetic.results(synthetic.ladder()), args)
     assert len(timings.TABLES.of("NVIDIA H200").rows) == 4
@@ -161,14 +162,14 @@ def user(folder, monkeypatch, tmp_path):
     place = tmp_path / "home"
     monkeypatch.setenv("KERNELMUX_HOME", str(place))
     monkeypatch.setattr(timings, "TABLES", replace(timings.TABLES, folder=tmp_path / "times"))
-    monkeypatch.setattr(records, "FOLDER", tmp_path / "results")
+    monkeypatch.setattr(history, "FOLDER", tmp_path / "results")
     yield place
     monkeypatch.undo()
     timings.forget()
 
 
 def test_a_user_keeps_times_in_a_folder_of_their_own(user, tmp_path, capsys):
-    args = cli.parser().parse_args(["--record", "--out", str(tmp_path / "out")])
+    args = main.parser().parse_args(["--record", "--out", str(tmp_path / "out")])
     theirs = replace(synthetic.row(us=99.0), backend="peers", variant="torch_compile")
     command.check_outputs(args)
     command.write(Console(), synthetic.results([*synthetic.ladder(), theirs], machine=WHOLE), args)
@@ -179,30 +180,30 @@ def test_a_user_keeps_times_in_a_folder_of_their_own(user, tmp_path, capsys):
     table = replace(timings.TABLES, folder=user / "times").of("NVIDIA H200")
     assert (table.capability, table.processors) == ("9.0", 132)
     assert table.packages == {"torch": "2.11.0", "triton": "3.6.0", "driver": "580.1"}
-    assert records.find("h200").gpu == "NVIDIA H200" and records.everywhere() == ()
+    assert history.find("h200").gpu == "NVIDIA H200" and history.everywhere() == ()
     with pytest.raises(ArgumentError, match="recorded GPUs: none"):
-        records.find("h200", shipped=True)
+        history.find("h200", shipped=True)
 
 
 def test_rows_of_other_packages_say_so_once_newer_ones_are_beside_them(user):
-    records.record_for_user(synthetic.results(synthetic.ladder(), machine=WHOLE))
+    history.record_for_user(synthetic.results(synthetic.ladder(), machine=WHOLE))
     newer = replace(WHOLE, versions={"torch": "2.12.0+cu130", "triton": "3.6.0"})
-    records.record_for_user(synthetic.results([synthetic.row(variant="registers", us=120.0)], machine=newer))
+    history.record_for_user(synthetic.results([synthetic.row(variant="registers", us=120.0)], machine=newer))
     rows = replace(timings.TABLES, folder=user / "times").of("NVIDIA H200")
     then = {"torch": "2.11.0", "triton": "3.6.0", "driver": "580.1"}
     assert rows.packages == then | {"torch": "2.12.0"}
     assert {row.variant: row.packages for row in rows.rows} == {
         "plain": then, "resident": then, "naive": then, "registers": {},
     }  # fmt: skip
-    records.record_for_user(synthetic.results([synthetic.row(variant="naive")], machine=WHOLE))
-    (found,) = records.of_user()
+    history.record_for_user(synthetic.results([synthetic.row(variant="naive")], machine=WHOLE))
+    (found,) = history.of_user()
     assert {row.variant for row in found.rows if row.packages} == {"registers"}
 
 
 def test_without_a_place_for_records_nothing_is_timed(user, monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("KERNELMUX_HOME", str(tmp_path / "file"))
-    args = cli.parser().parse_args(["--record", "--out", str(tmp_path / "out")])
+    args = main.parser().parse_args(["--record", "--out", str(tmp_path / "out")])
     with pytest.raises(ArgumentError, match=r"--record: expected a folder, got .*file/results"):
         command.check_outputs(args)
 
@@ -212,26 +213,26 @@ def test_without_a_place_for_records_nothing_is_timed(user, monkeypatch, tmp_pat
 
 def test_a_users_record_is_exported_for_a_pull_request(user, tmp_path, capsys):
     stale = synthetic.row(variant="online", source="0" * 12)
-    records.record_for_user(synthetic.results([*synthetic.ladder(), stale], machine=WHOLE))
-    assert cli.main(["--export", str(tmp_path / "mine.json")]) == 0
+    history.record_for_user(synthetic.results([*synthetic.ladder(), stale], machine=WHOLE))
+    assert main.main(["--export", str(tmp_path / "mine.json")]) == 0
     assert (
         "4 rows of NVIDIA H200, 0 problems; add it as kernelmux/perf/results/nvidia_h200.json"
         in capsys.readouterr().out
     )
-    assert [row.variant for row in results.read(tmp_path / "mine.json").timed] == [
+    assert [row.variant for row in run_file.read(tmp_path / "mine.json").timed] == [
         "plain",
         "resident",
         "naive",
         "registers",
     ]
-    assert cli.main(["--check-export", str(tmp_path / "mine.json")]) == 0
-    records.record_for_user(synthetic.results([synthetic.row(variant="registers", us=3.0)], machine=WHOLE))
-    assert cli.main(["--export", str(tmp_path / "more.json")]) == 1
+    assert main.main(["--check-export", str(tmp_path / "mine.json")]) == 0
+    history.record_for_user(synthetic.results([synthetic.row(variant="registers", us=3.0)], machine=WHOLE))
+    assert main.main(["--export", str(tmp_path / "more.json")]) == 1
     assert "not written" in capsys.readouterr().out and not (tmp_path / "more.json").exists()
 
 
 def test_without_a_record_there_is_nothing_to_export(user, tmp_path, capsys):
-    assert cli.main(["--export", str(tmp_path / "mine.json")]) == 2
+    assert main.main(["--export", str(tmp_path / "mine.json")]) == 2
     assert f"expected one record in {user / 'results'}, got: none" in capsys.readouterr().err
 
 
@@ -266,18 +267,18 @@ def test_what_is_faster_than_its_card_or_noisy_or_has_no_head_does_not_ship(row,
     made = synthetic.results([synthetic.row(**row)], **{"machine": WHOLE} | about) if "rows" not in about else (
         synthetic.results((), machine=WHOLE)
     )  # fmt: skip
-    results.write(made, tmp_path / "made.json")
-    assert cli.main(["--check-export", str(tmp_path / "made.json")]) == 1
+    run_file.write(made, tmp_path / "made.json")
+    assert main.main(["--check-export", str(tmp_path / "made.json")]) == 1
     assert told in capsys.readouterr().out.replace("\n", " ")
 
 
-@pytest.mark.parametrize("path", sorted(records.FOLDER.glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(history.FOLDER.glob("*.json")), ids=lambda path: path.stem)
 def test_the_records_in_the_tree_may_ship(path):
     assert contribute.check(path)[1] == []
 
 
-@pytest.mark.parametrize("path", sorted(records.FOLDER.glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(history.FOLDER.glob("*.json")), ids=lambda path: path.stem)
 def test_the_times_in_the_tree_are_those_of_the_record(path, tmp_path):
     """If not: python -c 'from kernelmux.perf import records; records.derive(records.FOLDER / "<gpu>.json")'."""
-    made = records.derive(path, tmp_path)
+    made = history.derive(path, tmp_path)
     assert made.read_text() == (timings.TABLES.folder / path.name).read_text()

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from kernelmux.perf import inputs, measure, roofline
-from kernelmux.perf.options import Options
-from kernelmux.perf.plan import Row
-from kernelmux.perf.roofline import Work
+from kernelmux.perf.planning.plan import Row
+from kernelmux.perf.rows import roofline
+from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.roofline import Work
 from kernelmux.perf.tests.synthetic import H200, PRODUCT, SOFTMAX
+from kernelmux.perf.timing import inputs, measure
 from kernelmux.registry.errors import UnsupportedError
 
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from kernelmux.perf import stopping
-from kernelmux.perf.clock import Sample, VirtualClock
+from kernelmux.perf.timing import stopping
+from kernelmux.perf.timing.clock import Sample, VirtualClock
 
 
 class Benchmark:

@@ -9,12 +9,14 @@ import pytest
 import torch
 from rich.console import Console
 
-from kernelmux.perf import cli, peers, run
-from kernelmux.perf.options import Options
+from kernelmux.perf import peers
+from kernelmux.perf.cli import main, sweep
+from kernelmux.perf.record.run_file import Results
 from kernelmux.perf.report import curves, figures, themes
-from kernelmux.perf.result import NotTimed
-from kernelmux.perf.results import Results
-from kernelmux.perf.sweeps import command, curve
+from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.row_result import NotTimed
+from kernelmux.perf.session import supervisor
+from kernelmux.perf.sweeps import curve
 from kernelmux.perf.sweeps.curve import Point
 from kernelmux.perf.sweeps.grammar import LONGEST, Sweep, between, parse
 from kernelmux.perf.sweeps.plan import planned
@@ -178,13 +180,13 @@ def test_an_unknown_operator_is_named():
 )
 def test_options_that_do_not_go_together(arguments, says, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert cli.main([*arguments.split(), "--out", str(tmp_path)]) == 2
+    assert main.main([*arguments.split(), "--out", str(tmp_path)]) == 2
     assert says in capsys.readouterr().err
 
 
 def test_a_missing_matplotlib_is_told_before_the_work(monkeypatch, capsys):
     monkeypatch.setattr(figures, "available", lambda: False)
-    assert cli.main(["--show-sweeps", "--plot"]) == 2
+    assert main.main(["--show-sweeps", "--plot"]) == 2
     assert "matplotlib is not installed" in capsys.readouterr().err
 
 
@@ -246,7 +248,7 @@ def test_a_recorded_file_is_drawn_for_light_and_dark(tmp_path, monkeypatch, caps
     pytest.importorskip("matplotlib")
     curve.record(synthetic.curve(), tmp_path / "records")
     monkeypatch.setattr(curve, "FOLDER", tmp_path / "records")
-    assert cli.main(["--show-sweeps", "h200", "--plot", "--out", str(tmp_path)]) == 0
+    assert main.main(["--show-sweeps", "h200", "--plot", "--out", str(tmp_path)]) == 0
     told = capsys.readouterr().out
     assert "softmax x=4096xN bf16, us" in told and "50257" in told
     light, dark = ((tmp_path / f"nvidia_h200-softmax-N{end}.png").read_bytes() for end in ("", "-dark"))
@@ -282,11 +284,11 @@ def test_no_two_of_some_lines_have_one_colour():
 def test_an_interrupted_sweep_is_written_but_not_recorded(tmp_path, monkeypatch, capsys):
     made = planned(parse("softmax:N=256,512"), Options())
     rows = [replace(synthetic.row(), **made.rows[0].identity)]
-    outcome = run.Outcome(rows=list(rows), machine=synthetic.GPU, ceilings=synthetic.H200, interrupted=True)
-    monkeypatch.setattr(run, "run", lambda *args: outcome)
+    outcome = supervisor.Outcome(rows=list(rows), machine=synthetic.GPU, ceilings=synthetic.H200, interrupted=True)
+    monkeypatch.setattr(supervisor, "run", lambda *args: outcome)
     monkeypatch.setattr(curve, "FOLDER", tmp_path / "records")
     args = Namespace(out=str(tmp_path), plot=None, record=True)
-    assert command.run(Console(), [made], Options(device="cuda"), args, "told") == 130
+    assert sweep.run(Console(), [made], Options(device="cuda"), args, "told") == 130
     assert "not recorded: it is not complete" in capsys.readouterr().out
     assert curve.read(tmp_path / "sweep-softmax-N.csv").lengths == (256,) and not (tmp_path / "records").exists()
 
@@ -297,14 +299,12 @@ def test_a_sweep_of_several_lines_is_told_and_recorded(tmp_path, monkeypatch, ca
     made = planned(parse("softmax:N=256,512"), Options())
     told = replace(made, rows=tuple(rows), workloads={"x=4096x256": 256, "x=4096x512": 512}, shape="x=4096xN")
     rows = [NotTimed(**rows[3].identity, status="wrong", error="WrongOutput: y"), *rows[:3], *rows[4:]]
-    outcome = run.Outcome(rows=list(rows), machine=synthetic.GPU, ceilings=synthetic.H200)
-    monkeypatch.setattr(run, "run", lambda *args: outcome)
+    outcome = supervisor.Outcome(rows=list(rows), machine=synthetic.GPU, ceilings=synthetic.H200)
+    monkeypatch.setattr(supervisor, "run", lambda *args: outcome)
     monkeypatch.setattr(curve, "FOLDER", tmp_path / "records")
-    monkeypatch.setattr(command, "rows_of", lambda sweeps: [])
+    monkeypatch.setattr(sweep, "rows_of", lambda sweeps: [])
     args = Namespace(out=str(tmp_path), plot=None, record=True, into_checkout=True)
-    assert (
-        command.run(Console(width=160), [told], Options(device="cuda"), args, "python -m kernelmux.perf --record") == 0
-    )
+    assert sweep.run(Console(width=160), [told], Options(device="cuda"), args, "python -m kernelmux.perf --record") == 0
     assert "WRONG softmax x=4096x256 bf16 peers/torch_compile: WrongOutput: y" in capsys.readouterr().out
     kept = curve.read(tmp_path / "records/nvidia_h200-softmax-N.csv")
     assert kept.command == "python -m kernelmux.perf --record --sweep softmax:N=256,512"
@@ -312,18 +312,18 @@ def test_a_sweep_of_several_lines_is_told_and_recorded(tmp_path, monkeypatch, ca
     assert kept.lines[f"{peers.NAME}/torch_compile"].keys() == {512}
     monkeypatch.setenv("KERNELMUX_HOME", str(tmp_path / "home"))
     args.into_checkout = False
-    command.run(Console(quiet=True), [told], Options(device="cuda"), args, "python -m kernelmux.perf --record")
+    sweep.run(Console(quiet=True), [told], Options(device="cuda"), args, "python -m kernelmux.perf --record")
     assert [path.name for path in (tmp_path / "home/results").rglob("*.csv")] == ["nvidia_h200-softmax-N.csv"]
     (tmp_path / "records/nvidia_h200-softmax-N.csv").unlink()
     capsys.readouterr()
-    assert cli.main(["--show-sweeps", "h200"]) == 0
+    assert main.main(["--show-sweeps", "h200"]) == 0
     assert "--record --sweep softmax:N=256,512" in capsys.readouterr().out
 
 
 def test_a_sweep_without_a_point_has_no_curve():
     made = planned(parse("softmax:N=256"), Options())
     results = Results(date="", command="", machine=synthetic.GPU, ceilings=None, rows=())
-    assert command.curve_of(made, results) is None
+    assert sweep.curve_of(made, results) is None
 
 
 def test_a_page_has_a_picture_of_each_recorded_sweep(tmp_path, monkeypatch):

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from kernelmux.perf import sampling, verify
-from kernelmux.perf.verify import Oracle, WrongOutput
+from kernelmux.perf.timing import sampling, verify
+from kernelmux.perf.timing.verify import Oracle, WrongOutput
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import Implementation, variants
 

@@ -57,7 +57,10 @@ PROVIDED = {
         "kernelmux.nn.check_command",
         "compare a patched model with the plain one and float64, layer by layer",
     ),
-    "ledger": ("kernelmux.conformance.ledger_command", "which variants passed the suite on which GPU, as they stand"),
+    "ledger": (
+        "kernelmux.conformance.cli.ledger_command",
+        "which variants passed the suite on which GPU, as they stand",
+    ),
     "new": ("kernelmux.registry.scaffold.command", "write the files of a new operator: spec, three backends, test"),
 }
 # Programs of other parts, which end the process in ways of their own: run as `python -m` runs them. The last is the module
@@ -66,9 +69,9 @@ PROGRAMS = {
     "conformance": (
         "kernelmux.conformance",
         "every backend against the specs; --check, --fuzz, --matrix",
-        "kernelmux.conformance.arguments",
+        "kernelmux.conformance.cli.arguments",
     ),
-    "perf": ("kernelmux.perf", "time every backend and report against the roofline", "kernelmux.perf.cli"),
+    "perf": ("kernelmux.perf", "time every backend and report against the roofline", "kernelmux.perf.cli.main"),
     "tune": ("kernelmux.tune", "search the tiles of kernels for faster ones than their rule's", "kernelmux.tune.cli"),
     "profile": (
         "kernelmux.perf.profile",

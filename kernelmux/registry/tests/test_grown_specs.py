@@ -13,10 +13,11 @@ import pytest
 import torch
 
 import kernelmux as kx
-from kernelmux.conformance import ledger, plan
-from kernelmux.conformance.execute import execute
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.plan import Item
+from kernelmux.conformance.session import plan
+from kernelmux.conformance.session.execute import execute
+from kernelmux.conformance.session.plan import Item
+from kernelmux.conformance.verified import ledger
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.backend.description import Implementation

@@ -10,8 +10,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import kernelmux as kx
-from kernelmux.conformance import ways
-from kernelmux.conformance.ways import FUNCTION, OPERATOR
+from kernelmux.conformance.variations import torch_ways
+from kernelmux.conformance.variations.torch_ways import FUNCTION, OPERATOR
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import dispatch
@@ -38,7 +38,7 @@ def anew():
 
 
 def call(op, way, values, backend="torch_ref"):
-    return ways.way(op, way, backend)(values)
+    return torch_ways.way(op, way, backend)(values)
 
 
 def smallest(op, count=1):
@@ -86,10 +86,10 @@ def test_images_of_a_batch_may_lie_in_any_order(at, way):
     ]
     for op, batched, rest in cases:
         run, drawn = (
-            ways.way(op, way, "torch_ref"),
+            torch_ways.way(op, way, "torch_ref"),
             [dict(zip(batched, own, strict=True)) for own in zip(*batched.values(), strict=True)],
         )
-        (found,) = ways.mapped(run, rest, drawn, at)
+        (found,) = torch_ways.mapped(run, rest, drawn, at)
         torch.testing.assert_close(found, torch.stack([run({**rest, **own})[0] for own in drawn]))
 
 
@@ -130,7 +130,7 @@ NOT_OF_EXAMPLES = [
 @pytest.mark.parametrize("way", (FUNCTION, OPERATOR))
 @pytest.mark.parametrize(("op", "scalars", "x", "text"), NOT_OF_EXAMPLES)
 def test_an_axis_is_one_of_the_example(op, scalars, x, text, way, backend):
-    run_one = ways.way(op, way, backend)
+    run_one = torch_ways.way(op, way, backend)
 
     def one(example):
         return run_one({"x": example, **scalars})
@@ -279,7 +279,7 @@ NOTHING = [
 def test_sums_of_nothing_stay_in_the_graph(op, shapes, scalars):
     tensors = {name: torch.ones(shape) for name, shape in shapes.items()}
     for way in (FUNCTION, OPERATOR):
-        _, found = ways.gradients(ways.way(op, way, "torch_ref"), {**tensors, **scalars})
+        _, found = torch_ways.gradients(torch_ways.way(op, way, "torch_ref"), {**tensors, **scalars})
         assert found.keys() == shapes.keys()
         for name, grad in found.items():
             assert grad is not None and grad.shape == shapes[name] and (name == "bias" or not grad.any())

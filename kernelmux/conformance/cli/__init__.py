@@ -1,0 +1,1 @@
+"""The commands `kernelmux conformance` and `kernelmux ledger`."""

@@ -1,0 +1,1 @@
+"""Calls beyond the cases of a spec: other values, lengths and neighbours, large tensors, threads, ways of torch."""

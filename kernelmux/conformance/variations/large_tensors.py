@@ -1,0 +1,173 @@
+"""Tensors of more than 2^31 elements: repeated on a GPU, and on the emulator memory that takes no room until it is used.
+
+lengths(spec, case, dtype)   the axes that may grow, and how long they have to be
+grown(spec, case, ...)       the tensors of a case with one axis that long
+with Virtual(): ...          allocations are virtual; torch must not compute on them
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernelmux.conformance.inputs import generate
+from kernelmux.conformance.inputs.layouts import Strides, contiguous_strides, extent
+from kernelmux.conformance.inputs.trials import drawn, values
+from kernelmux.conformance.judging.redzones import EMPTY
+from kernelmux.conformance.variations.resize import AxisName, names, resized
+from kernelmux.registry.cases import Case
+from kernelmux.registry.spec import OpSpec
+
+FAR = 2**31  # elements: the first that a signed index of 32 bits cannot name
+LONGEST = 2**30  # of one axis: lengths and counts of rows may be indices of 32 bits
+LEAST = 2**13  # that each operation counts for, so that loops end
+LARGE = 2**27  # elements that torch is not asked to compute on where memory is virtual
+NO_RESERVE = 0x4000  # MAP_NORESERVE: room is not set aside
+
+_aten = torch.ops.aten
+PIECES = {_aten.split.Tensor, _aten.split_with_sizes.default, _aten.unbind.int}  # as many tensors as a loop has turns
+ZEROS = {_aten.zeros.default, _aten.zeros_like.default, _aten.new_zeros.default}
+
+
+class TooLarge(Exception):
+    """torch itself was asked to compute on a tensor that has no memory."""
+
+
+def virtual(shape: Sequence[int], strides: Strides, dtype: torch.dtype) -> torch.Tensor:
+    """Zeros on the CPU that take no room until they are written."""
+    size = max(extent(shape, strides), 1) * dtype.itemsize + 64
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
+    raw = torch.frombuffer(memory, dtype=torch.uint8)
+    return raw[: size // 16 * 16].view(dtype).as_strided(shape, strides)
+
+
+class Virtual(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """New tensors on the CPU are virtual zeros; what would touch all of a large one, at once or bit by bit, raises.
+
+    The exception is `TooLarge`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.touched = 0  # elements
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in EMPTY or func in ZEROS:
+            shape_only = {k: v for k, v in kwargs.items() if k != "pin_memory"} | {"device": torch.device("meta")}
+            meta = func(*args, **shape_only)
+            return meta if _wants_meta(kwargs) else virtual(meta.shape, meta.stride(), meta.dtype)
+        largest = max((a.numel() for a in args if isinstance(a, torch.Tensor)), default=0)
+        if func is not _aten.is_pinned.default and not _is_view(func):
+            self.touched += max(largest, LEAST)
+            if self.touched > LARGE:
+                raise TooLarge(f"torch computes {func} on {largest} elements, and on {self.touched} in all")
+        elif func in PIECES and largest > LARGE:
+            raise TooLarge(f"torch cuts {largest} elements into pieces")
+        return func(*args, **kwargs)
+
+
+def _wants_meta(kwargs: dict[str, Any]) -> bool:
+    return kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "meta"
+
+
+def _is_view(func: Any) -> bool:
+    """Whether an operation only looks at the memory of its argument in another way."""
+    returned = [r.alias_info for r in func._schema.returns]
+    return bool(returned) and all(info is not None and not info.is_write for info in returned)
+
+
+def independent(spec: OpSpec, case: Case, axis: AxisName, dtype: torch.dtype) -> dict[int, int]:
+    """Outputs by number -> the dimension that is this axis, where the last slices follow from the last of the inputs.
+
+    Found by asking the reference: other values are put before the case's own along the axis.
+    """
+    return {number: dimension for number, dimension, (_, last) in _halves(spec, case, axis, dtype) if last}
+
+
+def apart(spec: OpSpec, case: Case, axis: AxisName, dtype: torch.dtype) -> dict[int, int]:
+    """Those of `independent` of which every slice follows from that of the inputs alone, as of a batch."""
+    return {number: dimension for number, dimension, same in _halves(spec, case, axis, dtype) if all(same)}
+
+
+def _halves(
+    spec: OpSpec, case: Case, axis: AxisName, dtype: torch.dtype
+) -> Iterator[tuple[int, int, tuple[bool, bool]]]:
+    """Outputs that have the axis, as which dimension, and whether the halves of twice the length are those alone."""
+    length = _length(spec, case, axis)
+    double = resized(spec, case, {axis: 2 * length})
+    small, large = (generate.permitted(spec, c, dtype) for c in (case, double))
+    if small is None or large is None or not length:
+        return
+    own, other = (drawn(spec, case, dtype, seed) for seed in (0, 1))
+    both = {t: torch.cat((other[t], own[t]), d) if (d := _dimension(spec, case, t, axis)) >= 0 else own[t] for t in own}
+    device = torch.device("cpu")
+    # What does not have the axis is the same for both halves.
+    first = {t: other[t] if _dimension(spec, case, t, axis) >= 0 else own[t] for t in own}
+    alone = [spec.evaluate(spec.bind(*values(spec, case, made, device))) for made in (first, own)]
+    together = spec.evaluate(spec.bind(*values(spec, double, both, device)))
+    for i, output in enumerate(spec.outputs):
+        sizes = list(zip(output.shape(small), output.shape(large), strict=True))
+        changed = [d for d, (m, n) in enumerate(sizes) if m != n]
+        # Windows are not as many as what they lie on.
+        if len(changed) == 1 and sizes[changed[0]] == (length, 2 * length):
+            halves = (together[i].narrow(changed[0], start, length) for start in (0, length))
+            pairs = zip(halves, alone, strict=True)
+            before, after = (torch.allclose(x, y[i], rtol=1e-9, atol=1e-12, equal_nan=True) for x, y in pairs)
+            yield i, changed[0], (before, after)
+
+
+def _dimension(spec: OpSpec, case: Case, tensor: str, axis: AxisName) -> int:
+    """Which dimension of a tensor is an axis, -1 if none."""
+    found = names(spec, case, tensor)
+    return found.index(axis) if axis in found else -1
+
+
+def _length(spec: OpSpec, case: Case, axis: AxisName) -> int:
+    return next(case.shapes[t.name][d] for t in spec.tensors if (d := _dimension(spec, case, t.name, axis)) >= 0)
+
+
+def lengths(spec: OpSpec, case: Case, dtype: torch.dtype) -> dict[AxisName, tuple[int, str, dict[int, int]]]:
+    """For each tensor and each output an axis that may grow: its length for 2^31 elements, of what, `independent`.
+
+    The longest of each axis, up to `LONGEST`.
+    """
+    found: dict[AxisName, tuple[int, str, dict[int, int]]] = {}
+    axes = dict.fromkeys(name for t in spec.tensors for name in names(spec, case, t.name))
+    known = {axis: dims for axis in axes if (dims := independent(spec, case, axis, dtype))}
+    call = spec.hypothetical(case, dtype, capability=generate.NEWEST)
+    shapes = {name: tuple(shape) for name, shape in case.shapes.items()}
+    places = {t: {a: d for a in known if (d := _dimension(spec, case, t, a)) >= 0} for t in shapes}
+    for i, output in enumerate(spec.outputs):
+        shapes[output.name] = output.shape(call)
+        places[output.name] = {a: dims[i] for a, dims in known.items() if i in dims}
+    for name, shape in shapes.items():
+        for axis, dimension in list(places[name].items())[:1]:
+            own = shape[dimension]
+            need = (FAR // (torch.Size(shape).numel() // own) // own + 2) * own
+            if found.get(axis, (0, "", {}))[0] < need <= LONGEST:
+                found[axis] = need, name, known[axis]
+    return found
+
+
+def grown(
+    spec: OpSpec, case: Case, axis: AxisName, length: int, tensors: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """The tensors of a case with an axis so long: repeated on a GPU; on the CPU virtual, with their values at the end."""
+    made = dict(tensors)
+    for name, x in tensors.items():
+        dimension = _dimension(spec, case, name, axis)
+        if dimension < 0:
+            continue
+        own = x.shape[dimension]
+        shape = (*x.shape[:dimension], length, *x.shape[dimension + 1 :])
+        if x.is_cuda:
+            made[name] = x.repeat(*(length // own if d == dimension else 1 for d in range(x.dim())))
+        else:
+            made[name] = virtual(shape, contiguous_strides(shape), x.dtype)
+            made[name].narrow(dimension, length - own, own).copy_(x)
+    return made

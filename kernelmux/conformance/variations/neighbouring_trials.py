@@ -1,0 +1,114 @@
+"""Trials near another one: other values, other lengths, the case in which an input is large."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kernelmux import emulator
+from kernelmux.conformance.inputs import generate
+from kernelmux.conformance.inputs.trials import Trial
+from kernelmux.conformance.variations import resize
+from kernelmux.conformance.variations.resize import AxisName
+from kernelmux.registry.cases import Case
+from kernelmux.registry.spec import REQUIRED, Call, Scalar
+
+if TYPE_CHECKING:
+    from kernelmux.conformance.judging.probe import Probe
+
+SQUARE = 8  # the length of all axes at once
+ODD = 11  # a length that no case has
+
+
+def again(probe: Probe, trial: Trial, turn: int) -> Trial:
+    """The trial with other random values; itself for turn 0, or if it is of no case."""
+    case = next((c for c in probe.cases if c.name == trial.case), None)
+    return probe.make(case, trial.dtype, trial.seed + turn) if case and turn else trial
+
+
+def resized(probe: Probe, trial: Trial, lengths: dict[AxisName, int]) -> Trial | None:
+    """The trial with other lengths of some axes; None if the operator or the variant does not take such a call."""
+    case = resize.resized(probe.spec, resize.case_of(probe, trial), lengths)
+    if generate.permitted(probe.spec, case, trial.dtype) is None:
+        return None
+    made = probe.make(case, trial.dtype, trial.seed)
+    return None if probe.reasons(made) else made
+
+
+def otherwise(probe: Probe, trial: Trial) -> Trial:
+    """The trial with other values of its scalars, as far as such a call is possible."""
+    values: dict[str, Any] = {}
+    for item in (i for i in probe.spec.scalars if isinstance(i, Scalar)):
+        own = trial.values[probe.spec.inputs.index(item)]
+        others = [v for v in (item.default, *generate.pool(item)) if v not in (own, None, REQUIRED)]
+        values |= {item.name: others[0]} if others else {}
+    case = generate.together(probe.spec, resize.case_of(probe, trial), values)
+    if not values or generate.permitted(probe.spec, case, trial.dtype) is None:
+        return trial
+    made = probe.make(case, trial.dtype, trial.seed)
+    return trial if probe.reasons(made) else made
+
+
+def axes(probe: Probe, trial: Trial) -> list[AxisName]:
+    """The axes of a trial's tensors."""
+    return resize.axes(probe.spec, resize.case_of(probe, trial))
+
+
+def special(trial: Trial) -> bool:
+    """Whether its values are of a special kind: many may be zero, or sums of them exact."""
+    return "inputs=" in trial.text
+
+
+@lru_cache(maxsize=1)
+def slow(probe: Probe) -> bool:
+    """Whether a call runs kernels on the emulator: a backend that may do so can have variants of torch's operators."""
+    trials = probe.sample(1) if probe.emulated else []
+    with emulator.recorder(run=False) as launches:
+        for trial in trials:
+            probe.call(tuple(v.clone() if isinstance(v, torch.Tensor) else v for v in trial.values))
+    return bool(launches)
+
+
+def square(probe: Probe, trial: Trial) -> Trial | None:
+    """The trial with all axes of one length, if it has several."""
+    found = axes(probe, trial)
+    return resized(probe, trial, dict.fromkeys(found, SQUARE)) if len(found) > 1 else None
+
+
+def unseen(probe: Probe, trial: Trial, turn: int) -> Trial | None:
+    """The trial with a length of one axis that no other trial has."""
+    made = (resized(probe, trial, {axis: ODD + 2 * turn}) for axis in axes(probe, trial))
+    return next((m for m in made if m is not None), None)
+
+
+def largest(probe: Probe, most: int = 2**62) -> Iterator[Trial]:
+    """The cases with the most elements of each input (up to `most`), then those with the longest axes, each once.
+
+    Each in the first dtype in which the variant can run it.
+    """
+    filled = [c for c in probe.cases if all(0 < torch.Size(s).numel() <= most for s in c.shapes.values())]
+    sizes = [lambda c, name=t.name: torch.Size(c.shapes.get(name, (0,))).numel() for t in probe.spec.tensors]
+    places = {(name, d) for c in filled for name, shape in c.shapes.items() for d in range(-len(shape), 0)}
+    lengths = [lambda c, name=n, d=d: ((0,) * -d + tuple(c.shapes.get(name, ())))[d] for n, d in sorted(places)]
+    taken = set()
+    for measure in (*sizes, *lengths):
+        found = next(able(probe, sorted(filled, key=measure, reverse=True)), None)
+        if found is not None and found.text not in taken:
+            taken.add(found.text)
+            yield found
+
+
+def able(probe: Probe, cases: list[Case]) -> Iterator[Trial]:
+    """The cases that the variant can run, each in the first dtype."""
+    for case in cases:
+        made = (probe.make(case, dtype) for dtype in probe.options.dtypes_of(probe.spec, case))
+        yield from islice((trial for trial in made if not probe.reasons(trial)), 1)
+
+
+def terms(call: Call) -> int:
+    """Terms of the longest sum of a call."""
+    return max(int(error.terms(call.axes)) for error in call.spec.errors)

@@ -1,0 +1,118 @@
+"""Many equal calls: each gives the first one's bits in memory of its own, and nothing of them is kept."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from kernelmux.conformance.inputs.layouts import contiguous_strides, laid_out
+from kernelmux.conformance.inputs.trials import same_bits
+from kernelmux.conformance.judging.probe import Judge
+from kernelmux.conformance.variations import neighbouring_trials
+from kernelmux.conformance.variations.interleaving import Living
+from kernelmux.registry.call import dispatch
+
+MANY = 1000  # calls in a row
+MANY_SMOKE = 100  # of them in tier smoke, which is also asked of torch_ref where a GPU has verified it
+EMULATED = {0.02: 24, 0.1: 12, float("inf"): 6}  # of kernels that are emulated, by the seconds that one takes at most
+WINDOWS = 2  # of as many calls, in which the same has to grow before it is called a leak
+BLOCK = 512  # bytes: the least that torch's allocator gives
+
+Tensors = Sequence[torch.Tensor]
+
+
+def many(judge: Judge, most: int = MANY) -> None:
+    """Many calls, `most` at most; every input is a new tensor.
+
+    The results of the first half are alive until all of it is done, so that buffers used in turn come round.
+    """
+    with _frozen():
+        _many(judge, most)
+
+
+@contextmanager
+def _frozen() -> Iterator[None]:
+    """What is there now, garbage too, is not looked at by the collections inside, which are short then."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _many(judge: Judge, most: int) -> None:
+    first = judge.call()
+    judge.accurate(first)
+    half = min(_how_many(judge), most) // 2
+    with judge.probe.environment(), Living() as living:
+        _distinct(judge, [_call(judge, first, turn) for turn in range(half)])
+        grown = _grown(judge, first, living, half)
+        for _ in range(WINDOWS):  # what grows once is a cache, what grows again and again a leak
+            again = _grown(judge, first, living, half) if grown else {}
+            grown = {what: count for what, count in again.items() if what in grown}
+    text = ", ".join(f"{count} {what}" for what, count in grown.items())
+    judge.require(not grown, f"memory leaks: {half} more calls have kept {text}, and as many before")
+
+
+def _grown(judge: Judge, first: Tensors, living: Living, times: int) -> dict[str, int]:
+    """What there is more of after so many calls, one at least for every second of them."""
+    gc.collect()
+    objects = times >= MANY // 2 and not neighbouring_trials.slow(judge.probe)
+    before = _kept(judge, living, objects)
+    for turn in range(times):
+        _call(judge, first, turn)
+    gc.collect()
+    more = {what: count - before[what] for what, count in _kept(judge, living, objects).items()}
+    return {what: count for what, count in more.items() if count >= times // 2}
+
+
+def _how_many(judge: Judge) -> int:
+    """Many calls, unless kernels are emulated."""
+    if not neighbouring_trials.slow(judge.probe):
+        return MANY_SMOKE if judge.probe.options.tier == "smoke" else MANY
+    start = time.perf_counter()
+    judge.call()
+    seconds = time.perf_counter() - start
+    return next(times for most, times in EMULATED.items() if seconds <= most)
+
+
+def _call(judge: Judge, want: Tensors, turn: int) -> Tensors:
+    """A call with tensors of its own; its results have the bits of the first one, or are right where bits may differ."""
+    probe, trial = judge.probe, judge.trial
+    fresh = {name: laid_out(x, contiguous_strides(x.shape)) for name, x in trial.tensors.items()}
+    values = [fresh.get(item.name, value) for item, value in zip(trial.spec.inputs, trial.values, strict=True)]
+    result = dispatch.call(trial.spec, tuple(values), probe.label)
+    outputs = result if isinstance(result, tuple) else (result,)
+    if not all(map(same_bits, outputs, want)):
+        judge.accurate(outputs)
+        for output, out, first in zip(trial.spec.outputs, outputs, want, strict=True):
+            if probe.implementation.deterministic:
+                judge.equal(f"{output.name} of call {turn + 1}, equal to the ones before", out, first)
+    return outputs
+
+
+def _distinct(judge: Judge, results: Sequence[Tensors]) -> None:
+    """Results that are alive at the same time share no memory."""
+    owners: dict[int, int] = {}
+    for turn, out in ((turn, out) for turn, outputs in enumerate(results) for out in outputs if out.numel()):
+        other = owners.setdefault(out.untyped_storage().data_ptr(), turn)
+        judge.require(other == turn, f"results {other + 1} and {turn + 1} share their memory")
+
+
+def _kept(judge: Judge, living: Living, objects: bool) -> dict[str, int]:
+    """What calls have made and is still there, by what it is: tensors; memory of a GPU; else objects of Python.
+
+    objects: whether to count those as well; a few hundred come and go by themselves, and the emulator remembers some.
+    """
+    device = judge.probe.device
+    found = {"tensors": living.count()}
+    if device.type == "cuda":
+        found[f"blocks of {BLOCK} bytes"] = torch.cuda.memory_allocated(device) // BLOCK
+    elif objects:
+        found["blocks of Python's memory"] = sys.getallocatedblocks()
+    return found

@@ -1,0 +1,1 @@
+"""The command `kernelmux perf`, with `--sweep` and `--against`, and `perf.cli.silence`."""

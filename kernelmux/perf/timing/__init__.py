@@ -1,0 +1,1 @@
+"""How a row is timed and checked: clocks, inputs, samples, ceilings, the part of the output that is verified."""
