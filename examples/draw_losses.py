@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from kernelmux.perf.report import figures
-from kernelmux.perf.report.themes import BACKENDS, FAINT, MORE
+from kernelmux.perf.pictures import figures
+from kernelmux.perf.pictures.themes import BACKENDS, FAINT, MORE
 
 PICTURE = Path(__file__).parents[1] / "docs/images/losses.svg"
 SAME = ("steps", "batch", "length", "seed")  # what runs have in common whose losses should agree

@@ -2,6 +2,7 @@
 
     python -m kernelmux.conformance --op softmax --backend triton --check layout
 
-`checks/` holds one check per file, found by file name; `plan` crosses them with the registered variants; `probe` is
-what a check works with; `plugin` runs the plan under pytest; `matrix`, `report` and `ledger` say what came out.
+`checks/` holds one check per file, found by file name. A check asks its `judging.probe` for trials (`inputs.trials`), with
+`variations` of them, and the probe judges each answer. `session` runs them under pytest; `report` and `verified` keep
+what came out.
 """

@@ -8,8 +8,8 @@ from kernelmux.docs.families import by_family
 from kernelmux.docs.record_tables import mark
 from kernelmux.docs.rungs import backends
 from kernelmux.perf.record import history
-from kernelmux.perf.report import wording
-from kernelmux.perf.report.groups import ResultGroup, large_groups
+from kernelmux.perf.wording import wording
+from kernelmux.perf.wording.groups import ResultGroup, large_groups
 from kernelmux.registry import elsewhere
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.util import text_tables

@@ -10,8 +10,8 @@ from pathlib import Path
 from kernelmux.docs import HOME
 from kernelmux.emulator.traces import Trace
 from kernelmux.perf.emulated import emulate
-from kernelmux.perf.report import figures
-from kernelmux.perf.report.themes import GREY
+from kernelmux.perf.pictures import figures
+from kernelmux.perf.pictures.themes import GREY
 from kernelmux.registry.backend import lookup as registered
 
 IMAGES = HOME / "images"

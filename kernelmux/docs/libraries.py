@@ -20,9 +20,9 @@ from kernelmux.perf import peers
 from kernelmux.perf.planning import plan
 from kernelmux.perf.record import history, run_file
 from kernelmux.perf.record.run_file import Results
-from kernelmux.perf.report import wording
-from kernelmux.perf.report.groups import ResultGroup, groups
 from kernelmux.perf.rows.row_result import Timed
+from kernelmux.perf.wording import wording
+from kernelmux.perf.wording.groups import ResultGroup, groups
 from kernelmux.registry import catalog
 from kernelmux.registry.cli import terminal
 from kernelmux.registry.errors import ArgumentError

@@ -18,9 +18,9 @@ from kernelmux.docs import TOP, rungs
 from kernelmux.docs.rungs import backends
 from kernelmux.perf.planning import plan
 from kernelmux.perf.record import history
-from kernelmux.perf.report import wording
-from kernelmux.perf.report.groups import ResultGroup, groups
 from kernelmux.perf.rows.row_result import Timed
+from kernelmux.perf.wording import wording
+from kernelmux.perf.wording.groups import ResultGroup, groups
 from kernelmux.registry import catalog, elsewhere
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.cli import support_matrix

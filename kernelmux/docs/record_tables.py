@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from kernelmux.docs import rungs
 from kernelmux.perf.record import history
 from kernelmux.perf.record.history import GpuRecord
-from kernelmux.perf.report import wording
-from kernelmux.perf.report.groups import groups, large_groups
 from kernelmux.perf.rows.row_result import Timed
+from kernelmux.perf.wording import wording
+from kernelmux.perf.wording.groups import groups, large_groups
 from kernelmux.registry.util import text_tables
 from kernelmux.registry.util.files import between
 

@@ -15,9 +15,9 @@ import torch
 from kernelmux.perf.planning import plan
 from kernelmux.perf.record import history
 from kernelmux.perf.record.history import GpuRecord
-from kernelmux.perf.report import wording
-from kernelmux.perf.report.groups import ResultGroup, groups, large_groups
 from kernelmux.perf.rows.row_result import Timed
+from kernelmux.perf.wording import wording
+from kernelmux.perf.wording.groups import ResultGroup, groups, large_groups
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.cli import target_device

@@ -10,8 +10,9 @@ from typing import Any
 
 from kernelmux.docs import libraries
 from kernelmux.docs.libraries import OURS, Line
-from kernelmux.perf.report import figures, wording
-from kernelmux.perf.report.themes import BACKENDS, GREY, INK, PAPER
+from kernelmux.perf.pictures import figures
+from kernelmux.perf.pictures.themes import BACKENDS, GREY, INK, PAPER
+from kernelmux.perf.wording import wording
 
 COLUMN, GAP, TOP, PITCH, FOOT = 400, 40, 90, 41, 6  # pixels: a column, between two, above the rows, of a row, below
 NAMES, NUMBERS = 190, 46  # room left and right of the bars

@@ -2,11 +2,8 @@
 
     python -m kernelmux.perf --op matmul --backend cuda triton
 
-`plan` crosses operators, workloads, dtypes and variants into rows; `run` gives them to worker processes, where `suite`
-runs them under pytest-benchmark, whose timer is the virtual `clock`; `measure` times one row and `verify` checks what it
-computed; `aa` times everything twice; `roofline` does the arithmetic. What comes of a row is a `result`, of a run
-`results`, and `records` keeps those of each GPU; `json_form` writes and reads them.
-
-Parts have folders of their own: `report` shows results, `emulated` holds what works without a GPU, `against` compares
-two trees.
+`planning.plan` crosses operators, workloads, dtypes and variants into rows. `session.supervisor` gives them to worker
+processes, which run `row_tests` under pytest-benchmark on the virtual `timing.clock`. `timing.measure` times a row, and
+`timing.verify` checks what it computed. What comes of it is a `rows.row_result`, of a run a `record.run_file`, and
+`record.history` keeps those of each GPU. `report` shows them.
 """

@@ -82,7 +82,10 @@ def meanings() -> dict[str, str]:
 def texts() -> str:
     """A digest of the sources that say what operators mean and how results are judged."""
     registry, suite = Path(launch_keys.__file__).parents[1], Path(ledger.__file__).parents[1]
-    homes = (*(registry / room for room in ("spec", "ops", "backend")), *(suite / room for room in ("inputs", "judging")))
+    homes = (
+        *(registry / room for room in ("spec", "ops", "backend")),
+        *(suite / room for room in ("inputs", "judging")),
+    )
     modules = sorted(path for home in homes for path in home.glob("*.py"))
     modules.remove(Path(launch_keys.__file__))  # where the format is
     return digest(path.read_text(encoding="utf-8") for path in modules)

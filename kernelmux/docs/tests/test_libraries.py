@@ -11,10 +11,10 @@ import torch
 
 from kernelmux.docs import libraries, speeds
 from kernelmux.perf.cli import main
+from kernelmux.perf.pictures import figures, themes
 from kernelmux.perf.planning import plan
 from kernelmux.perf.record import run_file
 from kernelmux.perf.record.run_file import Results
-from kernelmux.perf.report import figures, themes
 from kernelmux.perf.rows.machine import Machine
 from kernelmux.perf.rows.options import Options
 from kernelmux.perf.rows.row_result import SecondTiming, Timed

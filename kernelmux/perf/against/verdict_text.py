@@ -9,9 +9,9 @@ from rich.text import Text
 
 from kernelmux.perf.against.comparison import Comparison
 from kernelmux.perf.against.verdict import AMBIGUOUS, FAILED, FASTER, LEAST, NO_BASE, SAME, SLOWER, Judged
-from kernelmux.perf.report import wording
-from kernelmux.perf.report.columns import Columns
 from kernelmux.perf.report.markdown import table
+from kernelmux.perf.wording import wording
+from kernelmux.perf.wording.columns import Columns
 
 STYLES = {SLOWER: "red", FAILED: "bold red", FASTER: "green", AMBIGUOUS: "yellow", NO_BASE: "yellow"}
 HEAD = ("", "base us", "here us", "here / base", "interval", "A/A", "limit", "verdict", "confidence")

@@ -14,12 +14,13 @@ from rich.table import Column
 
 from kernelmux.perf import peers
 from kernelmux.perf.emulated import moved, resources
+from kernelmux.perf.pictures import curves
 from kernelmux.perf.planning import plan
 from kernelmux.perf.planning.plan import BASELINE, Row
 from kernelmux.perf.record import history, run_file
 from kernelmux.perf.record.history import GpuRecord
 from kernelmux.perf.record.run_file import Results
-from kernelmux.perf.report import compare, curves, fewer_bytes, markdown, noise, page, tables, wording
+from kernelmux.perf.report import compare, fewer_bytes, markdown, page, tables
 from kernelmux.perf.report import contribute as contribution
 from kernelmux.perf.rows import machine, output_files
 from kernelmux.perf.rows.options import Options
@@ -27,6 +28,7 @@ from kernelmux.perf.rows.row_result import FAILED as ROW_FAILED
 from kernelmux.perf.rows.row_result import Result, Timed
 from kernelmux.perf.session import supervisor
 from kernelmux.perf.timing import noise_floor, overhead
+from kernelmux.perf.wording import noise, wording
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.backend.package_versions import missing_packages

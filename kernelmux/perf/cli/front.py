@@ -16,11 +16,12 @@ from kernelmux.perf.planning.time_budget import Budget
 from kernelmux.perf.record import history
 from kernelmux.perf.record.history import GpuRecord
 from kernelmux.perf.record.run_file import Results
-from kernelmux.perf.report import screen, wording
+from kernelmux.perf.report import screen
 from kernelmux.perf.rows.options import Options
 from kernelmux.perf.rows.row_result import Timed
 from kernelmux.perf.session import supervisor
 from kernelmux.perf.timing import overhead
+from kernelmux.perf.wording import wording
 from kernelmux.registry.util import cards
 
 HANDFUL = ("softmax", "matmul", "rms_norm", "gelu", "add", "attention")  # whose host time is measured on a CPU

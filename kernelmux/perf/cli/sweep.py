@@ -10,9 +10,10 @@ from pathlib import Path
 from rich.console import Console
 
 from kernelmux.perf.cli import command
+from kernelmux.perf.pictures import curves, figures
 from kernelmux.perf.planning.plan import Row
 from kernelmux.perf.record.run_file import Results
-from kernelmux.perf.report import curves, figures, tables, wording
+from kernelmux.perf.report import tables
 from kernelmux.perf.rows import output_files
 from kernelmux.perf.rows.options import QUICK_SAMPLES, Options
 from kernelmux.perf.rows.row_result import FAILED as ROW_FAILED
@@ -21,6 +22,7 @@ from kernelmux.perf.sweeps import curve as measured
 from kernelmux.perf.sweeps.curve import Curve, Point
 from kernelmux.perf.sweeps.grammar import parse
 from kernelmux.perf.sweeps.plan import Planned, planned
+from kernelmux.perf.wording import wording
 from kernelmux.registry import catalog
 from kernelmux.registry.cli import terminal
 from kernelmux.registry.errors import ArgumentError

@@ -23,10 +23,10 @@ from rich.text import Text
 from kernelmux import emulator
 from kernelmux.perf.planning import plan
 from kernelmux.perf.record.run_file import Moved
-from kernelmux.perf.report import wording
-from kernelmux.perf.report.columns import Columns
 from kernelmux.perf.rows import output_files
 from kernelmux.perf.rows.options import Options
+from kernelmux.perf.wording import wording
+from kernelmux.perf.wording.columns import Columns
 from kernelmux.registry import catalog, dtypes, elsewhere
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import dispatch

@@ -29,9 +29,9 @@ from kernelmux.emulator.launch_log import Launch
 from kernelmux.emulator.resources import occupancy, resources
 from kernelmux.perf.planning import brief, plan
 from kernelmux.perf.record.run_file import KernelNeed
-from kernelmux.perf.report.columns import Columns
 from kernelmux.perf.rows.options import Options
 from kernelmux.perf.rows.thresholds import POOR, SPILLED
+from kernelmux.perf.wording.columns import Columns
 from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.cases import Case

@@ -13,8 +13,8 @@ from kernelmux.perf.profile import findings
 from kernelmux.perf.profile.counters import Counter, advice
 from kernelmux.perf.profile.findings import Copies, Gpu, Operator, Stretch, Sum
 from kernelmux.perf.profile.timeline import Timeline
-from kernelmux.perf.report.wording import microseconds, quantity
 from kernelmux.perf.rows.thresholds import BUSY, GOOD, IDLE_US, POOR, TINY_US
+from kernelmux.perf.wording.wording import microseconds, quantity
 
 STYLES = {GOOD: "green", POOR: "red"}
 MOST = 10  # lines of a table

@@ -1,7 +1,4 @@
-"""Shows results: tables in the terminal, Markdown, one HTML page, charts, and what changed between runs.
+"""Shows results: tables in the terminal, Markdown, one HTML page, what changed between runs, a record for a pull request.
 
-`groups` puts results together that do the same work, and finds the fastest of them; `noise` reads a run with A/A;
-`wording` turns numbers into texts; `columns` fits a table to a width; `figures` holds what all pictures have in common.
-`tables`, `markdown`, `page` with `charts`, `picture`, `compare` and `verdicts` each make one kind of output. A report
-reads results and changes none.
+A report reads results and changes none. Words, columns and groups are in `perf.wording`, pictures in `perf.pictures`.
 """

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from kernelmux.perf import peers
 from kernelmux.perf.planning.plan import BASELINE
-from kernelmux.perf.report import wording
-from kernelmux.perf.report.groups import ResultGroup, groups
 from kernelmux.perf.rows.row_result import Result, Timed
+from kernelmux.perf.wording import wording
+from kernelmux.perf.wording.groups import ResultGroup, groups
 
 OURS = ("cuda", "triton")
 HEAD = (

@@ -9,10 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from kernelmux.perf.record.run_file import Results
-from kernelmux.perf.report import wording
-from kernelmux.perf.report.columns import Columns
-from kernelmux.perf.report.groups import groups
 from kernelmux.perf.rows.row_result import Timed
+from kernelmux.perf.wording import wording
+from kernelmux.perf.wording.columns import Columns
+from kernelmux.perf.wording.groups import groups
 
 RELATIVE, ABSOLUTE_US = 0.03, 1.0  # a change counts beyond both, the spread of either run, twice its noise, and A/A
 

@@ -11,11 +11,11 @@ import torch
 from kernelmux.perf.record import history
 from kernelmux.perf.record.history import GpuRecord
 from kernelmux.perf.record.run_file import Results, read, text
-from kernelmux.perf.report.noise import unstable
 from kernelmux.perf.rows import output_files
 from kernelmux.perf.rows.machine import Machine, found_with
 from kernelmux.perf.rows.roofline import ABOVE, NOISY
 from kernelmux.perf.rows.row_result import Timed
+from kernelmux.perf.wording.noise import unstable
 from kernelmux.registry import elsewhere
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.util import cards

@@ -15,9 +15,9 @@ import torch
 
 from kernelmux.perf.record import history
 from kernelmux.perf.record.history import GpuRecord
-from kernelmux.perf.report import wording
 from kernelmux.perf.report.markdown import table
 from kernelmux.perf.rows.row_result import Timed
+from kernelmux.perf.wording import wording
 from kernelmux.registry import catalog, dtypes
 
 PRODUCTS = {  # what is multiplied by what

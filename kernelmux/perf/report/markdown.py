@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from kernelmux.perf.pictures import roofline_picture
 from kernelmux.perf.record import history
 from kernelmux.perf.record.run_file import KernelNeed, Moved, Overhead, Results
-from kernelmux.perf.report import beside, picture, wording
-from kernelmux.perf.report.groups import ResultGroup, backends_of, groups, large_groups
+from kernelmux.perf.report import beside
 from kernelmux.perf.rows import output_files, roofline
 from kernelmux.perf.rows.row_result import Result, Timed
 from kernelmux.perf.rows.thresholds import LAUNCH_US
+from kernelmux.perf.wording import wording
+from kernelmux.perf.wording.groups import ResultGroup, backends_of, groups, large_groups
 from kernelmux.registry.util import text_tables
 
 LEGEND = (
@@ -27,7 +29,7 @@ NOT_RESTED = (
 
 def write(results: Results, folder: Path, name: str) -> None:
     """Write the report and its pictures, <name>.md, .svg and .png."""
-    drawn = results.ceilings is not None and picture.draw(results, folder / name)
+    drawn = results.ceilings is not None and roofline_picture.draw(results, folder / name)
     output_files.write(folder / f"{name}.md", whole(results, f"{name}.svg" if drawn else ""))
 
 

@@ -8,14 +8,16 @@ from typing import Any
 
 from markupsafe import Markup
 
+from kernelmux.perf.pictures import charts, figures, roofline_picture, themes
 from kernelmux.perf.record import history
 from kernelmux.perf.record.run_file import Results
-from kernelmux.perf.report import charts, compare, figures, noise, picture, themes, wording
-from kernelmux.perf.report.groups import UNKNOWN, ResultGroup, backends_of, drawable, groups, large_groups
+from kernelmux.perf.report import compare
 from kernelmux.perf.rows import output_files, roofline
 from kernelmux.perf.rows.machine import Machine
 from kernelmux.perf.rows.roofline import Ceilings
 from kernelmux.perf.rows.row_result import FAILED, SKIPPED, WRONG, Result, RooflinePoint, Timed
+from kernelmux.perf.wording import noise, wording
+from kernelmux.perf.wording.groups import UNKNOWN, ResultGroup, backends_of, drawable, groups, large_groups
 from kernelmux.registry import catalog
 from kernelmux.registry.errors import KernelmuxError
 from kernelmux.registry.util import html_pages
@@ -102,7 +104,7 @@ def not_drawn(rows: Iterable[Result]) -> list[str]:
 
 
 def _colour(backend: str) -> str:
-    return themes.variable(picture.colour(backend))
+    return themes.variable(roofline_picture.colour(backend))
 
 
 def facts(machine: Machine) -> list[tuple[str, str]]:

@@ -12,10 +12,11 @@ from kernelmux.perf import peers
 from kernelmux.perf.planning.plan import BASELINE
 from kernelmux.perf.record.history import GpuRecord
 from kernelmux.perf.record.run_file import KernelNeed, Overhead, Results
-from kernelmux.perf.report import tables, wording
-from kernelmux.perf.report.columns import Columns
-from kernelmux.perf.report.groups import ResultGroup, backends_of, groups, large_groups
+from kernelmux.perf.report import tables
 from kernelmux.perf.rows.row_result import FAILED, LATE, WRONG, Timed
+from kernelmux.perf.wording import wording
+from kernelmux.perf.wording.columns import Columns
+from kernelmux.perf.wording.groups import ResultGroup, backends_of, groups, large_groups
 
 WIDEST = 22  # letters of an input
 MOST_SAVED = 0.5  # microseconds: a call that takes less time than its launch was measured on a busy machine

@@ -11,11 +11,12 @@ from rich.text import Text
 
 from kernelmux.perf import peers
 from kernelmux.perf.record.run_file import Overhead
-from kernelmux.perf.report import beside, wording
-from kernelmux.perf.report.columns import Columns
-from kernelmux.perf.report.groups import ResultGroup, backends_of, groups, large_groups
-from kernelmux.perf.report.noise import Noise
+from kernelmux.perf.report import beside
 from kernelmux.perf.rows.row_result import FAILED, LATE, OK, SKIPPED, STATUSES, WRONG, Result, Timed
+from kernelmux.perf.wording import wording
+from kernelmux.perf.wording.columns import Columns
+from kernelmux.perf.wording.groups import ResultGroup, backends_of, groups, large_groups
+from kernelmux.perf.wording.noise import Noise
 
 COLUMNS = ("us", "±", "rate", "floor", "torch", "rung", "held", "host", "graph", "bound")
 

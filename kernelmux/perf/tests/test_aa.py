@@ -7,11 +7,11 @@ from kernelmux.perf.cli import main
 from kernelmux.perf.planning.plan import Row
 from kernelmux.perf.record import history, run_file
 from kernelmux.perf.report import compare, tables
-from kernelmux.perf.report.groups import groups
-from kernelmux.perf.report.noise import noise
 from kernelmux.perf.rows.row_result import SecondTiming
 from kernelmux.perf.tests import synthetic
 from kernelmux.perf.timing import noise_floor
+from kernelmux.perf.wording.groups import groups
+from kernelmux.perf.wording.noise import noise
 
 
 def ladder(*times):

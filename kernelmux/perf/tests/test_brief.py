@@ -19,14 +19,15 @@ from kernelmux.perf.planning.plan import Row
 from kernelmux.perf.planning.time_budget import Budget
 from kernelmux.perf.record import history, run_file
 from kernelmux.perf.record.run_file import KernelNeed, Overhead
-from kernelmux.perf.report import markdown, page, screen, wording
-from kernelmux.perf.report.groups import baseline
+from kernelmux.perf.report import markdown, page, screen
 from kernelmux.perf.rows.options import Options
 from kernelmux.perf.rows.row_result import LATE, NotTimed
 from kernelmux.perf.session import supervisor
 from kernelmux.perf.session.harness import TIME_UP
 from kernelmux.perf.tests import synthetic
 from kernelmux.perf.timing import inputs
+from kernelmux.perf.wording import wording
+from kernelmux.perf.wording.groups import baseline
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.backend import package_versions

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kernelmux.perf.cli import main
-from kernelmux.perf.report import curves
+from kernelmux.perf.pictures import curves
 from kernelmux.perf.sweeps import curve
 
 PAGE = Path(__file__).parents[3] / "docs/curves.md"

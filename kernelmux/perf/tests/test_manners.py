@@ -20,13 +20,14 @@ from kernelmux.perf.cli import command, main
 from kernelmux.perf.planning.plan import Row
 from kernelmux.perf.record import run_file
 from kernelmux.perf.record.run_file import Overhead
-from kernelmux.perf.report import compare, markdown, page, tables, wording
+from kernelmux.perf.report import compare, markdown, page, tables
 from kernelmux.perf.rows import output_files
 from kernelmux.perf.rows.codec import encode
 from kernelmux.perf.rows.options import Options
 from kernelmux.perf.session import supervisor
 from kernelmux.perf.tests import synthetic
 from kernelmux.perf.timing import measure
+from kernelmux.perf.wording import wording
 from kernelmux.registry.cli import terminal
 
 BACKEND = """

@@ -10,9 +10,10 @@ from xml.etree import ElementTree
 import pytest
 
 from kernelmux.perf.cli import main
+from kernelmux.perf.pictures import figures, themes
 from kernelmux.perf.record import history, run_file
 from kernelmux.perf.record.run_file import KernelNeed
-from kernelmux.perf.report import figures, page, themes
+from kernelmux.perf.report import page
 from kernelmux.perf.rows.machine import Machine
 from kernelmux.perf.tests import synthetic
 from kernelmux.perf.timing import noise_floor

@@ -7,10 +7,12 @@ import pytest
 from rich.console import Console
 
 from kernelmux.perf.cli import command
+from kernelmux.perf.pictures import roofline_picture, themes
 from kernelmux.perf.record import history
-from kernelmux.perf.report import fewer_bytes, markdown, picture, tables, themes, wording
-from kernelmux.perf.report.groups import groups
+from kernelmux.perf.report import fewer_bytes, markdown, tables
 from kernelmux.perf.tests import synthetic
+from kernelmux.perf.wording import wording
+from kernelmux.perf.wording.groups import groups
 from kernelmux.registry.backend import lookup as registered
 
 
@@ -73,7 +75,7 @@ def test_the_table_of_the_best_has_a_column_per_backend():
 
 def test_the_picture_is_drawn(tmp_path):
     found = synthetic.results([*synthetic.ladder(), *_products()])
-    assert picture.draw(found, tmp_path / "roofline")
+    assert roofline_picture.draw(found, tmp_path / "roofline")
     text = (tmp_path / "roofline.svg").read_text()
     assert "prefers-color-scheme:dark" in text and themes.variable(themes.BACKENDS["cuda"]) in text
     assert all(word in text for word in ("softmax", "matmul", "copy 4.28 TB/s", "fp32 51", "torch_ref"))
@@ -87,7 +89,7 @@ def _products():
 
 
 def test_nothing_to_draw_is_no_picture(tmp_path):
-    assert not picture.draw(synthetic.results([synthetic.failed()]), tmp_path / "roofline")
+    assert not roofline_picture.draw(synthetic.results([synthetic.failed()]), tmp_path / "roofline")
 
 
 def test_a_document_is_updated_between_its_markers(tmp_path, monkeypatch):

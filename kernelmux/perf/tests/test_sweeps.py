@@ -11,8 +11,8 @@ from rich.console import Console
 
 from kernelmux.perf import peers
 from kernelmux.perf.cli import main, sweep
+from kernelmux.perf.pictures import curves, figures, themes
 from kernelmux.perf.record.run_file import Results
-from kernelmux.perf.report import curves, figures, themes
 from kernelmux.perf.rows.options import Options
 from kernelmux.perf.rows.row_result import NotTimed
 from kernelmux.perf.session import supervisor

@@ -16,14 +16,15 @@ from rich.console import Console
 from rich.text import Text
 
 from kernelmux.perf import peers
+from kernelmux.perf.pictures import figures, themes
+from kernelmux.perf.pictures.themes import GREY, PAPER
 from kernelmux.perf.planning.plan import BASELINE, PLAIN
-from kernelmux.perf.report import figures, themes, wording
-from kernelmux.perf.report.columns import Columns
-from kernelmux.perf.report.themes import GREY, PAPER
 from kernelmux.perf.rows import output_files
 from kernelmux.perf.rows.row_result import Timed
 from kernelmux.perf.sweeps import curve as measured
 from kernelmux.perf.sweeps.curve import Curve
+from kernelmux.perf.wording import wording
+from kernelmux.perf.wording.columns import Columns
 
 FORMATS = ("svg", "png")
 SIZE, DPI = (10.4, 4.4), 130

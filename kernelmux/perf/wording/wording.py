@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from kernelmux.emulator.texts import bytes_text
 from kernelmux.perf import peers
 from kernelmux.perf.record.run_file import Moved, Overhead, Results
-from kernelmux.perf.report.groups import ResultGroup
 from kernelmux.perf.rows import roofline
 from kernelmux.perf.rows.machine import Machine
 from kernelmux.perf.rows.roofline import Ceilings
 from kernelmux.perf.rows.row_result import LATE, Result, Timed
+from kernelmux.perf.wording.groups import ResultGroup
 
 OTHERS = {peers.NAME: "other libraries"}  # for a reader
 NAMED = 5  # of what is left out

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kernelmux.perf.report.wording import microseconds
 from kernelmux.perf.rows.row_result import Result, SecondTiming, Timed
+from kernelmux.perf.wording.wording import microseconds
 
 LIMIT, ABSOLUTE_US = 0.05, 1.0  # beyond both, and beyond either spread, the two timings of a variant fail the run
 

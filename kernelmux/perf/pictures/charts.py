@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kernelmux.perf.report import figures, picture, themes, wording
-from kernelmux.perf.report.groups import ResultGroup
+from kernelmux.perf.pictures import figures, roofline_picture, themes
 from kernelmux.perf.rows.roofline import Ceilings
 from kernelmux.perf.rows.row_result import Timed
+from kernelmux.perf.wording import wording
+from kernelmux.perf.wording.groups import ResultGroup
 
 # Inches; 96 CSS pixels each, for the SVG is not scaled.
 ROOFLINE, SHARES_WIDTH, LADDER_WIDTH = (7.5, 5.4), 5.8, 4.25
@@ -17,12 +18,14 @@ PER_GROUP, PER_VARIANT, AXIS = 0.48, 0.27, 0.62
 
 def roofline(groups: list[ResultGroup], ceilings: Ceilings) -> str:
     """Arithmetic intensity against achieved rate, the best variant of each backend."""
-    return _svg("roofline", ROOFLINE, lambda axes: picture.roofline(axes, groups, ceilings))
+    return _svg("roofline", ROOFLINE, lambda axes: roofline_picture.roofline(axes, groups, ceilings))
 
 
 def shares(groups: list[ResultGroup]) -> str:
     """The share of the floor per operator, a bar per backend."""
-    return _svg("shares", (SHARES_WIDTH, AXIS + PER_GROUP * len(groups)), lambda axes: picture.shares(axes, groups))
+    return _svg(
+        "shares", (SHARES_WIDTH, AXIS + PER_GROUP * len(groups)), lambda axes: roofline_picture.shares(axes, groups)
+    )
 
 
 def ladder(group: ResultGroup, name: str) -> str:
@@ -40,8 +43,8 @@ def _svg(name: str, size: tuple[float, float], draw: Callable[[Any], None]) -> s
 def _ladder(axes: Any, group: ResultGroup) -> None:
     rows = group.good
     bars = range(len(rows))
-    colours = [picture.colour(row.backend) for row in rows]
-    axes.barh(bars, [100 * picture.share(row) for row in rows], 0.72, color=colours)
+    colours = [roofline_picture.colour(row.backend) for row in rows]
+    axes.barh(bars, [100 * roofline_picture.share(row) for row in rows], 0.72, color=colours)
     for bar, row in zip(bars, rows, strict=True):
         _label(axes, group, row, bar)
     axes.set_yticks(bars, [row.label for row in rows])
@@ -55,7 +58,7 @@ def _ladder(axes: Any, group: ResultGroup) -> None:
 
 def _label(axes: Any, group: ResultGroup, row: Timed, bar: int) -> None:
     """The share and the time behind a bar; the difference of its two timings as a whisker."""
-    share = 100 * picture.share(row)
+    share = 100 * roofline_picture.share(row)
     if row.second:
         axes.errorbar(share, bar, xerr=share * row.second.apart, color=themes.INK, capsize=2, linewidth=0.8)
     text = f"{share:.0f} %, {wording.microseconds(row.median_us)} µs"

@@ -15,8 +15,8 @@ from importlib.util import find_spec
 from io import BytesIO
 from typing import Any
 
-from kernelmux.perf.report import themes
-from kernelmux.perf.report.themes import INK, PAPER, RULE
+from kernelmux.perf.pictures import themes
+from kernelmux.perf.pictures.themes import INK, PAPER, RULE
 
 INKED = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.edgecolor")
 STYLE: dict[Any, Any] = {

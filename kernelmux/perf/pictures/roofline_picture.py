@@ -6,13 +6,14 @@ from math import atan2, degrees
 from pathlib import Path
 from typing import Any
 
+from kernelmux.perf.pictures import figures
+from kernelmux.perf.pictures.themes import BACKENDS, FAINT, GREY, INK, MORE, RULE
 from kernelmux.perf.record.run_file import Results
-from kernelmux.perf.report import figures, wording
-from kernelmux.perf.report.groups import ResultGroup, backends_of, drawable
-from kernelmux.perf.report.themes import BACKENDS, FAINT, GREY, INK, MORE, RULE
 from kernelmux.perf.rows import output_files
 from kernelmux.perf.rows.roofline import Ceilings
 from kernelmux.perf.rows.row_result import Timed
+from kernelmux.perf.wording import wording
+from kernelmux.perf.wording.groups import ResultGroup, backends_of, drawable
 from kernelmux.registry import catalog
 from kernelmux.registry.cases import written
 from kernelmux.registry.errors import KernelmuxError
