@@ -4,8 +4,9 @@ load("//bazel:defs.bzl", "py_library", "py_test", "pytest_test")
 load("//bazel:uses.bzl", "GRADIENTS", "USES")
 
 def _stem(file):
-    """matmul.py, _matmul.py and matmul/_blocked.py all give "matmul"."""
-    return file.split("/")[0].split(".")[0].lstrip("_")
+    """matmul.py, matmul/_wgmma.py and include/matmul.cuh all give "matmul"."""
+    parts = file.split("/")
+    return parts[1 if parts[0] == "include" else 0].split(".")[0].lstrip("_")
 
 def _ops(files):
     """Every module or package of the folder that is not a helper."""
@@ -22,7 +23,7 @@ def _owner(file, ops):
     return found
 
 def _members(files):
-    """Files by the op they belong to: {"rms_norm": ["_rms_norm.py", "rms_norm.cu", "rms_norm_registers.cu"]}."""
+    """Files by the op they belong to: {"rms_norm": ["rms_norm/__init__.py", "rms_norm/rms_norm.cu", "include/rms_norm.cuh"]}."""
     ops = _ops(files)
     return {op: [file for file in files if _owner(file, ops) == op] for op in ops}
 

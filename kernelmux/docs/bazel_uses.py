@@ -49,7 +49,7 @@ def read(top: Path, folder: str) -> dict[str, list[str]]:
 
 def owner(path: Path, ops: Collection[str]) -> str:
     """The operator that a file belongs to, by the rule of bazel/ops.bzl; "" for what operators share."""
-    stem = path.parts[0].partition(".")[0].lstrip("_")
+    stem = path.parts[path.parts[0] == "include"].partition(".")[0].lstrip("_")
     return max((op for op in ops if f"{stem}_".startswith(f"{op}_")), key=len, default="")
 
 

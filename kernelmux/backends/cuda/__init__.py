@@ -68,7 +68,16 @@ BACKEND = Backend(
 
 
 if TYPE_CHECKING:
-    from kernelmux.backends.cuda._runtime import Kernel, Source, Tiles, bits_type, card, cdiv, ctype, multiprocessors
+    from kernelmux.backends.cuda._launch.runtime import (
+        Kernel,
+        Source,
+        Tiles,
+        bits_type,
+        card,
+        cdiv,
+        ctype,
+        multiprocessors,
+    )
 
 __all__ = [
     "BACKEND",

@@ -2,8 +2,8 @@
 
 import torch
 
-from kernelmux.backends.cuda._row_gradients import RowGradients, gradient_variant
-from kernelmux.backends.cuda._runtime import Source
+from kernelmux.backends.cuda._families.row_gradients import RowGradients, gradient_variant
+from kernelmux.backends.cuda._launch.runtime import Source
 
 _GRADIENTS = RowGradients(
     Source(__file__), "add_rms_norm_backward", ("grad_y", "grad_total", "total"), sums=("grad_weight",)

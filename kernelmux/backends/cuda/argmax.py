@@ -2,8 +2,8 @@
 
 import torch
 
-from kernelmux.backends.cuda._reductions import Reduction
-from kernelmux.backends.cuda._runtime import Source
+from kernelmux.backends.cuda._families.reductions import Reduction
+from kernelmux.backends.cuda._launch.runtime import Source
 from kernelmux.registry.backend import Implementation
 
 _ARGMAX = Reduction(Source(__file__), "argmax", dtype=torch.int64, indexed=True)

@@ -12,13 +12,13 @@ All but the first write partial sums and add them in order: the same call gives 
 
 import torch
 
-from kernelmux.backends.cuda import _folded
-from kernelmux.backends.cuda._convolution import BACKWARD_WEIGHT, Axis, Convolution
-from kernelmux.backends.cuda._convolution_plans import ConvolutionPlan, Planner, direct, ladder
-from kernelmux.backends.cuda._epilogue import PLAIN
-from kernelmux.backends.cuda._im2col import asks, best_plan, ready, result, spacing
-from kernelmux.backends.cuda._layout import Layout, layout
-from kernelmux.backends.cuda._runtime import Source, card, multiprocessors
+from kernelmux.backends.cuda._families.epilogue import PLAIN
+from kernelmux.backends.cuda._launch.layout import Layout, layout
+from kernelmux.backends.cuda._launch.runtime import Source, card, multiprocessors
+from kernelmux.backends.cuda.conv2d import _folded
+from kernelmux.backends.cuda.conv2d._im2col import asks, best_plan, ready, result, spacing
+from kernelmux.backends.cuda.conv2d._plans import ConvolutionPlan, Planner, direct, ladder
+from kernelmux.backends.cuda.conv2d._problem import BACKWARD_WEIGHT, Axis, Convolution
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Condition
 from kernelmux.registry.spec.sliding_windows import Pair, windows

@@ -10,8 +10,8 @@ x must stay alive until the stream has run: the copies read host memory after th
 
 import torch
 
-from kernelmux.backends.cuda._copies import copy_batched, copy_each, copy_strided
-from kernelmux.backends.cuda._runtime import Source, bits_type, cdiv
+from kernelmux.backends.cuda._launch.copies import copy_batched, copy_each, copy_strided
+from kernelmux.backends.cuda._launch.runtime import Source, bits_type, cdiv
 from kernelmux.registry.backend import Implementation
 
 SOURCE = Source(__file__)

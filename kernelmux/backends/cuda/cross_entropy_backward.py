@@ -2,10 +2,10 @@
 
 import torch
 
-from kernelmux.backends.cuda._elementwise import ACCESS_BYTES
-from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, ctype
-from kernelmux.backends.cuda._targets import reduced
+from kernelmux.backends.cuda._families.elementwise import ACCESS_BYTES
+from kernelmux.backends.cuda._launch.runtime import Bound, Source, cdiv, ctype
 from kernelmux.backends.cuda.cross_entropy import aligned, group_of
+from kernelmux.backends.cuda.cross_entropy._targets import reduced
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.util.cards import remembered
 

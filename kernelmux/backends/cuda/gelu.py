@@ -8,8 +8,8 @@ vectorized   68 us  16 bytes per access: fewer instructions for the same bytes, 
 
 import torch
 
-from kernelmux.backends.cuda._elementwise import Elementwise
-from kernelmux.backends.cuda._runtime import Source
+from kernelmux.backends.cuda._families.elementwise import Elementwise
+from kernelmux.backends.cuda._launch.runtime import Source
 from kernelmux.registry.backend import Implementation
 
 _GELU = Elementwise(Source(__file__), "gelu", inputs=("x",))

@@ -2,8 +2,8 @@
 
 import torch
 
-from kernelmux.backends.cuda._elementwise import Elementwise
-from kernelmux.backends.cuda._runtime import Source
+from kernelmux.backends.cuda._families.elementwise import Elementwise
+from kernelmux.backends.cuda._launch.runtime import Source
 from kernelmux.registry.backend import Implementation
 
 _BACKWARD = Elementwise(Source(__file__), "gelu_backward", inputs=("grad_out", "x"))

@@ -2,8 +2,8 @@
 
 import torch
 
-from kernelmux.backends.cuda._rows import Rows, row_variant
-from kernelmux.backends.cuda._runtime import Source
+from kernelmux.backends.cuda._families.rows import Rows, row_variant
+from kernelmux.backends.cuda._launch.runtime import Source
 
 _ROWS = Rows(Source(__file__), "layer_norm", weights=("weight", "bias"), numbers=("eps",), most_held=64)
 

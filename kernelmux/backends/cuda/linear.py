@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from kernelmux.backends.cuda._epilogue import Ending, Epilogue
+from kernelmux.backends.cuda._families.epilogue import Ending, Epilogue
 from kernelmux.backends.cuda.matmul import RUNGS, Operands, Rung
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtLeast, Condition

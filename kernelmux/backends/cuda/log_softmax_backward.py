@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from kernelmux.backends.cuda._rows import Rows, Work, row_variant
-from kernelmux.backends.cuda._runtime import Kernel, Source
+from kernelmux.backends.cuda._families.rows import Rows, Work, row_variant
+from kernelmux.backends.cuda._launch.runtime import Kernel, Source
 
 
 class _ThreeBlocks(Rows):

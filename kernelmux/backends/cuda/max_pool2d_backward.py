@@ -4,8 +4,7 @@ from math import gcd
 
 import torch
 
-from kernelmux.backends.cuda._runtime import Source, cdiv
-from kernelmux.backends.cuda._windows import (
+from kernelmux.backends.cuda._families.windows import (
     ACCESS_BYTES,
     BLOCK,
     BLOCKS,
@@ -18,6 +17,7 @@ from kernelmux.backends.cuda._windows import (
     balanced,
     counter,
 )
+from kernelmux.backends.cuda._launch.runtime import Source, cdiv
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.spec.sliding_windows import Pair, four_strides, planes
 from kernelmux.registry.util.cards import remembered

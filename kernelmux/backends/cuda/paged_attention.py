@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import torch
 
-from kernelmux.backends.cuda._attention import Call, Config
-from kernelmux.backends.cuda._attention_split_keys import fitting, most_stages, row_tiles
-from kernelmux.backends.cuda._layout import Layout, layout
-from kernelmux.backends.cuda._runtime import Bound, Source, card, cdiv
+from kernelmux.backends.cuda._launch.layout import Layout, layout
+from kernelmux.backends.cuda._launch.runtime import Bound, Source, card, cdiv
+from kernelmux.backends.cuda.attention._call import Call, Config
+from kernelmux.backends.cuda.attention._split_keys import fitting, most_stages, row_tiles
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtMost, Multiple, Multiplies
 from kernelmux.registry.spec.sliding_windows import Mask

@@ -10,8 +10,8 @@ from functools import partial
 
 import torch
 
-from kernelmux.backends.cuda._rows import CLUSTERS, SHORT, cluster_plan, loop_over_row, row_plan, row_width
-from kernelmux.backends.cuda._runtime import Bound, Kernel, Source, cdiv, ctype
+from kernelmux.backends.cuda._families.rows import CLUSTERS, SHORT, cluster_plan, loop_over_row, row_plan, row_width
+from kernelmux.backends.cuda._launch.runtime import Bound, Kernel, Source, cdiv, ctype
 from kernelmux.registry import dtypes
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.util.cards import remembered

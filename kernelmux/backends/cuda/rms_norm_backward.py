@@ -2,8 +2,8 @@
 
 import torch
 
-from kernelmux.backends.cuda._row_gradients import RowGradients, gradient_variants
-from kernelmux.backends.cuda._runtime import Source
+from kernelmux.backends.cuda._families.row_gradients import RowGradients, gradient_variants
+from kernelmux.backends.cuda._launch.runtime import Source
 
 _GRADIENTS = RowGradients(Source(__file__), "rms_norm_backward", ("grad_out", "x"), sums=("grad_weight",))
 

@@ -5,8 +5,8 @@ from math import gcd
 
 import torch
 
-from kernelmux.backends.cuda._elementwise import Strides, common_width
-from kernelmux.backends.cuda._runtime import Bound, Source, cdiv, ctype
+from kernelmux.backends.cuda._families.elementwise import Strides, common_width
+from kernelmux.backends.cuda._launch.runtime import Bound, Source, cdiv, ctype
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.util.cards import remembered
 

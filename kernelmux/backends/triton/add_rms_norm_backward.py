@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 import triton
 
-from kernelmux.backends.triton._row_gradients import GradientOp, Way, gradient_variants
-from kernelmux.backends.triton._row_op import RowOp, Tensors
-from kernelmux.backends.triton._row_statistics import SUMS
+from kernelmux.backends.triton._rows.row_gradients import GradientOp, Way, gradient_variants
+from kernelmux.backends.triton._rows.row_op import RowOp, Tensors
+from kernelmux.backends.triton._rows.row_statistics import SUMS
 from kernelmux.backends.triton.rms_norm_backward import grad_x, products, rstd_and_mean, share
 
 

@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._reductions import Reduction, reduce
+from kernelmux.backends.triton._families.reductions import Reduction, reduce
 from kernelmux.registry.backend import Implementation
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from kernelmux.backends.triton._card import TensorCores
+from kernelmux.backends.triton._launch.card import TensorCores
 from kernelmux.backends.triton.conv2d import _specialised
 from kernelmux.backends.triton.conv2d._implicit_gemm import implicit_gemm
 from kernelmux.backends.triton.conv2d._problem import Problem, images

@@ -14,9 +14,9 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._card import TensorCores
-from kernelmux.backends.triton._launch import Config, Launch, cdiv, plan, processors
-from kernelmux.backends.triton._sums import run, sum_first
+from kernelmux.backends.triton._families.sums import run, sum_first
+from kernelmux.backends.triton._launch.card import TensorCores
+from kernelmux.backends.triton._launch.launch import Config, Launch, cdiv, plan, processors
 from kernelmux.backends.triton.conv2d import _specialised_weight
 from kernelmux.backends.triton.conv2d._implicit_gemm import UNIT, term_of
 from kernelmux.backends.triton.conv2d._problem import Problem, images

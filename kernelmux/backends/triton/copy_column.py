@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Launch, cdiv, plan
+from kernelmux.backends.triton._launch.launch import Launch, cdiv, plan
 from kernelmux.registry.backend import Implementation
 
 

@@ -6,13 +6,13 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import plan
-from kernelmux.backends.triton._row_op import PEELED, RowLaunch, RowOp, launch_of
-from kernelmux.backends.triton._row_plan import Demand, access_of, hints, row_rule
-from kernelmux.backends.triton._row_statistics import EXPONENTIALS, SUMS, Statistic
-from kernelmux.backends.triton._rows import walk
-from kernelmux.backends.triton._strides import Ints, contiguous
-from kernelmux.backends.triton._targets import losses, reduced
+from kernelmux.backends.triton._launch.launch import plan
+from kernelmux.backends.triton._launch.strides import Ints, contiguous
+from kernelmux.backends.triton._losses.targets import losses, reduced
+from kernelmux.backends.triton._rows.row_op import PEELED, RowLaunch, RowOp, launch_of
+from kernelmux.backends.triton._rows.row_plan import Demand, access_of, hints, row_rule
+from kernelmux.backends.triton._rows.row_statistics import EXPONENTIALS, SUMS, Statistic
+from kernelmux.backends.triton._rows.rows import walk
 from kernelmux.registry.backend import Implementation
 
 _exponential_lanes, _exponential_merge, _exponential_total, VALUES = EXPONENTIALS

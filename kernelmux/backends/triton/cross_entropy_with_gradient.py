@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 import torch
 
-from kernelmux.backends.triton._elementwise import ACCESS_BYTES
-from kernelmux.backends.triton._launch import Config, Launch, cdiv, like, plan, processors, shared_bytes
-from kernelmux.backends.triton._loss_rows import loss_rows_kernel
-from kernelmux.backends.triton._loss_shared import loss_shared_kernel
-from kernelmux.backends.triton._row_op import PEELED
-from kernelmux.backends.triton._row_plan import SPARE, access_of
-from kernelmux.backends.triton._rows import next_power, walk
-from kernelmux.backends.triton._strides import Ints, contiguous
-from kernelmux.backends.triton._targets import losses, reduced
+from kernelmux.backends.triton._families.elementwise import ACCESS_BYTES
+from kernelmux.backends.triton._launch.launch import Config, Launch, cdiv, like, plan, processors, shared_bytes
+from kernelmux.backends.triton._launch.strides import Ints, contiguous
+from kernelmux.backends.triton._losses.loss_rows import loss_rows_kernel
+from kernelmux.backends.triton._losses.loss_shared import loss_shared_kernel
+from kernelmux.backends.triton._losses.targets import losses, reduced
+from kernelmux.backends.triton._rows.row_op import PEELED
+from kernelmux.backends.triton._rows.row_plan import SPARE, access_of
+from kernelmux.backends.triton._rows.rows import next_power, walk
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Capability
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 import triton
 
-from kernelmux.backends.triton._activations import derivative, gelu_erf_share, gelu_tanh_share
-from kernelmux.backends.triton._elementwise import elementwise_all
+from kernelmux.backends.triton._families.activations import derivative, gelu_erf_share, gelu_tanh_share
+from kernelmux.backends.triton._families.elementwise import elementwise_all
 from kernelmux.registry.backend import Implementation
 
 

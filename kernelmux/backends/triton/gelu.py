@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from kernelmux.backends.triton._activations import gelu_erf, gelu_tanh
-from kernelmux.backends.triton._elementwise import elementwise
+from kernelmux.backends.triton._families.activations import gelu_erf, gelu_tanh
+from kernelmux.backends.triton._families.elementwise import elementwise
 from kernelmux.registry.backend import Implementation
 
 

@@ -14,9 +14,9 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._byte_products import ABSENT, LINES, ON_HOPPER, ONE, SCALES, k_contiguous, maps
-from kernelmux.backends.triton._card import enough, fitting, held
-from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, plan, processors
+from kernelmux.backends.triton._families.byte_products import ABSENT, LINES, ON_HOPPER, ONE, SCALES, k_contiguous, maps
+from kernelmux.backends.triton._launch.card import enough, fitting, held
+from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, cdiv, plan, processors
 from kernelmux.backends.triton.matmul._blocked import tile_of
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Capability

@@ -6,8 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._row_op import PEELED, RowOp, rows
-from kernelmux.backends.triton._row_statistics import MOMENTS
+from kernelmux.backends.triton._rows.row_op import PEELED, RowOp, rows
+from kernelmux.backends.triton._rows.row_statistics import MOMENTS
 from kernelmux.registry.backend import Implementation
 
 

@@ -13,9 +13,9 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._row_gradients import GradientOp, Way, gradient_variants
-from kernelmux.backends.triton._row_op import RowOp, Tensors
-from kernelmux.backends.triton._row_statistics import MOMENTS_AND_PRODUCTS
+from kernelmux.backends.triton._rows.row_gradients import GradientOp, Way, gradient_variants
+from kernelmux.backends.triton._rows.row_op import RowOp, Tensors
+from kernelmux.backends.triton._rows.row_statistics import MOMENTS_AND_PRODUCTS
 
 
 @triton.jit

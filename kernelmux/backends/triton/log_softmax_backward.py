@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 import triton
 
-from kernelmux.backends.triton._row_op import PEELED, RowOp, rows
-from kernelmux.backends.triton._row_statistics import SUMS, exponential
+from kernelmux.backends.triton._rows.row_op import PEELED, RowOp, rows
+from kernelmux.backends.triton._rows.row_statistics import SUMS, exponential
 from kernelmux.registry.backend import Implementation
 
 

@@ -10,9 +10,9 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Config, Launch, cdiv, plan, processors
-from kernelmux.backends.triton._rows import clamp, next_power
-from kernelmux.backends.triton._strides import Ints
+from kernelmux.backends.triton._launch.launch import Config, Launch, cdiv, plan, processors
+from kernelmux.backends.triton._launch.strides import Ints
+from kernelmux.backends.triton._rows.rows import clamp, next_power
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtLeast, Capability, Dtypes
 

@@ -9,10 +9,10 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Launch, cdiv, plan
-from kernelmux.backends.triton._rows import next_power
-from kernelmux.backends.triton._strides import Ints
-from kernelmux.backends.triton._windows import ELEMENTS, UNROLLED, coordinates, placed, position
+from kernelmux.backends.triton._families.windows import ELEMENTS, UNROLLED, coordinates, placed, position
+from kernelmux.backends.triton._launch.launch import Launch, cdiv, plan
+from kernelmux.backends.triton._launch.strides import Ints
+from kernelmux.backends.triton._rows.rows import next_power
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.spec.sliding_windows import Pair, Window, four_strides, planes
 from kernelmux.registry.util.memory_format import format_of

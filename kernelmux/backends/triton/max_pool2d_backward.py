@@ -6,9 +6,9 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Launch, cdiv, plan
-from kernelmux.backends.triton._strides import Ints
-from kernelmux.backends.triton._windows import UNROLLED, coordinates, placed, position
+from kernelmux.backends.triton._families.windows import UNROLLED, coordinates, placed, position
+from kernelmux.backends.triton._launch.launch import Launch, cdiv, plan
+from kernelmux.backends.triton._launch.strides import Ints
 from kernelmux.backends.triton.max_pool2d import by_lines, lines
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.spec.sliding_windows import Pair, four_strides, planes

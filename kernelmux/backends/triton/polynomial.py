@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import triton
 
-from kernelmux.backends.triton._elementwise import elementwise
+from kernelmux.backends.triton._families.elementwise import elementwise
 from kernelmux.registry.backend import Implementation
 
 

@@ -16,13 +16,13 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import plan
-from kernelmux.backends.triton._row_op import RowLaunch, RowOp, launch_of
-from kernelmux.backends.triton._row_plan import Demand, access_of, row_rule
-from kernelmux.backends.triton._row_statistics import Statistic
-from kernelmux.backends.triton._row_tiles import fill
-from kernelmux.backends.triton._rows import walk
-from kernelmux.backends.triton._strides import Ints, contiguous
+from kernelmux.backends.triton._launch.launch import plan
+from kernelmux.backends.triton._launch.strides import Ints, contiguous
+from kernelmux.backends.triton._rows.row_op import RowLaunch, RowOp, launch_of
+from kernelmux.backends.triton._rows.row_plan import Demand, access_of, row_rule
+from kernelmux.backends.triton._rows.row_statistics import Statistic
+from kernelmux.backends.triton._rows.row_tiles import fill
+from kernelmux.backends.triton._rows.rows import walk
 from kernelmux.registry import dtypes
 from kernelmux.registry.backend import Implementation
 

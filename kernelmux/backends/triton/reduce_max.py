@@ -7,7 +7,7 @@ import math
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._reductions import extremum_variant
+from kernelmux.backends.triton._families.reductions import extremum_variant
 
 
 @triton.jit

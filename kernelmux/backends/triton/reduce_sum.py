@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from kernelmux.backends.triton._reductions import reduce
-from kernelmux.backends.triton._sums import SUM
+from kernelmux.backends.triton._families.reductions import reduce
+from kernelmux.backends.triton._families.sums import SUM
 from kernelmux.registry.backend import Implementation
 
 

@@ -10,9 +10,9 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._row_op import PEELED, RowOp, rows
-from kernelmux.backends.triton._row_statistics import SUMS
-from kernelmux.backends.triton._rows import rounded_product
+from kernelmux.backends.triton._rows.row_op import PEELED, RowOp, rows
+from kernelmux.backends.triton._rows.row_statistics import SUMS
+from kernelmux.backends.triton._rows.rows import rounded_product
 from kernelmux.registry.backend import Implementation
 
 

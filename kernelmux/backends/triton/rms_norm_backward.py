@@ -12,10 +12,10 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._row_gradients import GradientOp, Way, gradient_variants
-from kernelmux.backends.triton._row_op import RowOp, Tensors
-from kernelmux.backends.triton._row_statistics import SUMS
-from kernelmux.backends.triton._rows import rounded_product
+from kernelmux.backends.triton._rows.row_gradients import GradientOp, Way, gradient_variants
+from kernelmux.backends.triton._rows.row_op import RowOp, Tensors
+from kernelmux.backends.triton._rows.row_statistics import SUMS
+from kernelmux.backends.triton._rows.rows import rounded_product
 
 
 @triton.jit

@@ -6,9 +6,9 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Launch, cdiv, plan
-from kernelmux.backends.triton._rows import next_power
-from kernelmux.backends.triton._strides import Ints
+from kernelmux.backends.triton._launch.launch import Launch, cdiv, plan
+from kernelmux.backends.triton._launch.strides import Ints
+from kernelmux.backends.triton._rows.rows import next_power
 from kernelmux.registry.backend import Implementation
 
 PAIRS = 1024  # of a program and head

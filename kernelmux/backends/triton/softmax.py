@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 import triton
 
-from kernelmux.backends.triton._row_op import ACROSS, PEELED, RowOp, rows
-from kernelmux.backends.triton._row_statistics import EXPONENTIALS, exponential
-from kernelmux.backends.triton._rows import rounded_product
+from kernelmux.backends.triton._rows.row_op import ACROSS, PEELED, RowOp, rows
+from kernelmux.backends.triton._rows.row_statistics import EXPONENTIALS, exponential
+from kernelmux.backends.triton._rows.rows import rounded_product
 from kernelmux.registry.backend import Implementation
 
 

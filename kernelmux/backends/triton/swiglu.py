@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 import triton
 
-from kernelmux.backends.triton._activations import silu_value
-from kernelmux.backends.triton._elementwise import elementwise
+from kernelmux.backends.triton._families.activations import silu_value
+from kernelmux.backends.triton._families.elementwise import elementwise
 from kernelmux.registry.backend import Implementation
 
 

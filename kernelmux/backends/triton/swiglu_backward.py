@@ -6,8 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._activations import FAR, derivative, silu_share
-from kernelmux.backends.triton._elementwise import elementwise_all
+from kernelmux.backends.triton._families.activations import FAR, derivative, silu_share
+from kernelmux.backends.triton._families.elementwise import elementwise_all
 from kernelmux.registry.backend import Implementation
 
 

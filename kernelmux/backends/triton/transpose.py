@@ -12,9 +12,9 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._elementwise import ACCESS_BYTES
-from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, plan
-from kernelmux.backends.triton._rows import next_power
+from kernelmux.backends.triton._families.elementwise import ACCESS_BYTES
+from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, cdiv, plan
+from kernelmux.backends.triton._rows.rows import next_power
 from kernelmux.registry.backend import Implementation
 
 # Tiles by element size: 80, 90 and 93 % of the copy rate of an H200 on 8192 x 8192 elements of 1, 2 and 4 bytes.

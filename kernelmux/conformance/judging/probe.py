@@ -127,10 +127,8 @@ class Judge:
         probe, name = self.probe, self.trial.spec.outputs[i].name
         lines = [text, stale_result.earlier(probe.earlier, probe.arithmetics, i, outputs[i])]
         if probe.options.saves and not probe.saved:
-            home, how = probe.options.out, probe.implementation
-            self.record.saved = probe.saved = failure_bundle.keep(
-                home, probe.place, self.trial, how, outputs, name, limit, text
-            )
+            kept = (self.trial, probe.implementation, outputs, name, limit, text)
+            self.record.saved = probe.saved = failure_bundle.keep(probe.options.out, probe.place, *kept)
             lines.append(f"tensors: {probe.saved}" if probe.saved else "")
         return "\n  ".join(filter(None, lines))
 
@@ -302,8 +300,7 @@ class Probe:
 
     def able(self, trial: Trial) -> bool:
         """Whether the variant declares that it can run the trial; if not, that is recorded as a skip."""
-        why = self.reasons(trial)
-        if why:
+        if why := self.reasons(trial):
             self.skip(trial, "; ".join(why))
         return not why
 
@@ -315,11 +312,7 @@ class Probe:
         smoke = [pair for pair in self.pairs() if pair[0].tier == "smoke"] if self.brief else []
         if self.verified and smoke:
             cases = enumerate(dict.fromkeys(case for case, _ in smoke))
-            smoke = [
-                (case, dtype)
-                for turn, case in cases
-                for dtype in dtype_rotation.of_each_size(self._in_turn(case, turn))
-            ]
+            smoke = [(c, d) for turn, c in cases for d in dtype_rotation.of_each_size(self._in_turn(c, turn))]
         for case, dtype in dict.fromkeys((*smoke, *self.turns())):
             trial = self.make(case, dtype)
             if self.able(trial):

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from kernelmux import emulator
-from kernelmux.backends.cuda import _attention_split_keys as split
 from kernelmux.backends.cuda import attention, attention_backward, paged_attention
-from kernelmux.backends.cuda._attention import Call, call_of, l2_share
-from kernelmux.backends.cuda._layout import layout
+from kernelmux.backends.cuda._launch.layout import layout
+from kernelmux.backends.cuda.attention import _split_keys as split
+from kernelmux.backends.cuda.attention._call import Call, call_of, l2_share
 from kernelmux.conformance.inputs import trials
 from kernelmux.emulator import checks, nvrtc
 from kernelmux.registry import catalog

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from kernelmux.backends.cuda import attention, attention_backward
-from kernelmux.backends.cuda._launch_emulated import AS_CUPY
-from kernelmux.backends.cuda._layout import layout
+from kernelmux.backends.cuda._launch.launch_emulated import AS_CUPY
+from kernelmux.backends.cuda._launch.layout import layout
 from kernelmux.emulator import compile_ptx, nvrtc
 from kernelmux.registry.spec.sliding_windows import Mask
 from kernelmux.registry.util import cards

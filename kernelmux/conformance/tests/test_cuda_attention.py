@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from kernelmux.backends.cuda import _attention_split_keys as split
-from kernelmux.backends.cuda import _launch_cuda, attention, paged_attention
-from kernelmux.backends.cuda._attention import Call, call_of
+from kernelmux.backends.cuda import attention, paged_attention
+from kernelmux.backends.cuda._launch import launch_cuda
+from kernelmux.backends.cuda.attention import _split_keys as split
+from kernelmux.backends.cuda.attention._call import Call, call_of
 from kernelmux.emulator import checks, nvrtc
 from kernelmux.registry import catalog
 from kernelmux.registry.call import dispatch
@@ -71,8 +72,8 @@ def test_how_the_join_starts(monkeypatch: pytest.MonkeyPatch) -> None:
         )
         return 0
 
-    monkeypatch.setattr(_launch_cuda, "launch_kernel_ex", lambda: launch_kernel_ex)
-    function: Any = object.__new__(_launch_cuda.CudaFunction)
+    monkeypatch.setattr(launch_cuda, "launch_kernel_ex", lambda: launch_kernel_ex)
+    function: Any = object.__new__(launch_cuda.CudaFunction)
     function._handle, function._frames, function._parameters = 5, [], ()
     function.following._launch(5, 1, 2, 3, 4, 1, 1, 64, 77, 88, 0)
     assert seen == [[1, 2, 3, 4, 1, 1, 64], 77, 1, 6, 1, 5, 88, 0]

@@ -6,15 +6,17 @@ import pytest
 import torch
 
 from kernelmux import emulator
-from kernelmux.backends.cuda import _convolution_plans as plans
-from kernelmux.backends.cuda import _im2col, _image_rows, _phases, conv2d, conv2d_backward_input, conv2d_backward_weight
-from kernelmux.backends.cuda._convolution import Convolution
-from kernelmux.backends.cuda._convolution_plans import Tile
-from kernelmux.backends.cuda._epilogue import PLAIN
-from kernelmux.backends.cuda._layout import layout
-from kernelmux.backends.cuda._matmul_wgmma import WgmmaTiling
-from kernelmux.backends.cuda._pixels import copied
-from kernelmux.backends.cuda._runtime import Source
+from kernelmux.backends.cuda import conv2d, conv2d_backward_input, conv2d_backward_weight
+from kernelmux.backends.cuda._families.epilogue import PLAIN
+from kernelmux.backends.cuda._launch.layout import layout
+from kernelmux.backends.cuda._launch.runtime import Source
+from kernelmux.backends.cuda.conv2d import _im2col, _image_rows
+from kernelmux.backends.cuda.conv2d import _plans as plans
+from kernelmux.backends.cuda.conv2d._pixel_copies import copied
+from kernelmux.backends.cuda.conv2d._plans import Tile
+from kernelmux.backends.cuda.conv2d._problem import Convolution
+from kernelmux.backends.cuda.conv2d_backward_input import _phases
+from kernelmux.backends.cuda.matmul._wgmma import WgmmaTiling
 from kernelmux.emulator import nvrtc
 from kernelmux.registry import catalog
 from kernelmux.registry.call import dispatch

@@ -7,10 +7,10 @@ from itertools import cycle
 import pytest
 import torch
 
-from kernelmux.backends.cuda._epilogue import PLAIN, Ending
-from kernelmux.backends.cuda._layout import layout
-from kernelmux.backends.cuda._matmul import choose, problem
-from kernelmux.backends.cuda._matmul_wgmma import ODD_TILINGS, TILINGS, WgmmaTiling, plan, tilings
+from kernelmux.backends.cuda._families.epilogue import PLAIN, Ending
+from kernelmux.backends.cuda._launch.layout import layout
+from kernelmux.backends.cuda.matmul._choice import choose, problem
+from kernelmux.backends.cuda.matmul._wgmma import ODD_TILINGS, TILINGS, WgmmaTiling, plan, tilings
 from kernelmux.emulator import checks, nvrtc
 
 MULTIPROCESSORS = 132

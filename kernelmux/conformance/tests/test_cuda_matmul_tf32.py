@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from kernelmux.backends.cuda import linear, matmul
-from kernelmux.backends.cuda._epilogue import PLAIN
-from kernelmux.backends.cuda._layout import layout
-from kernelmux.backends.cuda._matmul import choose, problem
-from kernelmux.backends.cuda._matmul_tf32 import TILINGS, Tf32Tiling, plan
+from kernelmux.backends.cuda._families.epilogue import PLAIN
+from kernelmux.backends.cuda._launch.layout import layout
+from kernelmux.backends.cuda.matmul._choice import choose, problem
+from kernelmux.backends.cuda.matmul._tf32 import TILINGS, Tf32Tiling, plan
 from kernelmux.emulator import checks, nvrtc, recorder, trace
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import Implementation

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernelmux.backends.cuda import matvec
-from kernelmux.backends.cuda._layout import layout
+from kernelmux.backends.cuda._launch.layout import layout
 from kernelmux.emulator import nvrtc
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*on the emulator")

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from kernelmux import emulator
-from kernelmux.backends.cuda import _convolution_plans as convolutions
-from kernelmux.backends.cuda import _matmul_tensor_cores as products
 from kernelmux.backends.cuda import conv2d
-from kernelmux.backends.cuda._epilogue import PLAIN
-from kernelmux.backends.cuda._layout import layout
-from kernelmux.backends.cuda._matmul import memory_of
-from kernelmux.backends.cuda._matmul_tensor_cores import SMALL_TILINGS, TILINGS, MmaTiling
+from kernelmux.backends.cuda._families.epilogue import PLAIN
+from kernelmux.backends.cuda._launch.layout import layout
+from kernelmux.backends.cuda.conv2d import _plans as convolutions
+from kernelmux.backends.cuda.matmul import _tensor_cores as products
+from kernelmux.backends.cuda.matmul._choice import memory_of
+from kernelmux.backends.cuda.matmul._tensor_cores import SMALL_TILINGS, TILINGS, MmaTiling
 from kernelmux.emulator import nvrtc
 from kernelmux.emulator.resources import resources
 from kernelmux.registry import catalog

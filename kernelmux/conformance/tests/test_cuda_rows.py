@@ -7,16 +7,10 @@ from itertools import product
 import pytest
 import torch
 
-from kernelmux.backends.cuda import (
-    _row_gradients,
-    _rows,
-    add_rms_norm_backward,
-    layer_norm_backward,
-    log_softmax_backward,
-    rms_norm_backward,
-)
-from kernelmux.backends.cuda._row_gradients import gradient_plan
-from kernelmux.backends.cuda._rows import RowPlan, Work, cluster_plan, row_plan, row_width
+from kernelmux.backends.cuda import add_rms_norm_backward, layer_norm_backward, log_softmax_backward, rms_norm_backward
+from kernelmux.backends.cuda._families import row_gradients, rows
+from kernelmux.backends.cuda._families.row_gradients import gradient_plan
+from kernelmux.backends.cuda._families.rows import RowPlan, Work, cluster_plan, row_plan, row_width
 from kernelmux.backends.cuda.rms_norm import rms_norm_registers
 from kernelmux.backends.cuda.softmax import softmax_cluster
 from kernelmux.backends.cuda.softmax_backward import softmax_backward
@@ -82,7 +76,7 @@ def test_rows_that_start_anywhere_are_right(n: int, dtype: torch.dtype) -> None:
     """Nine rows of an odd length start at every distance from an aligned address."""
     rng = torch.Generator().manual_seed(0)
     x, grad = (torch.randn(9, n, generator=rng).to(dtype) for _ in range(2))
-    assert _rows._peeled_width((x,), n) == 16 // dtype.itemsize
+    assert rows._peeled_width((x,), n) == 16 // dtype.itemsize
     want = torch.softmax(x.double(), -1)
     y = softmax_cluster(x, 1, 1.0)
     tolerance = max(2 * torch.finfo(dtype).eps, 1e-5)
@@ -95,7 +89,7 @@ def test_rows_that_start_anywhere_are_right(n: int, dtype: torch.dtype) -> None:
 @needs_nvrtc
 def test_rows_of_a_view_that_starts_misaligned_are_not_peeled() -> None:
     x = torch.randn(3 * 8001 + 1, generator=torch.Generator().manual_seed(0))[1:].view(3, 8001)
-    assert _rows._peeled_width((x,), 8001) == 0
+    assert rows._peeled_width((x,), 8001) == 0
     assert torch.allclose(softmax_cluster(x, 1, 1.0), torch.softmax(x, -1), rtol=1e-5, atol=0)
 
 
@@ -129,10 +123,10 @@ def test_blocks_of_a_cluster_wait_for_what_they_are_sent() -> None:
 @needs_nvrtc
 def test_what_is_read_of_large_inputs_is_the_last_to_leave_l2(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = torch.ones(8192, dtype=torch.bfloat16)
-    for rows, hint in ((2, False), (16384, True)):
-        x = torch.empty(rows, 8192, dtype=torch.bfloat16)
+    for count, hint in ((2, False), (16384, True)):
+        x = torch.empty(count, 8192, dtype=torch.bfloat16)
         assert ("L2::cache_hint" in ptx(launched("rms_norm", "cuda/registers", x, weight))) == hint
-    monkeypatch.setattr(_rows, "_lasting", lambda x: True)
+    monkeypatch.setattr(rows, "_lasting", lambda x: True)
     x = torch.randn(3, 8192, generator=torch.Generator().manual_seed(0)).bfloat16()
     want = torch.nn.functional.rms_norm(x.double(), (8192,), eps=1e-5)
     assert torch.allclose(rms_norm_registers(x, weight, 1e-5).double(), want, rtol=2**-7, atol=0)
@@ -155,8 +149,8 @@ def test_sums_of_gradients_start_while_rows_are_walked(variant: str, ahead: bool
 )
 def test_what_lasts_is_several_times_as_large_as_l2(name: str, mebibytes: int) -> None:
     with cards.standing_for(name):
-        assert _rows._lasting(torch.empty(mebibytes << 20, dtype=torch.int8))
-        assert not _rows._lasting(torch.empty((mebibytes << 20) - 1, dtype=torch.int8))
+        assert rows._lasting(torch.empty(mebibytes << 20, dtype=torch.int8))
+        assert not rows._lasting(torch.empty((mebibytes << 20) - 1, dtype=torch.int8))
 
 
 @pytest.mark.parametrize(
@@ -164,8 +158,8 @@ def test_what_lasts_is_several_times_as_large_as_l2(name: str, mebibytes: int) -
 )
 def test_long_rows_are_in_clusters_where_there_are_some(name: str, walk: str) -> None:
     with cards.standing_for(name) as card:
-        assert _rows._fastest(50257, card.capability) == walk
-        assert _rows._fastest(32768, card.capability) == "registers"
+        assert rows._fastest(50257, card.capability) == walk
+        assert rows._fastest(32768, card.capability) == "registers"
 
 
 @pytest.mark.parametrize("name", ["t4", "rtx3090", "a100", "h200", "rtx5090"])
@@ -177,7 +171,7 @@ def test_rows_of_gradients_fit_in_the_ring_of_a_card(name: str) -> None:
                 work = Work(4096, n, 1, dtype, row_width((torch.empty(1, n, dtype=dtype),), n), 1)
                 if not op.holds(work, card):
                     continue
-                launch, blocks = _row_gradients._staying(op, work, 1e-5, card.processors, card.shared_per_processor)
+                launch, blocks = row_gradients._staying(op, work, 1e-5, card.processors, card.shared_per_processor)
                 assert launch._shared + 512 <= card.shared_per_block
                 resident = -(-blocks // card.processors)
                 assert resident * (launch._shared + 1024 + 512) <= card.shared_per_processor

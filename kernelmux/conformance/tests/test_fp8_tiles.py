@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernelmux.backends.cuda._layout import layout
+from kernelmux.backends.cuda._launch.layout import layout
 from kernelmux.backends.cuda.fp8_matmul import NARROW, SUMS, WIDE, Ending, Tile, tile, wgmma_plan
 from kernelmux.emulator import checks, nvrtc
 from kernelmux.registry.backend import lookup as registered
@@ -57,8 +57,8 @@ def test_the_tile_is_the_quickest_by_its_cycles_in_cuda(shape: tuple[int, int, i
 @pytest.mark.parametrize("columns", [256, 128])
 def test_promoted_sums_of_several_tiles_in_triton(columns: int) -> None:
     pytest.importorskip("triton")
-    from kernelmux.backends.triton import _fp8_specialised as triton
     from kernelmux.backends.triton.fp8_matmul import ELEMENTS
+    from kernelmux.backends.triton.fp8_matmul import _specialised as triton
 
     tile = {256: triton.WIDE, 128: triton.NARROW}[columns]
     m, n, k = 136, tile.columns + 16, 128 * tile.stages + 16
@@ -74,6 +74,6 @@ def test_promoted_sums_of_several_tiles_in_triton(columns: int) -> None:
 @pytest.mark.parametrize(("shape", "columns"), [*zip(LARGE, (256, 256, 128), strict=True)], ids=str)
 def test_the_tile_is_the_quickest_by_its_cycles_in_triton(shape: tuple[int, int, int], columns: int) -> None:
     pytest.importorskip("triton")
-    from kernelmux.backends.triton._fp8_specialised import tile_for
+    from kernelmux.backends.triton.fp8_matmul._specialised import tile_for
 
     assert tile_for(*shape, 132).columns == columns

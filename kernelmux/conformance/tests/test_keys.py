@@ -26,7 +26,7 @@ ASKED = ["cuda transpose", "cuda square", "triton silu", "torch_ref swiglu"]
 MEANT = ["silu", "silu_backward", "swiglu", "swiglu_backward", "linear", "softmax", "add", "transpose"]
 SCRIPT = f"""
 import json, sys
-from kernelmux.conformance.keys import launches, meaning
+from kernelmux.conformance.verified import launches, meaning
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry import catalog
 launches.stand_for_the_card()
@@ -71,7 +71,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_comments_names_and_places_change_no_key(tmp_path: Path, before: dict[str, str]) -> None:
     tree = Tree(tmp_path / "tree")
     tree.edit(
-        "kernelmux/backends/cuda/_runtime.py",
+        "kernelmux/backends/cuda/_launch/runtime.py",
         '"""a / b rounded up."""',
         '"""a / b, rounded up to a whole number."""  # exact',
     )
@@ -86,12 +86,12 @@ def test_comments_names_and_places_change_no_key(tmp_path: Path, before: dict[st
         "return e / e.sum(axis, keepdim=True)",
         "return top / top.sum(axis, keepdim=True)",
     )
-    tree.edit("kernelmux/backends/triton/_elementwise.py", "start", "first_of_block")  # in a kernel
-    tree.edit("kernelmux/backends/triton/_elementwise.py", "elementwise_flat_kernel", "flat_kernel")
-    tree.edit("kernelmux/backends/cuda/transpose.py", "kernel = SOURCE", "tiles = SOURCE")  # in a launcher
-    tree.edit("kernelmux/backends/cuda/transpose.py", "    kernel(cdiv(M", "    tiles(cdiv(M")
-    tree.edit("kernelmux/backends/cuda/transpose.cu", "transpose_naive", "transpose_plainly")
-    tree.edit("kernelmux/backends/cuda/transpose.py", '"transpose_naive"', '"transpose_plainly"')
+    tree.edit("kernelmux/backends/triton/_families/elementwise.py", "start", "first_of_block")  # in a kernel
+    tree.edit("kernelmux/backends/triton/_families/elementwise.py", "elementwise_flat_kernel", "flat_kernel")
+    tree.edit("kernelmux/backends/cuda/transpose/__init__.py", "kernel = SOURCE", "tiles = SOURCE")  # in a launcher
+    tree.edit("kernelmux/backends/cuda/transpose/__init__.py", "    kernel(cdiv(M", "    tiles(cdiv(M")
+    tree.edit("kernelmux/backends/cuda/transpose/transpose.cu", "transpose_naive", "transpose_plainly")
+    tree.edit("kernelmux/backends/cuda/transpose/__init__.py", '"transpose_naive"', '"transpose_plainly"')
     moved = "import torch\n\n\ndef product(value):\n    return value * torch.sigmoid(value)\n"
     (tree.folder / "kernelmux/registry/moved.py").write_text(moved)
     tree.edit(
@@ -109,9 +109,11 @@ def test_formulas_bounds_tiles_and_options_change_keys(tmp_path: Path, before: d
     tree.edit("kernelmux/registry/ops/silu.py", "return x * torch.sigmoid(x)", "return 2 * x * torch.sigmoid(x)")
     tree.edit("kernelmux/registry/spec/numerics.py", "factor = 8 + tail", "factor = 9 + tail")
     tree.edit("kernelmux/registry/ops/add.py", "torch.zeros_like(x)),", "torch.ones_like(x)),")
-    tree.edit("kernelmux/backends/cuda/transpose.py", "_TILE, _TILE_ROWS = 32, 8", "_TILE, _TILE_ROWS = 32, 16")
-    tree.edit("kernelmux/backends/cuda/_launch_emulated.py", "-ftz=true", "-ftz=false")
-    tree.edit("kernelmux/backends/triton/_elementwise.py", '"bytes": 4096', '"bytes": 8192')
+    tree.edit(
+        "kernelmux/backends/cuda/transpose/__init__.py", "_TILE, _TILE_ROWS = 32, 8", "_TILE, _TILE_ROWS = 32, 16"
+    )
+    tree.edit("kernelmux/backends/cuda/_launch/launch_emulated.py", "-ftz=true", "-ftz=false")
+    tree.edit("kernelmux/backends/triton/_families/elementwise.py", '"bytes": 4096', '"bytes": 8192')
     after = tree.keys()
     changed = {name for name in before if after[name] != before[name]}
     assert {"silu", "silu_backward", "swiglu", "swiglu_backward", "linear", "add", "judge"} <= changed

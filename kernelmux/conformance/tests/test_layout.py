@@ -253,7 +253,7 @@ def op_files(folder: str) -> dict[str, Path]:
     depth = len(Path(folder).parts)
     modules = {p.stem: p for p in found if len(p.parts) == depth + 1 and not p.stem.startswith("_")}
     packages = {p.parts[depth]: p for p in found if len(p.parts) == depth + 2 and p.name == "__init__.py"}
-    return modules | packages
+    return modules | {name: path for name, path in packages.items() if not name.startswith("_")}
 
 
 def ops(folder: str) -> set[str]:

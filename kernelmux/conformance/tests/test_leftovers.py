@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not leftovers.fcntl, reason="this system has no 
 
 HOLD = """
 import sys
-from kernelmux.conformance import leftovers
+from kernelmux.conformance.session import leftovers
 with leftovers.folder() as path:
     (path / "plan.json").write_text("{}")
     print(path, flush=True)

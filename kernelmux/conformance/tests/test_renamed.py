@@ -26,7 +26,7 @@ OPS = ("add", "rope", "softmax")  # whose records are looked at
 # Each command, then how records stand.
 SCRIPT = """
 import json, sys
-from kernelmux.conformance.keys import rekey, renamed
+from kernelmux.conformance.verified import rekey, renamed
 from kernelmux.registry.errors import ArgumentError
 told = [[[], rekey.standing(sys.argv[2:])]]
 for given in json.loads(sys.argv[1]):

@@ -9,8 +9,10 @@ import torch
 
 pytest.importorskip("triton")
 
-from kernelmux.backends.triton import _card, _row_gradients, int8_matmul
-from kernelmux.backends.triton._launch import Config, shared_bytes
+from kernelmux.backends.triton import int8_matmul
+from kernelmux.backends.triton._launch import card
+from kernelmux.backends.triton._launch.launch import Config, shared_bytes
+from kernelmux.backends.triton._rows import row_gradients
 from kernelmux.backends.triton.matmul import _tiles
 from kernelmux.backends.triton.matmul._epilogue import PLAIN
 from kernelmux.backends.triton.matmul._problem import Problem
@@ -48,16 +50,16 @@ def test_an_h200_takes_the_tiles_that_were_fitted_to_it() -> None:
     assert [(c["BLOCK_M"], c["BLOCK_N"], c["num_stages"]) for c in found[2:4]] == [(128, 256, 4), (128, 128, 5)]
     assert (found[6]["BLOCK_N"], found[10]["BLOCK_N"]) == (256, 256)
     with cards.standing_for("h100"):  # of another bandwidth and L2
-        assert tiles() == found and _card.of_l2(2**28, -1) == 2**28 and _card.enough(-1) == 100
+        assert tiles() == found and card.of_l2(2**28, -1) == 2**28 and card.enough(-1) == 100
 
 
 @pytest.mark.parametrize("name", ["t4", "a100", "rtx3090", "rtx4090", "b200", "rtx5090", "gb10"])
 def test_numbers_follow_the_card(name: str) -> None:
     with cards.standing_for(name) as card:
-        assert _card.of_l2(2**28, -1) == 2**28 * card.l2 // cards.table()["h200"].l2
-        assert _card.enough(-1) == 100 * card.processors // 132
+        assert card.of_l2(2**28, -1) == 2**28 * card.l2 // cards.table()["h200"].l2
+        assert card.enough(-1) == 100 * card.processors // 132
         for n in (512, 4096, 8192, 16384):
-            config = _row_gradients.rule(n, 4, 2, shared_bytes(-1))
+            config = row_gradients.rule(n, 4, 2, shared_bytes(-1))
             assert config["PER_SM"] * (config["STAGES"] - 1) * 8 * n <= card.shared_per_block
 
 

@@ -16,8 +16,8 @@ import torch
 pytest.importorskip("triton")
 
 import kernelmux as kx
-from kernelmux.backends.triton import _packed
-from kernelmux.backends.triton._launch import Launch
+from kernelmux.backends.triton._launch import packed
+from kernelmux.backends.triton._launch.launch import Launch
 from kernelmux.emulator import TensorMap, triton_driver
 from kernelmux.registry.tests.fake_cuda import FakeCuda
 from kernelmux.registry.util import cuda_driver
@@ -36,8 +36,8 @@ class Seen:
         self.grid: tuple[int, ...] = ()
         self.values: list[Any] = []
         monkeypatch.setattr(cuda_driver, "driver", lambda: self.cuda)
-        monkeypatch.setattr(_packed, "launch_kernel_ex", lambda: self.cuda.cuLaunchKernelEx)
-        monkeypatch.setattr(_packed, "argument_bytes", lambda handle: self.cuda.sizes)
+        monkeypatch.setattr(packed, "launch_kernel_ex", lambda: self.cuda.cuLaunchKernelEx)
+        monkeypatch.setattr(packed, "argument_bytes", lambda handle: self.cuda.sizes)
         monkeypatch.setattr(triton_driver.Launcher, "_run", lambda *args: self._by_triton(*args))
         monkeypatch.setattr(Launch, "__call__", lambda *args, **more: self._call(*args, **more))
 

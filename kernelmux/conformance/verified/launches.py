@@ -190,7 +190,7 @@ def stand_for_the_card() -> None:
     vars(torch.cuda)["get_device_capability"] = lambda device=None: (CARD.major, CARD.minor)
     import_module("kernelmux.emulator").load_by(lru_cache(maxsize=4096)(Loaded))
     if find_spec("triton"):
-        launch = import_module("kernelmux.backends.triton._launch")
+        launch = import_module("kernelmux.backends.triton._launch.launch")
         vars(launch).update(processors=lambda device: CARD.multi_processor_count, overlaps=lambda device: True)
 
 

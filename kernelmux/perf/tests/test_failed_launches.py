@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kernelmux.backends.cuda._launch_cuda import CudaFunction
-from kernelmux.backends.cuda._signature import parse
+from kernelmux.backends.cuda._launch.launch_cuda import CudaFunction
+from kernelmux.backends.cuda._launch.signature import parse
 from kernelmux.registry.observe import gpu_failures
 from kernelmux.registry.util.cuda_driver import Configurations
 
@@ -37,12 +37,12 @@ def test_of_cuda() -> None:
 
 
 def test_of_triton() -> None:
-    triton = pytest.importorskip("kernelmux.backends.triton._packed", exc_type=ImportError)
+    triton = pytest.importorskip("kernelmux.backends.triton._launch.packed", exc_type=ImportError)
     launch = triton._launcher(0, Configurations((7, 2, 1, 256, 1, 1, 512), False), ["Q"], {}, refused)
     assert told(launch) == "grid (7, 2, 1), block (256, 1, 1), 512 bytes of dynamic shared memory"
 
 
 def test_by_tritons_own_launcher() -> None:
-    triton = pytest.importorskip("kernelmux.backends.triton._launch", exc_type=ImportError)
+    triton = pytest.importorskip("kernelmux.backends.triton._launch.launch", exc_type=ImportError)
     compiled = SimpleNamespace(run=refused, function=0, packed_metadata=(8, 1, 0))
     assert told(triton.Launch(None, (7, 2), num_warps=8)._by_triton(compiled, 1, ())) == "grid (7, 2, 1), 8 warps"

@@ -344,5 +344,5 @@ def test_rows_that_permit_tf32_are_timed_with_it_and_no_others(precision, monkey
 
 
 def test_places_are_asked_about_before_the_work(here, monkeypatch, capsys):
-    monkeypatch.setattr(command.running, "run", lambda *_: pytest.fail("the work has begun"))
+    monkeypatch.setattr(command.supervisor, "run", lambda *_: pytest.fail("the work has begun"))
     assert told(capsys, "--op", "add", "--out", "/dev/null")[0] == 2

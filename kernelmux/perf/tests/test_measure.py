@@ -185,7 +185,7 @@ def test_the_samples_follow_a_rest_and_the_held_ones_follow_a_load(monkeypatch):
         "_alone": told("alone"),
         "replay_us": told("graph", (950.0, "")),
     }
-    monkeypatch.setattr(measure.hidden, "require_none", told("all streams"))
+    monkeypatch.setattr(measure.untimed_work, "require_none", told("all streams"))
     monkeypatch.setattr(measure, "Exchange", lambda *a: SimpleNamespace(put=None, take_back=told("inputs back")))
     for name, step in steps.items():
         monkeypatch.setattr(measure, name, step)

@@ -16,14 +16,14 @@ VARIANTS = [(n, op, v) for n in AVAILABLE for op in ("reduce_sum", "argmax") for
 @pytest.mark.parametrize(("op", "variant"), [(op, v) for n, op, v in VARIANTS if n == "cuda"])
 def test_an_axis_beyond_what_a_block_counts_is_cut(monkeypatch, op, variant):
     """A block counts in 32 bits; here in chunks of 64, which no variant may go beyond."""
-    from kernelmux.backends.cuda import _reductions
+    from kernelmux.backends.cuda._families import reductions
 
-    monkeypatch.setattr(_reductions, "MOST", 64)
+    monkeypatch.setattr(reductions, "MOST", 64)
     x = torch.arange(1000.0).reshape(500, 2).roll(-3, 0)
     for axis in (None, 0, 1):
         got = dispatch.function(op)(x, axis=axis, backend=f"cuda/{variant}")
         torch.testing.assert_close(got, dispatch.function(op)(x, axis=axis, backend="torch_ref"))
-    assert _reductions._rows.cache_info().currsize
+    assert reductions._rows.cache_info().currsize
 
 
 @pytest.mark.parametrize(("name", "op", "variant"), VARIANTS)

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
+HEADERS = "include"  # the folder of a package with CUDA sources that holds their headers
+
 
 def digest(sources: Iterable[str]) -> str:
     """Twelve hex digits over texts without blank and comment lines; the same under every version of Python."""
@@ -40,13 +42,13 @@ def sources(home: Path, package: str, stem: str, base: tuple[Path, str] | None =
             waiting += _used(home, package, file, text)
             waiting += _used(*base, file, text) if base else ()
         else:
-            waiting += [folder / name for name in _INCLUDE.findall(text) for folder in _folders(file, base)]
+            waiting += [folder / name for name in _INCLUDE.findall(text) for folder in _folders(file, home, base)]
     return found
 
 
-def _folders(file: Path, base: tuple[Path, str] | None) -> list[Path]:
+def _folders(file: Path, home: Path, base: tuple[Path, str] | None) -> list[Path]:
     """Where the headers of a CUDA source may lie."""
-    return [file.parent, base[0]] if base else [file.parent]
+    return [file.parent, *(place / HEADERS for place in (home, *([base[0]] if base else [])))]
 
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
@@ -60,7 +62,7 @@ def _module(home: Path, name: str) -> list[Path]:
 
 def _used(home: Path, package: str, file: Path, text: str) -> Iterator[Path]:
     """What a module uses: CUDA sources beside it, and modules of the same package, wherever in it these are imported."""
-    yield file.with_suffix(".cu")
+    yield file.with_suffix(".cu")  # a package gives all its files
     cuda, modules = _named(text, package)
     yield from (file.with_name(name) for name in cuda)
     for name in modules:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 import triton
 
-from kernelmux.backends.triton._card import TensorCores, narrow
-from kernelmux.backends.triton._launch import Config, cdiv, processors
+from kernelmux.backends.triton._launch.card import TensorCores, narrow
+from kernelmux.backends.triton._launch.launch import Config, cdiv, processors
 from kernelmux.backends.triton.attention._descriptors import descriptors
 from kernelmux.backends.triton.attention._online import online
 from kernelmux.backends.triton.attention._problem import Problem

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Launch, Map, cdiv, plan
+from kernelmux.backends.triton._launch.launch import Launch, Map, cdiv, plan
 from kernelmux.backends.triton.attention._online import (
     Rule,
     finished,

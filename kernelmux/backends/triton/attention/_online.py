@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Config, Launch, cdiv, plan
+from kernelmux.backends.triton._launch.launch import Config, Launch, cdiv, plan
 from kernelmux.backends.triton.attention._problem import Problem, apart, outputs, problem
 from kernelmux.registry.spec.sliding_windows import Limit
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import torch
 import triton
 
-from kernelmux.backends.triton._launch import Config, Ints, like
-from kernelmux.backends.triton._strides import contiguous
+from kernelmux.backends.triton._launch.launch import Config, Ints, like
+from kernelmux.backends.triton._launch.strides import contiguous
 from kernelmux.registry.spec.sliding_windows import Limit, Mask, mask_of
 
 T = torch.Tensor

@@ -17,8 +17,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from kernelmux.backends.triton._hopper import barriers, copy_in, copy_out, copy_out_wait, ring
-from kernelmux.backends.triton._launch import Launch, Map, cdiv, plan
+from kernelmux.backends.triton._launch.hopper import barriers, copy_in, copy_out, copy_out_wait, ring
+from kernelmux.backends.triton._launch.launch import Launch, Map, cdiv, plan
 from kernelmux.backends.triton.attention._online import LN2, Rule, key_range
 from kernelmux.backends.triton.attention._problem import POINTER, Problem, block_strides, outputs, problem
 from kernelmux.registry.spec.sliding_windows import Limit

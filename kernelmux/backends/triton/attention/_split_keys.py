@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import cuda
 
-from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, overlaps, plan
+from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, cdiv, overlaps, plan
 from kernelmux.backends.triton.attention._online import LN2, Rule, finished, key_range, walk_keys
 from kernelmux.backends.triton.attention._problem import Problem, block_strides, outputs, problem
 from kernelmux.registry.spec.sliding_windows import Limit

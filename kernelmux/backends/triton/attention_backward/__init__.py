@@ -12,8 +12,8 @@ from __future__ import annotations
 import torch
 import triton
 
-from kernelmux.backends.triton._card import TensorCores
-from kernelmux.backends.triton._launch import Config, like
+from kernelmux.backends.triton._launch.card import TensorCores
+from kernelmux.backends.triton._launch.launch import Config, like
 from kernelmux.backends.triton.attention._problem import apart
 from kernelmux.backends.triton.attention_backward._descriptors import descriptors
 from kernelmux.backends.triton.attention_backward._pointers import pointers

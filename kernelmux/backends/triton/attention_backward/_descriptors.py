@@ -9,8 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Launch, Map, cdiv, plan
-from kernelmux.backends.triton._strides import contiguous
+from kernelmux.backends.triton._launch.launch import Launch, Map, cdiv, plan
+from kernelmux.backends.triton._launch.strides import contiguous
 from kernelmux.backends.triton.attention._online import key_range, query_block
 from kernelmux.backends.triton.attention._problem import POINTER, block_strides
 from kernelmux.backends.triton.attention_backward._pointers import Rule

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Config, Launch, cdiv, plan
+from kernelmux.backends.triton._launch.launch import Config, Launch, cdiv, plan
 from kernelmux.backends.triton.attention._online import key_range, query_block
 from kernelmux.backends.triton.attention_backward._problem import Problem, load_lse, probabilities, query_range
 

@@ -8,8 +8,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, plan
-from kernelmux.backends.triton._rows import rounded_product
+from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, cdiv, plan
+from kernelmux.backends.triton._rows.rows import rounded_product
 from kernelmux.registry.spec.sliding_windows import Limit, Mask, mask_of
 
 T = torch.Tensor

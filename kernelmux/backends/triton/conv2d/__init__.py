@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import torch
 
-from kernelmux.backends.triton._card import TensorCores
-from kernelmux.backends.triton._launch import Launch
+from kernelmux.backends.triton._launch.card import TensorCores
+from kernelmux.backends.triton._launch.launch import Launch
 from kernelmux.backends.triton.conv2d import _folded, _specialised
 from kernelmux.backends.triton.conv2d._direct import direct
 from kernelmux.backends.triton.conv2d._implicit_gemm import SPACE, implicit_gemm

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Config, Launch, cdiv, plan
+from kernelmux.backends.triton._launch.launch import Config, Launch, cdiv, plan
 from kernelmux.backends.triton.conv2d._problem import Problem
 
 TILE: Config = {"BLOCK_O": 8, "BLOCK_P": 64, "num_warps": 4}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from kernelmux.backends.triton._launch import Ints, cdiv
+from kernelmux.backends.triton._launch.launch import Ints, cdiv
 from kernelmux.backends.triton.conv2d import _specialised
 from kernelmux.backends.triton.conv2d._order import channels_first, copied
 from kernelmux.backends.triton.conv2d._problem import VECTOR, Images, Problem, images

@@ -14,8 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._card import enough, held
-from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, plan, shared_bytes
+from kernelmux.backends.triton._launch.card import enough, held
+from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, cdiv, plan, shared_bytes
 from kernelmux.backends.triton.conv2d._problem import VECTOR, Problem
 from kernelmux.backends.triton.matmul._blocked import tile_of
 from kernelmux.backends.triton.matmul._spaces import BEYOND, TOO_MUCH, uneven

@@ -8,8 +8,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Config, Launch, cdiv, plan, processors
-from kernelmux.backends.triton._rows import next_power
+from kernelmux.backends.triton._launch.launch import Config, Launch, cdiv, plan, processors
+from kernelmux.backends.triton._rows.rows import next_power
 from kernelmux.backends.triton.conv2d._problem import VECTOR, Images, images
 from kernelmux.registry.util.memory_format import fresh
 

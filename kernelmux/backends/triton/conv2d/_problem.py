@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Ints
+from kernelmux.backends.triton._launch.launch import Ints
 from kernelmux.registry.spec.sliding_windows import Window
 
 VECTOR = 8  # elements that are read together: 16 bytes of halves

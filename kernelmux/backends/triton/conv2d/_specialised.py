@@ -19,8 +19,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from kernelmux.backends.triton._hopper import barriers, copy_in, copy_out_wait, ring
-from kernelmux.backends.triton._launch import Config, Ints, Launch, Map, cdiv, plan, processors
+from kernelmux.backends.triton._launch.hopper import barriers, copy_in, copy_out_wait, ring
+from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, Map, cdiv, plan, processors
 from kernelmux.backends.triton.conv2d._order import channels_first, channels_last, padded
 from kernelmux.backends.triton.conv2d._problem import VECTOR, Images, Problem, images
 from kernelmux.backends.triton.conv2d._stores import halves, store_box, store_lines

@@ -24,9 +24,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from kernelmux.backends.triton._hopper import barriers, copy_in, copy_out, copy_out_wait, ring
-from kernelmux.backends.triton._launch import Config, Ints, Launch, Map, cdiv, plan, processors
-from kernelmux.backends.triton._sums import run, sum_first
+from kernelmux.backends.triton._families.sums import run, sum_first
+from kernelmux.backends.triton._launch.hopper import barriers, copy_in, copy_out, copy_out_wait, ring
+from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, Map, cdiv, plan, processors
 from kernelmux.backends.triton.conv2d._problem import Problem, images
 from kernelmux.backends.triton.conv2d._specialised import (
     LOADER_REGISTERS,

@@ -10,7 +10,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
-from kernelmux.backends.triton._hopper import copy_out, copy_out_wait, ring
+from kernelmux.backends.triton._launch.hopper import copy_out, copy_out_wait, ring
 
 
 @gluon.jit

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kernelmux.backends.triton._card import TensorCores
-from kernelmux.backends.triton._launch import Config
+from kernelmux.backends.triton._launch.card import TensorCores
+from kernelmux.backends.triton._launch.launch import Config
 from kernelmux.backends.triton.matmul._blocked import blocked
 from kernelmux.backends.triton.matmul._epilogue import PLAIN, Epilogue
 from kernelmux.backends.triton.matmul._from_registers import from_registers

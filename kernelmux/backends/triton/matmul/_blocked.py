@@ -14,8 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Config, Launch, plan
-from kernelmux.backends.triton._sums import run, sum_first
+from kernelmux.backends.triton._families.sums import run, sum_first
+from kernelmux.backends.triton._launch.launch import Config, Launch, plan
 from kernelmux.backends.triton.matmul._epilogue import PLAIN, Epilogue, activated, biased, end_parts
 from kernelmux.backends.triton.matmul._problem import Problem, problem
 from kernelmux.registry.util.batch_strides import result

@@ -12,8 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._activations import gelu_erf, silu_value
-from kernelmux.backends.triton._launch import Launch, cdiv
+from kernelmux.backends.triton._families.activations import gelu_erf, silu_value
+from kernelmux.backends.triton._launch.launch import Launch, cdiv
 
 PARTS_BLOCK = 1024
 

@@ -20,9 +20,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from kernelmux.backends.triton._hopper import barriers, copy_in, ring
-from kernelmux.backends.triton._launch import Ints, Launch, Map, cdiv, plan, processors
-from kernelmux.backends.triton._sums import run, sum_first
+from kernelmux.backends.triton._families.sums import run, sum_first
+from kernelmux.backends.triton._launch.hopper import barriers, copy_in, ring
+from kernelmux.backends.triton._launch.launch import Ints, Launch, Map, cdiv, plan, processors
 from kernelmux.backends.triton.matmul._blocked import Rule, tile_of
 from kernelmux.backends.triton.matmul._epilogue import PLAIN, Vector
 from kernelmux.backends.triton.matmul._problem import Problem, problem

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch import Launch, Map, plan, processors
+from kernelmux.backends.triton._launch.launch import Launch, Map, plan, processors
 from kernelmux.backends.triton.matmul._blocked import Rule, tile_of
 from kernelmux.backends.triton.matmul._epilogue import Epilogue, Vector, activated, biased
 from kernelmux.backends.triton.matmul._problem import Problem, described, problem

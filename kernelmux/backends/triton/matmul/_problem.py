@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kernelmux.backends.triton._launch import Ints, cdiv, plan
+from kernelmux.backends.triton._launch.launch import Ints, cdiv, plan
 from kernelmux.backends.triton.matmul._epilogue import Ending
 from kernelmux.registry.util import batch_strides
 from kernelmux.registry.util.batch_strides import Batch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelmux.backends.triton._launch import Config, cdiv, processors
+from kernelmux.backends.triton._launch.launch import Config, cdiv, processors
 from kernelmux.backends.triton.matmul._problem import Problem
 from kernelmux.backends.triton.matmul._spaces import GROUPS, _key, _ring, _too_large
 from kernelmux.registry.backend.search_space import Space

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from kernelmux.backends.triton._card import held
-from kernelmux.backends.triton._launch import Config, cdiv, processors, shared_bytes
+from kernelmux.backends.triton._launch.card import held
+from kernelmux.backends.triton._launch.launch import Config, cdiv, processors, shared_bytes
 from kernelmux.backends.triton.matmul._problem import Problem
 from kernelmux.backends.triton.matmul._tiles import k_major_rule, persistent_rule, rule, specialised_rule
 from kernelmux.registry.backend.search_space import Key, Space

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from kernelmux.backends.triton._card import enough, fitting, held
-from kernelmux.backends.triton._launch import Config, cdiv, processors
+from kernelmux.backends.triton._launch.card import enough, fitting, held
+from kernelmux.backends.triton._launch.launch import Config, cdiv, processors
 from kernelmux.backends.triton.matmul._problem import Problem
 from kernelmux.registry.util import cards
 

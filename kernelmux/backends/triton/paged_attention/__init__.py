@@ -13,8 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._card import TensorCores, narrow
-from kernelmux.backends.triton._launch import Config, Ints, Launch, cdiv, like, overlaps, plan, processors
+from kernelmux.backends.triton._launch.card import TensorCores, narrow
+from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, cdiv, like, overlaps, plan, processors
 from kernelmux.backends.triton.attention._problem import apart, scale_of_exponents
 from kernelmux.backends.triton.attention._split_keys import merging
 from kernelmux.backends.triton.paged_attention._kernels import (

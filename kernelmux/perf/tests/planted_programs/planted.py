@@ -2,7 +2,7 @@
 
 import torch
 
-from kernelmux.backends.cuda._runtime import Source, cdiv
+from kernelmux.backends.cuda._launch.runtime import Source, cdiv
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Dtypes
 

@@ -1,0 +1,275 @@
+"""Row family: how the elements of a row are dealt to threads, and the launches of an operator in each way to walk.
+
+A row stays in the registers of a few lanes, of a block or of a cluster of blocks, or a block reads it twice; rows that
+run along another axis than the last are columns to neighbouring threads. `row_walks.cuh` has the kernels.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+
+from kernelmux.backends.cuda._families.elementwise import ACCESS_BYTES, common_width
+from kernelmux.backends.cuda._launch.runtime import Bound, Kernel, Source, card, cdiv, ctype
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import AtMost, Capability
+from kernelmux.registry.util.cards import remembered
+
+REGISTER_LIMIT = 32768  # elements that a block holds without spilling
+CLUSTER_LIMIT = 262144  # elements that a cluster of eight blocks holds
+_WARP = 32
+_SMALLEST_BLOCK = 128
+_MOST_VECTORS = 32  # of a thread
+_MOST_BLOCKS = 8  # of a cluster; more than that not every GPU grants
+_HELD = 64  # bytes of a thread, of all inputs together
+_LONG = 16000  # bytes of a row that is peeled
+# Of an input of more than four times the bytes of L2 each is the last to leave it: what is written leaves first, and of
+# so much nothing would wait there for the next kernel. H200, 16384 x 8192 in bf16: rms_norm and layer_norm 129.8 us, 132.8
+# and 132.4 without; a copy 128.1 to 129.5.
+_TIMES_L2 = 4
+PEELED = {"BatchInvariant": "of long rows that start misaligned the vectors begin where the place of the row says"}
+_COLUMN_BLOCK, _TILE_INNER = 512, 32  # threads, and how many of them side by side
+SHORT = (AtMost("N", REGISTER_LIMIT),)
+CLUSTERS = (Capability((9, 0)), AtMost("N", CLUSTER_LIMIT))
+Launch = tuple[Kernel, int, tuple[int, int]]  # with a grid and a block
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """A row dealt to `cluster` blocks of `group` threads, `vectors` vectors of `width` elements each.
+
+    rows: a block holds so many side by side. blocks: as many per multiprocessor must find registers. inside: vectors that
+    lie inside the row in every thread. peeled: rows start anywhere, and their vectors at the first aligned address.
+    """
+
+    width: int
+    group: int
+    vectors: int
+    rows: int
+    blocks: int
+    inside: int
+    cluster: int = 1
+    peeled: bool = False
+
+    @property
+    def threads(self) -> int:
+        return self.group * self.rows
+
+    @property
+    def block(self) -> tuple[int, int]:
+        return self.group, self.rows
+
+    @property
+    def defines(self) -> dict[str, object]:
+        shape = {"WIDTH": self.width, "GROUP": self.group, "VECTORS": self.vectors, "ROWS": self.rows}
+        more = {"MIN_BLOCKS": self.blocks, "INSIDE": self.inside, "CLUSTER": self.cluster, "PEELED": int(self.peeled)}
+        return {**shape, **more}
+
+
+@remembered
+def row_plan(n: int, itemsize: int, width: int, held: int = 64, most: int = 128) -> RowPlan:
+    """The rule: a thread holds `held` bytes of the row, or `most` where that would take 1,024 threads.
+
+    Of two blocks of 512 threads one loads while the other computes (softmax of 32768 x 16384 fp32 on an H200: 1025 us,
+    with 1,024 threads 1178). The rule depends on the row alone, never on how many rows there are, so a row's result
+    does not depend on its batch.
+    """
+    return _plan(n, itemsize, width, held if n * itemsize <= 512 * held else most, 1)
+
+
+@remembered
+def cluster_plan(n: int, itemsize: int, width: int, held: int = 128, peeled: bool = False) -> RowPlan:
+    """The row in as few blocks, two at least, as hold it with `held` bytes in each of 256 threads."""
+    cluster = 2
+    while cluster < _MOST_BLOCKS and n * itemsize > cluster * 256 * held:
+        cluster *= 2
+    return _plan(n, itemsize, width, held, cluster, peeled)
+
+
+def _plan(n: int, itemsize: int, width: int, held: int, cluster: int, peeled: bool = False) -> RowPlan:
+    """A multiprocessor has 64 registers for each of 1,024 threads; narrow accesses need more, for their many addresses."""
+    units = cdiv(n, width)
+    part = cdiv(units, cluster)
+    wanted = cdiv(part, max(1, min(_MOST_VECTORS, held // (width * itemsize))))
+    group, vectors = _deal(part, max(wanted, _WARP + 1) if cluster > 1 else wanted)
+    rows = max(1, _SMALLEST_BLOCK // group) if group <= _WARP and cluster == 1 else 1
+    threads = 1024 if width * itemsize == ACCESS_BYTES else 512
+    surely = (n - width + 1) // width if peeled else units
+    last = surely - (cluster - 1) * group * vectors  # units of the last block
+    inside = max(0, min(vectors, last // group))
+    blocks = max(1, threads // (group * rows))
+    if 512 < group <= 576 and vectors * width * itemsize <= 64:
+        blocks = 2  # of 56 registers each
+    return RowPlan(width, group, vectors, rows, blocks, inside, cluster, peeled)
+
+
+def _deal(units: int, wanted: int) -> tuple[int, int]:
+    """Threads, about `wanted`, and vectors of each: lanes by powers of two, then whole warps, as few as hold the row."""
+    if wanted <= _WARP:
+        group = max(4, 1 << (wanted - 1).bit_length())
+        return group, cdiv(units, group)
+    vectors = cdiv(units, min(1024, cdiv(wanted, _WARP) * _WARP))
+    return cdiv(cdiv(units, vectors), _WARP) * _WARP, vectors
+
+
+def row_width(tensors: tuple[torch.Tensor, ...], n: int, widest: int = ACCESS_BYTES) -> int:
+    """Elements per access for contiguous rows of `n` elements, all of which must start aligned."""
+    width = common_width(tensors, widest)
+    while n % width:
+        width //= 2
+    return width
+
+
+def _peeled_width(tensors: tuple[torch.Tensor, ...], n: int) -> int:
+    """Elements per access of long rows that do not all start aligned, in tensors that do; 0 where no row is peeled."""
+    width = common_width(tensors)
+    itemsize = tensors[0].element_size()
+    return width if n * itemsize >= _LONG and n % width and width * itemsize == ACCESS_BYTES else 0
+
+
+def as_matrix(x: torch.Tensor, axis: int) -> tuple[int, int, int]:
+    """The sizes (outer, n, inner) of a contiguous tensor around `axis`."""
+    n = x.shape[axis]
+    outer = inner = 1
+    for size in x.shape[:axis]:
+        outer *= size
+    for size in x.shape[axis + 1 :]:
+        inner *= size
+    return outer, n, inner
+
+
+def loop_over_row(accesses: int) -> tuple[int, int]:
+    """Threads and accesses in flight for a row that is read twice: four accesses per thread, 16 KiB in one step."""
+    block = min(1024, max(128, 1 << (cdiv(accesses, 4) - 1).bit_length()))
+    return block, 4 if block <= 256 else 2
+
+
+def _lasting(x: torch.Tensor) -> bool:
+    """Whether elements of x are the last to leave L2: of an input of the power of two from _TIMES_L2 times L2 on."""
+    return x.numel() * x.element_size() >= 1 << (_TIMES_L2 * card(x).l2 - 1).bit_length()
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """An operator whose source ends in ROW_OPERATOR: inputs and outputs [..., n], weights [n], fp32 numbers.
+
+    name: what the names of its kernels begin with; loop: what they end in where a row is read twice.
+    most_held: bytes of a row in one thread, as many as the compiler keeps in registers; a cluster's threads hold so many.
+    """
+
+    source: Source
+    name: str
+    inputs: tuple[str, ...] = ("x",)
+    weights: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ("y",)
+    numbers: tuple[str, ...] = ()
+    loop: str = "looped"
+    most_held: int = 128
+
+    def run(
+        self, walk: str, tensors: tuple[torch.Tensor, ...], numbers: tuple[float, ...] = (), axis: int = -1
+    ) -> tuple[torch.Tensor, ...]:
+        """The outputs, each like the first input, of the inputs and weights (contiguous) along `axis`.
+
+        The last weights may be missing, if the operator's source can do without.
+        walk: "registers", "cluster", "looped" or "fastest", for the last axis; any other is walked down in columns.
+        """
+        x = tensors[0]
+        outputs = tuple([torch.empty_like(x) for _ in self.outputs])
+        if x.numel():
+            sizes = as_matrix(x, axis % x.dim())
+            weights = len(tensors) - len(self.inputs)
+            if sizes[2] == 1:
+                walk = _fastest(sizes[1], card(x).capability) if walk == "fastest" else walk
+                width = _peeled_width(tensors, sizes[1]) if walk == "cluster" and not weights else 0
+                peeled = bool(width)
+                width = width or row_width(tensors, sizes[1])
+            else:  # a state per column: 16 bytes of bf16 would need eight
+                walk, width, peeled = "columns", row_width(tensors, sizes[2], widest=8), False
+            work = Work(*sizes, x.dtype, width, weights, peeled, _lasting(x))
+            _launch(self, walk, work, numbers)(*tensors, *outputs)
+        return outputs
+
+    def kernel(self, way: str, walk: str, work: "Work", **defines: object) -> Kernel:
+        """The kernel `<name>_<way>`, which walks as the function `walk` of row_walks.cuh does."""
+        entry = f"{self.name}_{way}"
+        tensors = " ".join(f"{name}*" for name in (*self.inputs, *self.weights[: work.weights], *self.outputs))
+        numbers = " ".join(f"{name}:f32" for name in self.numbers)
+        fixed = {"ENTRY": entry, "WALK": walk, "ELEMENT": ctype(work.dtype), "WEIGHTS": work.weights}
+        return self.source.kernel(entry, f"{tensors} rows:i64 n:i32 inner:i64 {numbers}", **fixed, **defines)
+
+
+class Work(NamedTuple):
+    """[rows, n, inner], of which n is a row; elements per access; how many weights there are; whether rows are peeled.
+
+    lasting: what is read is the last to leave L2, where registers hold it.
+    """
+
+    rows: int
+    n: int
+    inner: int
+    dtype: torch.dtype
+    width: int
+    weights: int
+    peeled: bool = False
+    lasting: bool = False
+
+
+@remembered
+def _launch(op: Rows, walk: str, work: Work, numbers: tuple[float, ...]) -> Bound:
+    kernel, grid, block = _WALKS[walk](op, work)
+    return kernel.bind(grid, block, work.rows, work.n, work.inner, *numbers)
+
+
+def _registers(op: Rows, work: Work) -> Launch:
+    inputs = len(op.inputs)
+    itemsize = work.dtype.itemsize
+    plan = row_plan(work.n, itemsize, work.width, _HELD // inputs, op.most_held // inputs)
+    retain = work.width * itemsize == ACCESS_BYTES and work.lasting
+    kernel = op.kernel("registers", "resident", work, **plan.defines, RETAIN=int(retain))
+    return kernel, cdiv(work.rows, plan.rows), plan.block
+
+
+def _cluster(op: Rows, work: Work) -> Launch:
+    plan = cluster_plan(work.n, work.dtype.itemsize, work.width, op.most_held // len(op.inputs), peeled=work.peeled)
+    kernel = op.kernel("cluster", "resident", work, **plan.defines)
+    return kernel, work.rows * plan.cluster, plan.block
+
+
+def _looped(op: Rows, work: Work) -> Launch:
+    block, unroll = loop_over_row(cdiv(work.n, work.width))
+    return op.kernel(op.loop, "looped", work, WIDTH=work.width, GROUP=block, UNROLL=unroll), work.rows, (block, 1)
+
+
+def _columns(op: Rows, work: Work) -> Launch:
+    """Neighbouring threads own neighbouring columns."""
+    tiles = cdiv(work.inner, _TILE_INNER * work.width)
+    kernel = op.kernel("columns", "columns", work, WIDTH=work.width, GROUP=_COLUMN_BLOCK, TILE_INNER=_TILE_INNER)
+    return kernel, work.rows * tiles, (_TILE_INNER, _COLUMN_BLOCK // _TILE_INNER)
+
+
+_WALKS = {"registers": _registers, "cluster": _cluster, "looped": _looped, "columns": _columns}
+
+
+def _fastest(n: int, capability: tuple[int, int]) -> str:
+    """The walk along rows of n elements on a GPU of this compute capability, by what an H200 measured."""
+    if n <= REGISTER_LIMIT:
+        return "registers"
+    return "cluster" if capability >= (9, 0) and n <= CLUSTER_LIMIT else "looped"
+
+
+def row_variant(call: Callable[..., Any], *tensors: str) -> dict[str, Implementation]:
+    """The operator as one variant, which walks as is fastest; `call` takes a walk, then what the operator takes.
+
+    tensors: the operator's, all contiguous; with a weight rows are not peeled.
+    """
+    return {
+        "rows": Implementation(
+            partial(call, "fastest"),
+            "one read as far as registers of a block or of a cluster hold the row, else a second one from L2",
+            layout=dict.fromkeys(tensors, "contiguous"),
+            exempt={} if "weight" in tensors else PEELED,
+        )
+    }

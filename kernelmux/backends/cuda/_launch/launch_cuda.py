@@ -1,0 +1,134 @@
+"""Launches on a CUDA device: CuPy compiles and launches, torch owns memory, device and stream."""
+
+import tempfile
+from collections.abc import Callable
+from copy import copy
+from functools import cache, cached_property, lru_cache
+from typing import Any
+
+import torch
+
+from kernelmux.backends.cuda._launch.signature import Parameter, form
+from kernelmux.registry.util import cards
+from kernelmux.registry.util.cuda_driver import Configurations, Frame, launch_kernel_ex, refused
+
+# Two of torch's own bindings instead of their public wrappers: the wrappers build a Stream object and repeat the
+# lazy initialisation, which together cost more host time than the rest of this file.
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+_current_device = getattr(torch._C, "_cuda_getDevice", None)
+
+
+def current_stream(index: int) -> int:
+    """The raw handle of torch's current stream on device `index`."""
+    return int(_raw_stream(index))  # type: ignore[misc]
+
+
+@cache
+def architecture(index: int) -> str:
+    """The compile target of device `index`, or of the lesser card that it stands for."""
+    return cards.of(index).arch
+
+
+@cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="kernelmux_ptx_")
+
+
+def _of_lesser_target(text: str, options: tuple[str, ...], target: str) -> Any:
+    """A module compiled to PTX for an earlier GPU, which the driver translates for the one at hand."""
+    import cupy
+
+    from kernelmux.backends.cuda._launch.launch_emulated import AS_CUPY
+    from kernelmux.emulator import nvrtc
+
+    ptx = nvrtc.compile_ptx(text, options=(*options, *AS_CUPY), arch=target)
+    with tempfile.NamedTemporaryFile("w", dir=_folder().name, suffix=".ptx", delete=False) as file:
+        file.write(ptx)  # CuPy reads it when the first kernel of the module is asked for
+    return cupy.RawModule(path=file.name)
+
+
+@lru_cache(maxsize=1024)
+def _following(sizes: tuple[int, ...]) -> Configurations:
+    return Configurations(sizes, follows=True)
+
+
+def launch_following(handle: int, *sizes_stream_arguments: int) -> None:
+    """As CuPy's launchKernel; the kernel may start before the one ahead of it has ended (programmatic dependent launch)."""
+    *sizes, stream, pointers, extra = sizes_stream_arguments
+    status = launch_kernel_ex()(_following(tuple(sizes))[stream], handle, pointers, extra)
+    if status:
+        raise refused(status)
+
+
+class CudaFunction:
+    """One kernel entry on one device: compiled once, its driver handle kept.
+
+    CuPy compiles; the launch goes straight to the driver's entry, since CuPy's own call wraps each argument in an
+    object (5.2 us for four arguments on the host of an H200).
+    """
+
+    def __init__(self, text: str, entry: str, options: tuple[str, ...], index: int, parameters: tuple[Parameter, ...]):
+        import cupy
+
+        with torch.cuda.device(index):
+            target = ("-lineinfo", f"-arch={architecture(index)}")
+            if cards.stands_in(index):
+                module = _of_lesser_target(text, options, architecture(index))
+            else:
+                module = cupy.RawModule(code=text, options=options + target)
+            self._raw = module.get_function(entry)
+            self._handle = self._raw.kernel.ptr
+        self._launch = cupy.cuda.driver.launchKernel
+        self._parameters, self._index = parameters, index
+        self._frames: list[Frame] = []  # free ones; a launch takes one, so threads do not share it
+        self._shared_limit = 0
+
+    def launch(self, grid: tuple[int, ...], block: tuple[int, ...], values: list[Any], shared: int) -> None:
+        """Launches on torch's current stream of this device, whichever device is current."""
+        if _current_device() != self._index:  # type: ignore[misc]
+            with torch.cuda.device(self._index):
+                return self.launch(grid, block, values, shared)
+        if shared > self._shared_limit:
+            self._raw.max_dynamic_shared_size_bytes = shared
+            self._shared_limit = shared
+        try:
+            frame = self._frames.pop()
+        except IndexError:
+            frame = Frame([form(p, v) for p, v in zip(self._parameters, values, strict=True)], {})
+        frame.fill(values)
+        self._launch(self._handle, *grid, *block, shared, _raw_stream(self._index), frame.pointers, 0)  # type: ignore[misc]
+        self._frames.append(frame)  # the driver has copied the arguments
+
+    def prepared(
+        self, grid: tuple[int, ...], block: tuple[int, ...], shared: int, numbers: tuple[Any, ...]
+    ) -> Callable[..., None]:
+        """A launch of a function that has run, on the device that is current: called with a raw stream and the values
+        before the numbers, addresses and bytes."""
+        frames: list[Frame] = []  # of this launch alone: the numbers are in them
+        parameters, launch = self._parameters, self._launch
+        fixed = (self._handle, *grid, *block, shared)
+
+        def launched(stream: int, *values: Any) -> None:
+            try:
+                frame = frames.pop()
+            except IndexError:
+                given = (*values, *numbers)
+                forms = [form(p, v) for p, v in zip(parameters, given, strict=True)]
+                frame = Frame(forms, dict(enumerate(given[len(values) :], len(values))))
+            frame.pack_into(frame.buffer, 0, *values)
+            launch(*fixed, stream, frame.pointers, 0)
+            frames.append(frame)
+
+        return launched
+
+    @cached_property
+    def following(self) -> "CudaFunction":
+        """The same function, launched before the kernel ahead of it has ended; it waits for that one itself."""
+        other = copy(self)
+        other._launch, other._frames = launch_following, []
+        return other
+
+    @property
+    def resources(self) -> dict[str, int]:
+        """Registers, local and shared bytes of the compiled kernel, as the driver reports them."""
+        return dict(self._raw.attributes)

@@ -1,0 +1,216 @@
+"""attention: softmax(scale * q k^T) v without the matrix of scores; grouped queries, causal aligned to the last key.
+
+online        four lanes share a row, on the FP32 pipes; any head size to 256, fp32 too
+tensor_cores  mma.sync behind cp.async
+wgmma         TMA feeds warpgroup products that overlap with the softmax
+split_keys    few queries: bound by reading keys and values, which are split over blocks
+split_wgmma   the same for more rows than mma.sync keeps up with, as wgmma
+
+Every rung walks the keys in tiles with an online softmax (Milakov and Gimelshein 2018; Dao, FlashAttention-2, 2023) and
+leaves out those that no query of a block sees. The overlap is that of FlashAttention-3 (Shah et al., 2024), the split
+that of Flash-Decoding (Dao et al., 2023).
+"""
+
+from __future__ import annotations
+
+import torch
+
+from kernelmux.backends.cuda._launch.layout import Layout
+from kernelmux.backends.cuda._launch.occupancy import fits
+from kernelmux.backends.cuda._launch.runtime import Source, Tiles
+from kernelmux.backends.cuda.attention import _split_keys
+from kernelmux.backends.cuda.attention._call import (
+    SHAPE,
+    AttentionPlan,
+    Call,
+    Config,
+    Pair,
+    call_of,
+    nothing_seen,
+    section_for_balance,
+    section_for_l2,
+)
+from kernelmux.backends.cuda.attention._split_keys import SplitPlan
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import Aligned, AtMost, Capability, Condition, Dtypes, Multiple, Multiplies
+from kernelmux.registry.spec.sliding_windows import Limit
+from kernelmux.registry.util.cards import remembered
+
+T = torch.Tensor
+
+_ONLINE = Source(__file__, "attention_online.cu")
+_TENSOR_CORES = Source(__file__, "attention_tensor_cores.cu")
+_WGMMA = Source(__file__, "attention_wgmma.cu")
+
+_STRIDES = " ".join(f"{x}_{axis}:i64" for x in "qkv" for axis in ("batch", "head", "row"))
+_POINTERS = f"q* k* v* out* lse* {SHAPE} {_STRIDES} scale_log2:f32"
+_MAPS = f"q:map k:map v:map out* lse* {SHAPE} scale_log2:f32 works:i32"
+
+_SMALLEST_SCALE = 2.0**-126
+_LINE = 64  # elements of 128 bytes, the widest box of a swizzled TMA load
+_BARRIER_BYTES = 1024  # behind the tiles; the structure is padded to a whole unit of the swizzle
+
+
+def online(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
+    return _online(call_of(q, k, v, causal, scale, window, ahead)).run(q, k, v)
+
+
+def tensor_cores(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
+    q, scale = _positive(q, scale)
+    return _tensor_cores(call_of(q, k, v, causal, scale, window, ahead)).run(q, k, v)
+
+
+def wgmma(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
+    q, scale = _positive(q, scale)
+    return _wgmma(call_of(q, k, v, causal, scale, window, ahead)).run(q, k, v)
+
+
+def split_keys(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
+    q, scale = _positive(q, scale)
+    call = call_of(q, k, v, causal, scale, window, ahead)
+    return _split_keys.run(call, _vector(call.q, call.k, call.v), q, k, v)
+
+
+def split_wgmma(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
+    q, scale = _positive(q, scale)
+    return _split_wgmma(call_of(q, k, v, causal, scale, window, ahead)).run(q, k, v) if k.numel() else nothing_seen(q)
+
+
+def _positive(q: T, scale: float) -> tuple[T, float]:
+    """The same call with a positive scale: only then is the largest raw score the largest scaled one.
+
+    Zero becomes the smallest normal number: the weights stay equal, and no 0 * -inf arises at the masked keys. Of rows
+    that overlap torch makes a tensor in any order of axes; the kernels want the last one contiguous.
+    """
+    return ((-q).contiguous() if scale < 0 else q), max(abs(scale), _SMALLEST_SCALE)
+
+
+@remembered
+def _online(call: Call) -> AttentionPlan:
+    lanes, rows, keys = 4, 32, 32 if call.q.shape[3] <= 192 else 16  # 48 KB of keys and values at most
+    kernel = _ONLINE.kernel("attention_online", _POINTERS, BLOCK_M=rows, BLOCK_N=keys, **call.defines)
+    numbers = (*call.sizes(section_for_l2(call)), *call.strides, call.scale_log2)
+    return AttentionPlan(kernel.bind(call.works(rows), lanes * rows, *numbers))
+
+
+@remembered
+def _tensor_cores(call: Call) -> AttentionPlan:
+    return tensor_cores_plan(call, tensor_cores_config(call))
+
+
+@remembered
+def _wgmma(call: Call) -> AttentionPlan:
+    return wgmma_plan(call, wgmma_config(call))
+
+
+@remembered
+def _split_wgmma(call: Call) -> SplitPlan:
+    chosen = _split_keys.wgmma_config(call)
+    return split_wgmma_plan(call, chosen, _split_keys.wgmma_splits(call, chosen))
+
+
+def tensor_cores_config(call: Call) -> Config:
+    """Tiles of queries and keys, warps that share the queries, stages of the ring, elements per load.
+
+    Four warps read each key tile from shared memory half as often as eight, but their 32 rows fill the 255 registers at
+    D = 128: with masks on top only a narrower tile of keys does not spill. Beyond, 16 rows are all there is room for. On
+    a T4, whose blocks have 64 KB, tiles of keys are narrower from D = 72 on.
+    """
+    wide = call.q.shape[3] > 128
+    keys = 32 if wide else 48 if call.uneven and call.q.shape[3] > 64 else 64
+    tile = {"BLOCK_M": 64 if wide else 128, "WARPS": 4, "STAGES": 2, "VECTOR": _vector(call.q, call.k, call.v)}
+    if call.mask.window and keys == 48 and call.card.capability[0] == 10:
+        keys = 32  # of 48 ptxas spills 176 bytes to a thread
+    configs = [{**tile, "BLOCK_N": n} for n in (keys, 32, 16)]
+    return next(c for c in configs if fits(call.card, call.tile_bytes(c), 128))
+
+
+def wgmma_config(call: Call) -> Config:
+    """Warpgroups of 64 queries each, keys of a tile, stages of the ring.
+
+    One run on an H200, bf16, us: at D = 128, 4 x 32 x 4096, tiles of 128 keys take 1611, of 144 1633, of 176 1636; causal
+    925, 946, 919; 8 x 16 x 2048 causal, tiles of 128 324, of 176 350. Without turns those of 128 take 1618, 924, 321; at
+    D = 96, 4 x 16 x 4096, three warpgroups 761 in turns, 775 without; at D = 256 causal 852 and 894. Before the order of
+    exponentials and products was as it is: at D = 64 three warpgroups reached 549 TFLOP/s, two 458; at D = 96 three and
+    112 keys 583, two and 176 keys 542, causal 490 and 544. Wider heads take what fits into shared memory.
+    """
+    D, N = call.q.shape[3], call.k.shape[2]
+    consumers, keys = {64: (3, 128), 128: (2, 128), 192: (2, 112), 256: (2, 80)}[call.width]
+    if 64 < D <= 96 and not call.uneven:
+        consumers, keys = 3, 112
+    elif 64 < D <= 96 and not call.mask.window and N > 2048:
+        keys = 176
+    return {"BLOCK_M": 64 * consumers, "BLOCK_N": keys, "STAGES": 2, "CONSUMERS": consumers}
+
+
+def tensor_cores_plan(call: Call, config: Config) -> AttentionPlan:
+    kernel = _TENSOR_CORES.kernel("attention_tensor_cores", _POINTERS, **config, **call.defines)
+    numbers = (*call.sizes(section_for_l2(call)), *call.strides, call.scale_log2)
+    works, shared = call.works(config["BLOCK_M"]), call.tile_bytes(config)
+    return AttentionPlan(kernel.bind(works, 32 * config["WARPS"], *numbers, shared=shared))
+
+
+def wgmma_plan(call: Call, config: Config) -> AttentionPlan:
+    """One block per multiprocessor: its tiles leave no shared memory for a second one."""
+    kernel = _WGMMA.kernel("attention_wgmma", _MAPS, **config, **call.defines)
+    works, shared = call.works(config["BLOCK_M"]), call.tile_bytes(config) + _BARRIER_BYTES
+    sizes = call.sizes(section_for_balance(call, config["BLOCK_M"], config["BLOCK_N"]))
+    grid, threads = min(works, call.card.processors), 128 * (config["CONSUMERS"] + 1)
+    launch = kernel.bind(grid, threads, *sizes, call.scale_log2, works, shared=shared)
+    rows = (config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_N"])
+    return AttentionPlan(launch, tuple(_tiles(x, r) for x, r in zip((call.q, call.k, call.v), rows, strict=True)))
+
+
+def split_wgmma_plan(call: Call, config: Config, pieces: int) -> SplitPlan:
+    tiles = tuple(_tiles(x, config["BLOCK_N"]) for x in (call.k, call.v))
+    return _split_keys.wgmma_plan(call, config, tiles, pieces)
+
+
+def _vector(*inputs: Layout) -> int:
+    """Elements per load: 8 where every row starts at a multiple of 16 bytes, else 1."""
+    return 8 if all(x.offset == 0 and not any(s % 8 for s in _real_strides(x)) for x in inputs) else 1
+
+
+def _real_strides(x: Layout) -> tuple[int, ...]:
+    """Strides of batch, head and row; an axis of length 1 has none, whatever torch says, and gets a row's length."""
+    return tuple(s if n > 1 else x.shape[3] for s, n in zip(x.strides[:3], x.shape, strict=False))
+
+
+def _tiles(x: Layout, rows: int) -> Tiles:
+    """Descriptors that load [rows, _LINE] pieces of one (batch, head)."""
+    return Tiles(x.shape, (*_real_strides(x), 1), (1, 1, rows, _LINE), swizzle=128)
+
+
+_LAST = {"q": "last", "k": "last", "v": "last"}
+_ROWS = (AtMost("M", 2**31 - 512), AtMost("N", 2**31 - 512))  # int, rounded up to whole tiles
+_ANY: tuple[Condition, ...] = (Dtypes("q", torch.float32, torch.float16, torch.bfloat16), AtMost("D", 256), *_ROWS)
+_HALVES: tuple[Condition, ...] = (
+    Dtypes("q", torch.float16, torch.bfloat16), Multiple("D", 8), AtMost("D", 256), *_ROWS,
+)  # fmt: skip
+_ON_HOPPER: tuple[Condition, ...] = (Aligned("q"), Aligned("k"), Aligned("v"), Capability((9, 0), below=(10, 0)))
+
+VARIANTS = {
+    "online": Implementation(
+        online, "four lanes share a row, a running maximum and sum replace the matrix of scores", _ANY, _LAST
+    ),
+    "tensor_cores": Implementation(
+        tensor_cores, "mma.sync on registers behind cp.async", (*_HALVES, Multiplies("q")), _LAST, "mma"
+    ),
+    "wgmma": Implementation(
+        wgmma, "warpgroup products fed by TMA, overlapped with the softmax", (*_HALVES, *_ON_HOPPER), _LAST, "mma"
+    ),
+    "split_keys": Implementation(
+        split_keys,
+        "few queries: the rows of heads that share keys in one tile, the keys split over blocks",
+        (*_HALVES, _split_keys.FewRows(), Multiplies("q")),
+        _LAST,
+        "mma",
+    ),
+    "split_wgmma": Implementation(
+        split_wgmma,
+        "few queries of many heads: the tile of rows on warpgroup products fed by TMA, the keys split over blocks",
+        (*_HALVES, _split_keys.FewRows(), _split_keys.ManyRows(), *_ON_HOPPER),
+        _LAST,
+        "mma",
+    ),
+}

@@ -1,0 +1,100 @@
+"""conv2d on CUDA: from one thread per output to an implicit product on the tensor cores.
+
+direct               one thread per output
+tiled                patches and weights in shared memory, a product on the FP32 pipes
+implicit_gemm        mma.sync on patches gathered by cp.async
+implicit_gemm_wgmma  the next tiles are gathered while wgmma multiplies
+implicit_gemm_folded the copy engine gathers from a copy in which the columns of a window are channels: for few channels
+implicit_gemm_tma    the copy engine gathers, in its im2col mode; channels-last, other images are copied first
+implicit_gemm_rows   rows of the images stay in shared memory, and windows are read from there: for few channels
+
+The others read images and weights where they lie, NCHW or channels-last, with any strides. The first takes every call.
+"""
+
+import torch
+
+from kernelmux.backends.cuda._families.epilogue import PLAIN, Ending, Epilogue
+from kernelmux.backends.cuda._launch.layout import Layout, layout
+from kernelmux.backends.cuda._launch.runtime import Source, card, multiprocessors
+from kernelmux.backends.cuda.conv2d import _folded, _image_rows
+from kernelmux.backends.cuda.conv2d._im2col import asks, best_plan, ready, result, spacing
+from kernelmux.backends.cuda.conv2d._plans import ConvolutionPlan, Planner, direct, ladder
+from kernelmux.backends.cuda.conv2d._problem import CONV2D, Axis, Convolution
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import Condition
+from kernelmux.registry.spec.sliding_windows import PIXELS, Pair, windows
+from kernelmux.registry.util.cards import Card, remembered
+from kernelmux.registry.util.memory_format import format_of, fresh
+
+Maybe = torch.Tensor | None
+SOURCE = Source(__file__)
+
+
+@remembered
+def problem(
+    x: Layout, weight: Layout, order: torch.memory_format, stride: Pair, padding: Pair, dilation: Pair
+) -> Convolution:
+    """The convolution of a call."""
+    over = windows(weight.shape, stride, padding, dilation)
+    h, w = (Axis(n, o.places(n), *o) for o, n in zip(over, x.shape[2:], strict=True))
+    return Convolution(CONV2D, x, weight, (x.shape[0], weight.shape[0], h.positions, w.positions), order, h, w)
+
+
+@remembered
+def _direct(c: Convolution, card: Card) -> ConvolutionPlan:
+    return direct(SOURCE, "conv2d_direct", c)
+
+
+def _variant(plan: Planner, idea: str, requires: tuple[Condition, ...], arithmetic: str) -> Implementation:
+    def conv2d(
+        x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
+    ) -> torch.Tensor:
+        c = problem(layout(x), layout(weight), format_of(x), stride, padding, dilation)
+        return plan(c, card(x)).run(x, weight, bias)
+
+    return Implementation(conv2d, idea, requires, {"bias": "contiguous"}, arithmetic=arithmetic)
+
+
+def implicit_gemm_folded(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
+) -> torch.Tensor:
+    c = problem(layout(x), layout(weight), format_of(x), stride, padding, dilation)
+    if 0 in c.shape:
+        return fresh(x.new_empty(c.shape), c.order)
+    fold = _folded.fold_of(c.w, x.shape[1])
+    images, kernels = _folded.lines_of(x, c.w, fold), _folded.lines_of_weight(weight, fold)
+    epilogue = PLAIN if bias is None else Epilogue(Ending(bias=True), (bias, None))
+    axes = c.h, _folded.walk(c.w)
+    made = best_plan(CONV2D, c.filters, images.layout, kernels.layout, *axes, epilogue.ending, multiprocessors(x))
+    return result(made.run(images.copy, kernels.copy, epilogue), c)
+
+
+def implicit_gemm_tma(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
+) -> torch.Tensor:
+    c = problem(layout(x), layout(weight), format_of(x), stride, padding, dilation)
+    if 0 in c.shape:
+        return fresh(x.new_empty(c.shape), c.order)
+    images, kernels = ready(x, apart=spacing(*weight.shape[1:])), ready(weight)
+    epilogue = PLAIN if bias is None else Epilogue(Ending(bias=True), (bias, None))
+    lie = layout(images), layout(kernels)
+    made = best_plan(CONV2D, c.filters, *lie, c.h, c.w, epilogue.ending, multiprocessors(x))
+    return result(made.run(images, kernels, epilogue), c)
+
+
+VARIANTS = {
+    **ladder(_variant, _direct, "x", "NPQ", "CRS"),
+    "implicit_gemm_folded": Implementation(
+        implicit_gemm_folded, "columns of a window become channels, then TMA and wgmma",
+        (*_folded.asks("x", "NPQ", "CRS"), *PIXELS),
+        {"bias": "contiguous"}, arithmetic="mma",
+    ),
+    "implicit_gemm_tma": Implementation(
+        implicit_gemm_tma, "TMA gathers by im2col and feeds wgmma", (*asks("x", "NPQ", "CRS", channels="C"), *PIXELS),
+        {"bias": "contiguous"}, arithmetic="mma",
+    ),
+    "implicit_gemm_rows": _variant(
+        _image_rows.implicit_gemm_rows, "rows stay in shared memory, windows are read from there into wgmma",
+        _image_rows.asks("x", "NPQ", "CRS"), "mma",
+    ),
+}  # fmt: skip

@@ -1,0 +1,303 @@
+"""conv2d and its gradients through TMA's im2col mode and wgmma, on sm_90: maps of images, plans, what they ask for.
+
+Images and weights are channels-last here, with channels and pixels at multiples of 16 bytes; others are copied first.
+"""
+
+import ctypes
+from dataclasses import dataclass
+from math import gcd, prod
+from typing import Any, NamedTuple
+
+import torch
+
+from kernelmux.backends.cuda._families.epilogue import PLAIN, Ending, Epilogue
+from kernelmux.backends.cuda._launch.layout import Layout
+from kernelmux.backends.cuda._launch.runtime import Bound, Source, Tiles, cdiv, ctype
+from kernelmux.backends.cuda._launch.tensor_map import DATA_TYPES
+from kernelmux.backends.cuda.conv2d._pixel_copies import SECTOR, VECTOR, copied
+from kernelmux.backends.cuda.conv2d._plans import halves_on_hopper, indices
+from kernelmux.backends.cuda.conv2d._problem import BACKWARD_WEIGHT, CONV2D, Axis, Convolution
+from kernelmux.backends.cuda.matmul._choice import Problem, adding, problem, split_length
+from kernelmux.backends.cuda.matmul._wgmma import LINE, TILINGS, WgmmaTiling
+from kernelmux.backends.cuda.transpose import transpose_batch
+from kernelmux.registry.conditions import Condition
+from kernelmux.registry.spec import Call
+from kernelmux.registry.spec.sliding_windows import InVectors
+from kernelmux.registry.util.batch_strides import merged
+from kernelmux.registry.util.cards import remembered
+from kernelmux.registry.util.cuda_driver import PROMOTION_256B, Encoder, driver
+from kernelmux.registry.util.memory_format import fresh
+
+SOURCE = Source(__file__, "conv2d_implicit_gemm_tma.cu")
+STEP = 64  # channels: 128 bytes
+COPIED = 33  # channels from which on images are copied; below, a fold of them has fewer terms
+MOST_MATRICES = 65535  # along an axis of a grid
+NARROW = (WgmmaTiling(128, 64, 1.6e6, 8), WgmmaTiling(256, 64, 2.4e6, 5, height=2))  # for few channels of the result
+# Sums over positions: the right operand comes in copies of 64 pixels, so that narrow tiles wait less for it. On an H200
+# 256 x 2304 sums of 100352 terms take 184 us with these tiles, 198 with 128 x 256.
+TALL = (WgmmaTiling(256, 128, 3.3e6, 4, height=2),)
+NUMBERS = (
+    "M:i32 N:i32 K:i32 k_split:i32 works:i32 rows:i32 columns:i32 stride_h:i32 stride_w:i32 padding_h:i32 padding_w:i32 "
+    "dilation_h:i32 dilation_w:i32 taps_h:i32 taps_w:i32 channels:i32"
+)
+_SWIZZLE_128B = 3  # CUtensorMapSwizzle
+_CORNERS = range(-128, 128)  # of a map of two axes of pixels
+_MOST_STEP, _MOST_OFFSET = 8, 255
+
+
+def corners(axis: Axis) -> tuple[int, int]:
+    """Of the box over which the first tap walks: where it begins, and where it ends, from the end of the image."""
+    first = -axis.padding
+    return first, first + (axis.positions - 1) * axis.stride + 1 - axis.size
+
+
+def backwards(axis: Axis) -> Axis:
+    """The axis of grad_out, for stride 1: its pixels are read at the taps in reverse order."""
+    return axis._replace(padding=axis.dilation * (axis.taps - 1) - axis.padding)
+
+
+def _channels_last(x: Layout) -> tuple[int, ...]:
+    """Strides of [N, H, W, C]; an axis of length 1 has that of a tensor without gaps, but between pixels of 16 bytes."""
+    _, c, rows, columns = x.shape
+    pixel = cdiv(c, VECTOR) * VECTOR
+    dense = (pixel * columns * rows, pixel * columns, pixel)
+    return *(x.strides[axis] if x.shape[axis] > 1 else s for axis, s in zip((0, 2, 3), dense, strict=True)), 1
+
+
+class _Images(NamedTuple):
+    """An `Encoder` of maps for copies of `pixels` pixels, STEP channels of each; pitches: bytes, as `Tiled` has them."""
+
+    data_type: int
+    shape: tuple[int, ...]
+    pitches: tuple[int, ...]
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+    pixels: int
+    steps: tuple[int, int]
+
+    def encode(self, at: int, address: int) -> int:
+        wide, two = ctypes.c_uint64 * 4, ctypes.c_int * 2
+        status: int = driver().cuTensorMapEncodeIm2col(
+            ctypes.c_void_p(at), self.data_type, ctypes.c_uint32(4), ctypes.c_void_p(address),
+            wide(*self.shape[::-1]), wide(*self.pitches[::-1]), two(*self.lower[::-1]), two(*self.upper[::-1]),
+            ctypes.c_uint32(STEP), ctypes.c_uint32(self.pixels), (ctypes.c_uint32 * 4)(1, *self.steps[::-1], 1),
+            0, _SWIZZLE_128B, PROMOTION_256B, 0,
+        )  # fmt: skip
+        return status
+
+
+class Pixels(Tiles):
+    """Maps of images [N, C, H, W], channels contiguous, for copies of `pixels` pixels, STEP channels of each, at a tap.
+
+    The first pixel is that of a position; the others are those of the positions that follow, row by row, then in the
+    next image. What lies outside of an image is zero. ValueError for what the driver refuses. Source: CUDA driver API,
+    cuTensorMapEncodeIm2col; PTX ISA, "im2col mode".
+    """
+
+    def __init__(self, image: Layout, h: Axis, w: Axis, pixels: int):
+        n, c, rows, columns = image.shape
+        sizes = (n, rows, columns, c)
+        super().__init__(sizes, _channels_last(image), (1, 1, pixels, STEP), LINE)
+        self._lower, self._upper = zip(corners(h), corners(w), strict=True)
+        self._steps, self._pixels = (h.stride, w.stride), pixels
+
+    def of(self, tensor: torch.Tensor) -> Any:
+        """The map of the images of this shape and these strides that start where `tensor` does."""
+        if tensor.is_cuda:
+            return super().of(tensor)
+        from kernelmux import emulator
+
+        images = tensor.as_strided(self._shape, self._strides)
+        at = self._lower, self._upper, STEP, self._pixels
+        return emulator.Im2colMap(images, *at, LINE, steps=self._steps)
+
+    def _encoder(self, dtype: torch.dtype) -> Encoder:
+        pitches = tuple(stride * dtype.itemsize for stride in self._strides[:-1])
+        return _Images(DATA_TYPES[dtype], self._shape, pitches, self._lower, self._upper, self._pixels, self._steps)
+
+
+class Im2colPlan(NamedTuple):
+    """A kind of convolution, ready to run. parts: pieces of K, which are added in order."""
+
+    launch: Bound
+    product: Problem
+    left: Tiles
+    right: Tiles
+    parts: int
+    sum_parts: Bound | None
+
+    def run(self, left: torch.Tensor, right: torch.Tensor, epilogue: Epilogue) -> torch.Tensor:
+        """The result as a matrix [M, N]."""
+        p = self.product
+        c = left.new_empty((p.M, p.N))
+        maps = self.left.of(left), self.right.of(right)
+        if self.sum_parts is None:
+            self.launch(*maps, c, *epilogue.tensors)
+            return c
+        parts = left.new_empty((self.parts, p.M, p.N), dtype=torch.float32)
+        self.launch(*maps, parts)
+        self.sum_parts(parts, c, *epilogue.tensors)
+        return c
+
+
+@remembered
+def best_plan(
+    operator: int, channels: int, left: Layout, right: Layout, h: Axis, w: Axis, end: Ending, multiprocessors: int
+) -> Im2colPlan:
+    """The quickest tiling by the rule of matmul.
+
+    channels: of the result, of which operands may have more. left, right: the operands as they lie.
+    """
+    p = _product(operator, channels, left, right, h, w)
+    moved = sum(map(prod, (left.shape, right.shape, (p.M, p.N)))) * p.dtype.itemsize  # an image once, not at each tap
+    choices = ((t, s) for t in tilings(operator) for s in _splits(t, p, multiprocessors))
+    tiling, splits = min(choices, key=lambda c: c[0].microseconds(p, c[1], multiprocessors, moved))
+    return plan(operator, channels, left, right, h, w, end, tiling, splits, multiprocessors)
+
+
+def tilings(operator: int) -> tuple[WgmmaTiling, ...]:
+    """Those among which an operator chooses. Where columns are terms, a copy of STEP channels must not cross taps."""
+    if operator != BACKWARD_WEIGHT:
+        return *TILINGS, *NARROW
+    return tuple(t for t in (*TILINGS, *NARROW, *TALL) if t.n % STEP == 0)
+
+
+def _splits(t: WgmmaTiling, p: Problem, multiprocessors: int) -> range:
+    """Pieces of K, of 256 or more: as many as give every multiprocessor two tiles, if K is as long."""
+    return range(1, max(1, min(2 * multiprocessors // t.tiles(p), p.K // 256)) + 1)
+
+
+def plan(
+    operator: int, channels: int, left: Layout, right: Layout, h: Axis, w: Axis, end: Ending, t: WgmmaTiling,
+    splits: int, multiprocessors: int,
+) -> Im2colPlan:  # fmt: skip
+    """The plan with a given tiling, K cut into at most `splits` pieces."""
+    p = _product(operator, channels, left, right, h, w)
+    k_split = split_length(p.K, splits, STEP)
+    parts = cdiv(p.K, k_split)
+    out, ending = (p.dtype, end) if parts == 1 else (torch.float32, PLAIN.ending)
+    works = t.tiles(p) * parts
+    kernel = SOURCE.kernel(
+        "conv2d_implicit_gemm_tma", f"left:map right:map {ending.tensors} {NUMBERS}", OPERATOR=operator,
+        ELEMENT=ctype(p.dtype), OUTPUT=ctype(out), C_VECTOR=gcd(16 // out.itemsize, p.N), BLOCK_N=t.n,
+        CONSUMERS=t.consumers, HEIGHT=t.height, STAGES=t.stages, GROUP_M=t.group_m, **p.macros, **ending.macros,
+    )  # fmt: skip
+    image = right if operator == BACKWARD_WEIGHT else left
+    windows = (n for pair in zip(h[3:], w[3:], strict=True) for n in pair)
+    numbers = h.positions, w.positions, *windows, h.taps, w.taps, _whole(image.shape[1])
+    blocks, shared = min(works, multiprocessors), t.shared(out)
+    launch = kernel.bind(blocks, t.threads, p.M, p.N, p.K, k_split, works, *numbers, shared=shared)
+    if operator == BACKWARD_WEIGHT:
+        maps: tuple[Tiles, Tiles] = _lines(left), Pixels(image, h, w, STEP)
+    else:
+        maps = Pixels(image, h, w, t.m), _weights(right, (t.n, STEP) if operator == CONV2D else (STEP, STEP))
+    return Im2colPlan(launch, p, *maps, parts, adding(parts, p, end))
+
+
+def _whole(channels: int) -> int:
+    return cdiv(channels, STEP) * STEP
+
+
+def _product(operator: int, channels: int, left: Layout, right: Layout, h: Axis, w: Axis) -> Problem:
+    """The product of matrices that it is, which of their indices are contiguous."""
+    image = right if operator == BACKWARD_WEIGHT else left
+    positions, terms = image.shape[0] * h.positions * w.positions, h.taps * w.taps * _whole(image.shape[1])
+    if operator == BACKWARD_WEIGHT:
+        M, N, K = channels, terms, positions
+        return problem(Layout((M, K), (1, M), left.dtype, 0), Layout((K, N), (N, 1), left.dtype, 0))
+    M, N, K = positions, channels, terms
+    by = (1, K) if operator == CONV2D else (N, 1)
+    return problem(Layout((M, K), (K, 1), left.dtype, 0), Layout((K, N), by, left.dtype, 0))
+
+
+def _lines(grad_out: Layout) -> Tiles:
+    """[positions, O], a pixel after the other."""
+    n, o, rows, columns = grad_out.shape
+    pixels = _pixels(grad_out.shape, grad_out.strides)
+    pitch = pixels[0][1] if pixels else cdiv(o, VECTOR) * VECTOR
+    return Tiles((n * rows * columns, o), (pitch, 1), (STEP, STEP), swizzle=LINE)
+
+
+def _weights(weight: Layout, box: tuple[int, int]) -> Tiles:
+    """[O, R, S, C], so many of O and of C at a time."""
+    o, c, r, s = weight.shape
+    return Tiles((o, r, s, c), _channels_last(weight), (box[0], 1, 1, box[1]), swizzle=LINE)
+
+
+def spacing(channels: int, *taps: int) -> int:
+    """Of what the channels of an image, and distances between its pixels, are to be multiples, in elements.
+
+    A single tap reads a pixel once, as a copy would, and few channels are a small part of one. Others are read again and
+    again, faster from whole sectors of 32 bytes: on an H200 64 of 3 x 3 on 32x40x56x56 took 52 us, copied with 48 46.
+    """
+    return VECTOR if prod(taps) == 1 or channels < SECTOR else SECTOR
+
+
+def ready(x: torch.Tensor, *, dense: bool = False, apart: int = VECTOR) -> torch.Tensor:
+    """x if its channels lie side by side, and they and the distances of pixels, or of taps, are multiples of `apart`, and
+    if asked all pixels are equally far apart. Else a copy of STEP channels or a multiple of it.
+
+    What x has not is zero there. TMA is slow where it fills a box itself: on an H200 128 of 3 x 3 on 32x50x56x56 took 80 us
+    where the map ended behind 50 channels, 43 with 64; 100 of 3 x 3 on 32x100x56x56 took 90 us with 112, 80 with 128.
+    """
+    n, c, h, w = x.shape
+    steps = [s for axis, (n, s) in enumerate(zip(x.shape, x.stride(), strict=True)) if n > 1 and axis != 1]
+    fits = x.stride(1) == 1 and c % apart == 0 and all(s > 0 and s % apart == 0 for s in steps)
+    if fits and x.data_ptr() % 16 == 0 and not (dense and len(_pixels(x.shape, x.stride())) > 1):
+        return x
+    if x.is_contiguous() and n <= MOST_MATRICES and c % apart == 0:
+        return transpose_batch(x.flatten(2)).view(n, h, w, c).permute(0, 3, 1, 2)
+    return copied(x, 0, w, _whole(c)).permute(0, 3, 1, 2)
+
+
+def _pixels(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Lengths and strides that walk over all pixels; one pair at most if these are equally far apart."""
+    return merged([(shape[axis], strides[axis]) for axis in (0, 2, 3)])
+
+
+def result(matrix: torch.Tensor, c: Convolution) -> torch.Tensor:
+    """Images, or kernels, from their matrix [N * P * Q, O], in the order of the convolution's result."""
+    n, o, rows, columns = c.shape
+    images = matrix.view(n, rows, columns, -1)[..., :o].permute(0, 3, 1, 2)
+    if c.last or images.is_contiguous() or n > MOST_MATRICES:
+        return fresh(images, c.order)
+    return transpose_batch(matrix.view(n, rows * columns, -1)[..., :o]).view(c.shape)
+
+
+@dataclass(frozen=True)
+class Walked:
+    """im2col copies reach every position and tap. transposed: of conv2d_backward_input. columns: whether they walk over
+    those too."""
+
+    transposed: bool = False
+    columns: bool = True
+
+    @property
+    def text(self) -> str:
+        stride = "stride 1" if self.transposed else f"stride <= {_MOST_STEP}"
+        stride = stride if self.columns else f"along rows {stride}"
+        return f"{stride}, dilation * (kernel - 1) <= {_MOST_OFFSET}, and the windows within 128 of the image's border"
+
+    def check(self, call: Call) -> str | None:
+        """None, or where they do not."""
+        for n, places, taps, name in (("H", "P", "R", "rows"), ("W", "Q", "S", "columns"))[: 1 + self.columns]:
+            side = name == "columns"
+            stride, padding, dilation = (call.arguments[key][side] for key in ("stride", "padding", "dilation"))
+            size, positions, count = (call.axes[key] for key in (n, places, taps))
+            if self.transposed and stride != 1:
+                return f"{name}: stride {stride}, needs 1"
+            axis = Axis(size, positions, count, stride, padding, dilation)
+            if self.transposed:
+                axis = backwards(axis._replace(size=positions, positions=size))
+            if stride > _MOST_STEP or dilation * (count - 1) > _MOST_OFFSET:
+                return f"{name}: stride {stride}, dilation * (kernel - 1) = {dilation * (count - 1)}, needs {self.text}"
+            if any(corner not in _CORNERS for corner in corners(axis)):
+                first, last = corners(axis)
+                return f"{name}: windows from {first} on, to {last} beyond the end, needs -128 to 127"
+        return None
+
+
+def asks(lead: str, *together: str, channels: str, transposed: bool = False) -> tuple[Condition, ...]:
+    """What the rung needs. lead: an operand. channels: axes that are inner ones of operands."""
+    lines = (InVectors(axis, VECTOR, COPIED) for axis in channels)
+    return (*halves_on_hopper(lead), *lines, Walked(transposed), *indices(*together))

@@ -1,0 +1,173 @@
+"""Cross entropy and its gradient on CUDA, in one kernel.
+
+two_pass  a row is read twice, the second time from L2
+staying   the row stays in shared memory and registers, and the next one takes its place meanwhile: one read, one write;
+          rows that do not fit in pieces, whose gradients follow while L2 still has them; short ones as two_pass
+clusters  a long row stays in the registers of a cluster of blocks, in the order of memory; others as staying
+"""
+
+from functools import partial
+
+import torch
+
+from kernelmux.backends.cuda._families.elementwise import ACCESS_BYTES
+from kernelmux.backends.cuda._launch.runtime import Bound, Source, card, cdiv, ctype
+from kernelmux.backends.cuda.cross_entropy import aligned, group_of
+from kernelmux.backends.cuda.cross_entropy._targets import reduced
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import Capability
+from kernelmux.registry.util.cards import Card, remembered
+
+SOURCE = Source(__file__)
+TWO_PASS = Source(__file__, "cross_entropy_with_gradient_two_pass.cu")
+FOLLOWING = Source(__file__, "cross_entropy_with_gradient_following.cu")
+CLUSTERS = Source(__file__, "cross_entropy_with_gradient_clusters.cu")
+_SIGNATURE = "logits* target* counted* loss* grad* rows:i64 n:i32 step:i64 ignored:i64 smoothing:f32"
+_CLUSTERS_SIGNATURE = _SIGNATURE.replace("rows:i64 ", "")
+_FOLLOWING_SIGNATURE = _SIGNATURE.replace("loss*", "words* loss*") + " pieces:i32 lag:i32"
+_UNROLL = 4  # accesses of a thread in flight, where a row is read twice
+_RING, _HELD, _BATCH = 12, 4, 4  # vectors of a thread: in shared memory, in registers, asked for together
+_THREADS = 1024  # of a multiprocessor: with 64 registers each
+_OTHER_SHARED = 1280  # bytes of a block beside the ring: its sums, and 1 KiB of the system
+# Bytes of a row that stays at least. H200, bf16, staying and two_pass: 65536 x 2048 192 us and 155, 32768 x 8192 303, 307.
+_SHORTEST = 8192
+
+# Of a piece of a longer row: threads, vectors of each, blocks of a multiprocessor. H200, 8192 x 151936 in bf16, in one run:
+# 1422 us, 1582 by two passes; pieces of 8192 x 128256 took 1167, rows that stay 1135.
+_PIECE, _VECTORS, _BLOCKS = 256, 4, 4
+# In clusters: vectors of a thread, its threads while more blocks may share a row, and at most. H200, in bf16, in one run:
+# 8192 x 128256 takes 1018 us, 1132 as rows that stay, 1062 by 512 threads; 8192 x 151936 takes 1307 us, 1589 in pieces.
+# Rows of which a multiprocessor would keep one or two, and of which it has room for parts of two.
+_SHARED_VECTORS, _SHARED_THREADS, _MOST_SHARED = 8, 256, 512
+_SHARED = range(2**16 + 1, 8 * _MOST_SHARED * _SHARED_VECTORS * ACCESS_BYTES + 1)  # bytes of a row
+
+
+def cross_entropy_with_gradient(
+    plan: str, logits: torch.Tensor, target: torch.Tensor, ignore_index: int, label_smoothing: float, reduction: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    loss = torch.empty(logits.shape[0], dtype=torch.float32, device=logits.device)
+    grad = torch.empty_like(logits, memory_format=torch.contiguous_format)
+    if grad.numel():
+        count = reduced("count", None, target, ignore_index) if reduction == "mean" else None
+        work = (*logits.shape, logits.stride(0), logits.dtype, ignore_index, label_smoothing)
+        size = logits.shape[1] * logits.dtype.itemsize
+        on = card(logits)
+        if plan == "two_pass" or size < _SHORTEST:
+            _two_pass(*work)(logits, target, count, loss, grad)
+        elif plan == "clusters" and size in _SHARED:
+            _clusters(*work, aligned(logits))(logits, target, count, loss, grad)
+        elif size <= _longest(on):
+            _staying(*work, on.processors, _ring(on))(logits, target, count, loss, grad)
+        else:
+            words, clear, launch = _following(*work, aligned(logits), on.processors)
+            room = torch.empty(words, dtype=torch.int64, device=logits.device)
+            clear(room)
+            launch(logits, target, count, room, loss, grad)
+    return (loss if reduction == "none" else reduced(reduction, loss, target, ignore_index)), grad
+
+
+@remembered
+def _two_pass(rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float) -> Bound:
+    width = ACCESS_BYTES // dtype.itemsize
+    group = group_of(n, width * _UNROLL)
+    side = max(1, 128 // group) if group <= 32 else 1
+    kernel = TWO_PASS.kernel(
+        "cross_entropy_with_gradient_two_pass", _SIGNATURE, ELEMENT=ctype(dtype), WIDTH=width, GROUP=group, ROWS=side,
+        UNROLL=_UNROLL, SMOOTHED=int(smoothing != 0),
+    )  # fmt: skip
+    return kernel.bind(cdiv(rows, side), (group, side), rows, n, step, ignored, smoothing)
+
+
+def _ring(on: Card) -> int:
+    """Vectors of a thread in shared memory at most: whole batches, of 1,024 threads in up to eight blocks."""
+    room = (on.shared_per_processor - 8 * _OTHER_SHARED) // (_THREADS * ACCESS_BYTES)
+    return min(_RING, room // _BATCH * _BATCH)
+
+
+def _longest(on: Card) -> int:
+    """Bytes of the longest row that stays."""
+    return (_ring(on) + _HELD) * _THREADS * ACCESS_BYTES
+
+
+@remembered
+def _staying(
+    rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float, processors: int, most: int
+) -> Bound:
+    """most: vectors of a thread in shared memory."""
+    width = ACCESS_BYTES // dtype.itemsize
+    units = cdiv(n, width)
+    blocks = next(b for b in (8, 4, 2, 1) if units <= (most + _HELD) * _THREADS // b)  # of a multiprocessor
+    vectors = cdiv(units, _THREADS // blocks)
+    batch = min(_BATCH, vectors)
+    ring = min(most, cdiv(vectors, batch) * batch)
+    group = cdiv(cdiv(units, vectors), 32) * 32
+    kernel = SOURCE.kernel(
+        "cross_entropy_with_gradient_staying", _SIGNATURE, ELEMENT=ctype(dtype), WIDTH=width, GROUP=group, RING=ring,
+        HELD=max(0, vectors - ring), BATCH=batch, MIN_BLOCKS=blocks, SMOOTHED=int(smoothing != 0),
+    )  # fmt: skip
+    room = ring * group * ACCESS_BYTES
+    return kernel.bind(min(rows, processors * blocks), group, rows, n, step, ignored, smoothing, shared=room)
+
+
+@remembered
+def _following(
+    rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float, aligned: bool, processors: int
+) -> tuple[int, Bound, Bound]:
+    """Words that the launches share, one that clears them and one that does the work."""
+    width, smoothed = ACCESS_BYTES // dtype.itemsize, int(smoothing != 0)
+    pieces = cdiv(n, _PIECE * _VECTORS * width)
+    lag = min(rows, cdiv(3 * processors * _BLOCKS, 2 * pieces))  # rows: 1.5 times what is under way
+    words = rows * pieces * (1 + smoothed)
+    defines = {
+        "ELEMENT": ctype(dtype), "WIDTH": width, "GROUP": _PIECE, "UNROLL": _VECTORS, "MIN_BLOCKS": _BLOCKS,
+        "SMOOTHED": smoothed, "ALIGNED": int(aligned),
+    }  # fmt: skip
+    clear = FOLLOWING.kernel("cross_entropy_with_gradient_clear", "words* count:i64", **defines)
+    kernel = FOLLOWING.kernel("cross_entropy_with_gradient_following", _FOLLOWING_SIGNATURE, **defines)
+    work = kernel.bind((rows + lag) * pieces, _PIECE, rows, n, step, ignored, smoothing, pieces, lag)
+    return words, clear.bind(cdiv(words, 256), 256, words), work
+
+
+def _shares(size: int) -> tuple[int, int]:
+    """Blocks of the cluster that holds a row of `size` bytes, and threads of each."""
+    held = _SHARED_VECTORS * ACCESS_BYTES  # bytes of a thread
+    cluster = next((c for c in (2, 4) if size <= c * _SHARED_THREADS * held), 8)
+    return cluster, cdiv(size, 32 * cluster * held) * 32
+
+
+@remembered
+def _clusters(rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float, aligned: bool) -> Bound:
+    size, width = n * dtype.itemsize, ACCESS_BYTES // dtype.itemsize
+    cluster, group = _shares(size)
+    kernel = CLUSTERS.kernel(
+        "cross_entropy_with_gradient_clusters", _CLUSTERS_SIGNATURE, ELEMENT=ctype(dtype), WIDTH=width, GROUP=group,
+        UNROLL=_SHARED_VECTORS, CLUSTER=cluster, MIN_BLOCKS=max(1, _THREADS // group), SMOOTHED=int(smoothing != 0),
+        ALIGNED=int(aligned),
+    )  # fmt: skip
+    return kernel.bind(rows * cluster, group, n, step, ignored, smoothing)
+
+
+_LAYOUT = {"logits": "last", "target": "contiguous"}
+_PEELED = {"BatchInvariant": "a row that starts misaligned is peeled, and its columns fall to other threads"}
+VARIANTS = {
+    "two_pass": Implementation(
+        partial(cross_entropy_with_gradient, "two_pass"),
+        "the second read of a row comes from L2",
+        layout=_LAYOUT,
+        exempt=_PEELED,
+    ),
+    "staying": Implementation(
+        partial(cross_entropy_with_gradient, "staying"),
+        "one read as far as shared memory and registers hold the row, the next one on its way; else the second from L2",
+        (Capability((8, 0)),),
+        _LAYOUT,
+        exempt=_PEELED,
+    ),
+    "clusters": Implementation(
+        partial(cross_entropy_with_gradient, "clusters"),
+        "a long row in the registers of a cluster of blocks, in the order of memory",
+        (Capability((9, 0)),),
+        _LAYOUT,
+        exempt=_PEELED,
+    ),
+}

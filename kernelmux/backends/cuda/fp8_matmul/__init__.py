@@ -1,0 +1,160 @@
+"""c[M, N] = (scale_a * a[M, K]) @ (scale_b * b[K, N]) of 8-bit floats.
+
+tensor_cores  mma.sync on tiles that are laid along K in shared memory: any strides
+wgmma         TMA feeds warpgroup products in a persistent grid; an operand without K contiguous is copied first
+"""
+
+from math import gcd
+from typing import NamedTuple
+
+import torch
+
+from kernelmux.backends.cuda._families.byte_products import (
+    GROUP_M,
+    INDICES,
+    LINE,
+    ON_HOPPER,
+    ROWS,
+    THREADS,
+    k_contiguous,
+    lines,
+    shared,
+    vector,
+)
+from kernelmux.backends.cuda._launch.layout import Layout, layout
+from kernelmux.backends.cuda._launch.runtime import Bound, Source, Tiles, cdiv, ctype, multiprocessors
+from kernelmux.registry import dtypes
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import Multiplies
+from kernelmux.registry.util.cards import remembered
+
+SOURCE = Source(__file__)
+WGMMA = Source(__file__, "fp8_matmul_wgmma.cu")
+BLOCKS = 2  # the kind of scales that are for blocks; 0: one for all, 1: one per line
+
+
+class Ending(NamedTuple):
+    """Kinds of scales, whether sums are promoted every 128 of K, and the dtype of the result."""
+
+    scales_a: int
+    scales_b: int
+    promotes: bool
+    out: torch.dtype
+
+    def macros(self, a: Layout, b: Layout) -> dict[str, object]:
+        """The options of both kernels."""
+        formats = {"A_FORMAT": dtypes.SHORT[a.dtype], "B_FORMAT": dtypes.SHORT[b.dtype], "OUTPUT": ctype(self.out)}
+        return {**formats, "SCALES_A": self.scales_a, "SCALES_B": self.scales_b, "PROMOTES": int(self.promotes)}
+
+
+def tensor_cores(
+    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, out_dtype: str, accumulation: str
+) -> torch.Tensor:
+    c, end = _result(a, b, scale_a, scale_b, out_dtype, accumulation)
+    if c.numel() and a.numel():
+        _tensor_cores(layout(a), layout(b), end)(a, b, scale_a, scale_b, c)
+    return c
+
+
+def wgmma(
+    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, out_dtype: str, accumulation: str
+) -> torch.Tensor:
+    c, end = _result(a, b, scale_a, scale_b, out_dtype, accumulation)
+    if c.numel() and a.numel():
+        left, right = k_contiguous(a.view(torch.uint8), 1), k_contiguous(b.view(torch.uint8), 0)
+        shapes = layout(left)._replace(dtype=a.dtype), layout(right)._replace(dtype=b.dtype)
+        launch, a_tiles, b_tiles = _wgmma(*shapes, end, multiprocessors(a))
+        launch(a_tiles.of(left), b_tiles.of(right), scale_a, scale_b, c)
+    return c
+
+
+def _result(
+    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, out_dtype: str, accumulation: str
+) -> tuple[torch.Tensor, Ending]:
+    """c, of zeros if K is 0, and what becomes of the sums."""
+    out, make = dtypes.parse(out_dtype), torch.empty if a.shape[1] else torch.zeros
+    kinds = _kind(scale_a, (a.shape[0], 1)), _kind(scale_b, (1, b.shape[1]))
+    promotes = accumulation == "full" or BLOCKS in kinds
+    return make((a.shape[0], b.shape[1]), dtype=out, device=a.device), Ending(*kinds, promotes, out)
+
+
+def _kind(scale: torch.Tensor, lines: tuple[int, int]) -> int:
+    return 0 if scale.dim() == 0 else 1 if scale.shape == lines else BLOCKS
+
+
+@remembered
+def _tensor_cores(a: Layout, b: Layout, end: Ending) -> Bound:
+    (M, K), N = a.shape, b.shape[1]
+    rows = 64 if end.promotes else 128  # of a tile: promoted sums take twice the registers
+    kernel = SOURCE.kernel(
+        "fp8_matmul_tensor_cores", "a* b* scale_a* scale_b* c* M:i32 N:i32 K:i32 a_m:i64 a_k:i64 b_k:i64 b_n:i64",
+        **end.macros(a, b), ROWS=rows, A_VECTOR=vector(a, 1), B_VECTOR=vector(b, 0),
+    )  # fmt: skip
+    return kernel.bind(cdiv(M, rows) * cdiv(N, 128), 256, M, N, K, *a.strides, *b.strides)
+
+
+class Tile(NamedTuple):
+    """Columns of a block's tile, stages of its ring."""
+
+    columns: int
+    stages: int
+
+    def shared(self, end: Ending) -> int:
+        """Bytes of the ring, of the strips through which results leave, of the scales of columns."""
+        scales = 8 * 4 * self.columns if end.scales_b == 1 else 0
+        return shared(self.columns, self.stages) + strips(end.out) + scales
+
+    def cycles(self, M: int, N: int, K: int, multiprocessors: int) -> int:
+        """A rough time: a stage takes the tensor cores 4 cycles a column; 2500 begin and end a tile."""
+        waves = cdiv(cdiv(M, ROWS) * cdiv(N, self.columns), multiprocessors)
+        return waves * (cdiv(K, LINE) * 4 * self.columns + 2500)
+
+
+SUMS = Tile(256, 4)
+# Promoted sums take twice the registers. The narrow tile is as wide as a block of scales. H200, us with the wide and with
+# the narrow one, of which a warpgroup then multiplied one stage at its turn: 4096^3 114.1 and 110.0, 128 x 4096 by 4096 x
+# 14336 29.3 and 27.8, 8192 x 4096 by that 697.9 and 753.8.
+WIDE, NARROW = Tile(192, 5), Tile(128, 6)
+
+
+@remembered
+def _wgmma(a: Layout, b: Layout, end: Ending, multiprocessors: int) -> tuple[Bound, Tiles, Tiles]:
+    return wgmma_plan(a, b, end, tile(end, a.shape[0], b.shape[1], a.shape[1], multiprocessors), multiprocessors)
+
+
+def wgmma_plan(a: Layout, b: Layout, end: Ending, t: Tile, multiprocessors: int) -> tuple[Bound, Tiles, Tiles]:
+    """The launch with a given tile, and how it reads both operands."""
+    (M, K), N = a.shape, b.shape[1]
+    kernel = WGMMA.kernel(
+        "fp8_matmul_wgmma", "a:map b:map scale_a* scale_b* c* M:i32 N:i32 K:i32", **end.macros(a, b),
+        BLOCK_N=t.columns, STAGES=t.stages, GROUP_M=GROUP_M, C_VECTOR=gcd(16 // end.out.itemsize, N),
+    )  # fmt: skip
+    works = cdiv(M, ROWS) * cdiv(N, t.columns)
+    launch = kernel.bind(min(works, multiprocessors), THREADS, M, N, K, shared=t.shared(end))
+    return launch, lines(a, 1, ROWS), lines(b, 0, t.columns)
+
+
+def tile(end: Ending, M: int, N: int, K: int, multiprocessors: int) -> Tile:
+    """The quicker one by `Tile.cycles` where there is a choice."""
+    if not end.promotes:
+        return SUMS
+    if BLOCKS in (end.scales_a, end.scales_b):
+        return NARROW
+    return min((WIDE, NARROW), key=lambda t: t.cycles(M, N, K, multiprocessors))
+
+
+def strips(out: torch.dtype) -> int:
+    """Bytes through which results leave: of 8 warps, each 16 lines of 128 bytes and a skew of 8 elements."""
+    return 8 * 16 * (128 + 8 * out.itemsize)
+
+
+_SCALES = {"scale_a": "contiguous", "scale_b": "contiguous"}
+_MATRICES = {**_SCALES, "a": "matrix", "b": "matrix"}
+VARIANTS = {
+    "tensor_cores": Implementation(
+        tensor_cores, "mma.sync on tiles laid along K in shared memory", (Multiplies("a"), *INDICES), _SCALES, "mma"
+    ),
+    "wgmma": Implementation(
+        wgmma, "TMA feeds warpgroup products; an operand without K contiguous is copied", ON_HOPPER, _MATRICES, "mma"
+    ),
+}

@@ -1,0 +1,100 @@
+"""c[M, N] = a[M, K] @ b[K, N] of 8-bit integers: int32, or bf16 with scales.
+
+tensor_cores  mma.sync on tiles in shared memory: any strides
+wgmma         TMA feeds warpgroup products in a persistent grid
+"""
+
+from math import gcd
+
+import torch
+
+from kernelmux.backends.cuda._families.byte_products import (
+    GROUP_M,
+    INDICES,
+    ON_HOPPER,
+    ROWS,
+    THREADS,
+    k_contiguous,
+    lines,
+    shared,
+    step,
+    vector,
+)
+from kernelmux.backends.cuda._launch.layout import Layout, layout
+from kernelmux.backends.cuda._launch.runtime import Bound, Source, Tiles, cdiv, ctype, multiprocessors
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import Multiplies
+from kernelmux.registry.util.cards import remembered
+
+SOURCE = Source(__file__)
+WGMMA = Source(__file__, "int8_matmul_wgmma.cu")
+_TILE = 128
+_COLUMNS, _STAGES = 256, 4
+_STRIPS = 8 * 16 * (64 + 8) * 2  # bytes through which 16-bit results leave
+Maybe = torch.Tensor | None
+Scales = tuple[bool, int, int]
+
+
+def tensor_cores(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe) -> torch.Tensor:
+    c, scales = _result(a, b, scale_a, scale_b)
+    if c.numel() and a.numel():
+        _tensor_cores(layout(a), layout(b), scales)(a, b, scale_a, scale_b, c)
+    return c
+
+
+def wgmma(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe) -> torch.Tensor:
+    c, scales = _result(a, b, scale_a, scale_b)
+    if c.numel() and a.numel():
+        a, b = k_contiguous(a, 1), k_contiguous(b, 0)
+        launch, left, right = _wgmma(layout(a), layout(b), scales, multiprocessors(a))
+        launch(left.of(a), right.of(b), scale_a, scale_b, c)
+    return c
+
+
+def _result(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe) -> tuple[torch.Tensor, Scales]:
+    """c, of zeros if K is 0, and whether there are scales, with their steps."""
+    scaled = scale_a is not None or scale_b is not None
+    make = a.new_empty if a.shape[1] else a.new_zeros
+    c = make((a.shape[0], b.shape[1]), dtype=torch.bfloat16 if scaled else torch.int32)
+    return c, (scaled, step(scale_a), step(scale_b))
+
+
+def _defines(scales: Scales) -> dict[str, object]:
+    scaled, a, b = scales
+    out = ctype(torch.bfloat16 if scaled else torch.int32)
+    return {"SCALED": int(scaled), "SCALES_A": a, "SCALES_B": b, "OUTPUT": out}
+
+
+@remembered
+def _tensor_cores(a: Layout, b: Layout, scales: Scales) -> Bound:
+    (M, K), N = a.shape, b.shape[1]
+    kernel = SOURCE.kernel(
+        "int8_matmul_tensor_cores", "a* b* scale_a* scale_b* c* M:i32 N:i32 K:i32 a_m:i64 a_k:i64 b_k:i64 b_n:i64",
+        **_defines(scales), ROWS=_TILE, A_VECTOR=vector(a, 1), B_VECTOR=vector(b, 0),
+    )  # fmt: skip
+    return kernel.bind(cdiv(M, _TILE) * cdiv(N, _TILE), 256, M, N, K, *a.strides, *b.strides)
+
+
+@remembered
+def _wgmma(a: Layout, b: Layout, scales: Scales, multiprocessors: int) -> tuple[Bound, Tiles, Tiles]:
+    (M, K), N = a.shape, b.shape[1]
+    kernel = WGMMA.kernel(
+        "int8_matmul_wgmma", "a:map b:map scale_a* scale_b* c* M:i32 N:i32 K:i32",
+        **_defines(scales), BLOCK_N=_COLUMNS, STAGES=_STAGES, GROUP_M=GROUP_M, C_VECTOR=gcd(8, N),
+    )  # fmt: skip
+    works = cdiv(M, ROWS) * cdiv(N, _COLUMNS)
+    room = shared(_COLUMNS, _STAGES) + (_STRIPS if scales[0] else 0)
+    launch = kernel.bind(min(works, multiprocessors), THREADS, M, N, K, shared=room)
+    return launch, lines(a, 1, ROWS), lines(b, 0, _COLUMNS)
+
+
+_SCALES = {"scale_a": "contiguous", "scale_b": "contiguous"}
+_MATRICES = {**_SCALES, "a": "matrix", "b": "matrix"}
+VARIANTS = {
+    "tensor_cores": Implementation(
+        tensor_cores, "mma.sync on tiles in shared memory", (Multiplies("a"), *INDICES), _SCALES, arithmetic="int32"
+    ),
+    "wgmma": Implementation(
+        wgmma, "TMA feeds warpgroup products in a persistent grid", ON_HOPPER, _MATRICES, arithmetic="int32"
+    ),
+}

@@ -1,0 +1,225 @@
+"""matmul through TMA and wgmma, on sm_90."""
+
+from dataclasses import dataclass, replace
+from math import gcd
+
+import torch
+
+from kernelmux.backends.cuda._families.epilogue import PLAIN, Ending, Epilogue
+from kernelmux.backends.cuda._launch.layout import Layout, layout
+from kernelmux.backends.cuda._launch.runtime import Source, Tiles, cdiv, ctype, multiprocessors
+from kernelmux.backends.cuda.matmul._choice import (
+    MatmulPlan,
+    Operand,
+    Problem,
+    Tiling,
+    adding,
+    choose,
+    operand,
+    problem,
+    split_length,
+)
+from kernelmux.backends.cuda.transpose import transpose_vectorized
+from kernelmux.registry.util.batch_strides import Batch, result
+from kernelmux.registry.util.cards import remembered
+
+SOURCE = Source(__file__, "matmul_wgmma.cu")
+NUMBERS = "M:i32 N:i32 K:i32 k_split:i32 works:i32"
+MAPS = "products:i32 inner:i32 apart:i32"
+Numbers = tuple[int, ...]
+LINE = 128  # bytes along the contiguous index, the widest swizzle
+
+
+@dataclass(frozen=True)
+class WgmmaTiling(Tiling):
+    """Consumer warpgroups of `height` times 64 rows and `n` columns, n = 64, 128, 160, 192, 256, 288 or 320.
+
+    across, down: blocks of a cluster that lie side by side and fetch their rows of a together, and below one another, with
+    columns of b. strips_in_ring: results leave through a stage of the ring. in_turn: even and odd rows of a are two
+    products where that lets all begin at multiples of 32 bytes. own_last: the last columns of b that are no whole 64 come
+    by a box of their own. blocks: that share a multiprocessor.
+    """
+
+    stages: int
+    group_m: int = 16
+    height: int = 1
+    across: int = 1
+    down: int = 1
+    strips_in_ring: bool = False
+    blocks: int = 1
+    in_turn: bool = False
+    own_last: bool = False
+
+    @property
+    def peers(self) -> int:
+        """Blocks of a cluster."""
+        return self.across * self.down
+
+    def seen(self, p: Problem) -> Problem:
+        """The problem with rows in turn, if this tiling takes them so and they lie so."""
+        return p.in_turn(self.m) or p if self.in_turn else p
+
+    def tiles(self, p: Problem) -> int:
+        """Of all products; of a cluster some may be empty."""
+        p = self.seen(p)
+        return self.peers * p.products * cdiv(p.M, self.down * self.m) * cdiv(p.N, self.across * self.n)
+
+    def resident(self, multiprocessors: int) -> int:
+        """Blocks that run at one time. A cluster is in one GPC, and an H200 has room for 30 clusters of four."""
+        clusters = multiprocessors * self.blocks // self.peers
+        return self.peers * max(1, clusters if self.peers < 4 else clusters - 3)
+
+    @property
+    def consumers(self) -> int:
+        return self.m // (64 * self.height)
+
+    @property
+    def threads(self) -> int:
+        return 128 * (1 + self.consumers)
+
+    def shared(self, out: torch.dtype) -> int:
+        """Bytes of the stages, of 16 lines of 128 bytes (or 64) and a skew per consumer warp, of the barriers."""
+        line = LINE if self.n * out.itemsize % LINE == 0 else LINE // 2
+        strips = 0 if self.strips_in_ring else 4 * self.consumers * 16 * (line + 8 * out.itemsize)
+        return self.stages * (self.m + cdiv(self.n, 64) * 64) * LINE + strips + 16 * self.stages
+
+
+# Rates fitted to 1024^3 to 8192^3 in bf16; tf32 runs at half of them, which does not change the choice. Three stages of
+# the widest tile and groups of 16 are 1 % before four and 8 from 4096^3 to 16384^3.
+TILINGS = (
+    WgmmaTiling(128, 256, 3.05e6, 3),
+    WgmmaTiling(256, 160, 2.95e6, 3, height=2),
+    WgmmaTiling(128, 192, 3.0e6, 5),
+    WgmmaTiling(128, 128, 2.95e6, 6),
+    WgmmaTiling(64, 128, 2.15e6, 8),
+)
+# Where lines begin at odd multiples of 16 bytes, TMA reads five sectors for four, and all are slower: blocks of a
+# cluster read less. A pair of 128 x 320 reads five whole boxes of b, one of 256 x 160 three boxes twice, of which a
+# half for nothing. Bf16 on an H200: 1000 x 3000 by 3000 x 5000 takes 48.7 us in pairs of 128 x 320, 51.9 of 256 x 160
+# (one run), 53.2 of 256 x 192, 68.2 without pairs, 87.5 in fours, for which it is two rounds; 3000^3 91.0 in fours,
+# 96.0 in pairs; 4096 x 4104 by 4104 x 4104 206.9 with 256 x 192, 244.0 with 256 x 160; 2000 x 3000 by 3000 x 4008 77.2
+# with 256 x 128, 88.8 in fours of 256 x 160. Even and odd rows of a as two products: 3000^3 83.9 in pairs of 128 x 288
+# (92.7 without that), 2000 x 3000 by 3000 x 4008 73.3 in pairs of 128 x 256 (75.9). With other lines clusters gain
+# nothing (4096^3: 178.6 us with 128 x 256, 183.3 in pairs of it).
+ODD_TILINGS = (
+    WgmmaTiling(128, 320, 2.88e6, 4, down=2, strips_in_ring=True),
+    WgmmaTiling(128, 288, 2.83e6, 4, down=2, strips_in_ring=True, in_turn=True, own_last=True),
+    WgmmaTiling(128, 256, 2.9e6, 4, down=2, in_turn=True),
+    WgmmaTiling(256, 160, 2.7e6, 4, height=2, across=2, strips_in_ring=True),
+    WgmmaTiling(256, 192, 3.02e6, 4, height=2, across=2, strips_in_ring=True),
+    WgmmaTiling(256, 160, 2.92e6, 4, height=2, across=2, down=2, strips_in_ring=True),
+    WgmmaTiling(256, 128, 2.8e6, 4, height=2, across=2),
+    WgmmaTiling(128, 256, 2.4e6, 3, across=2),
+    WgmmaTiling(128, 192, 2.2e6, 5, across=2),
+    WgmmaTiling(128, 128, 2.0e6, 6, across=2),
+    WgmmaTiling(64, 128, 1.4e6, 8),
+)
+# Products within one tile: a batch of them fills multiprocessors with several. H200, 1000 of 64^3 in bf16: 12.9 us with two
+# blocks on each, 14.0 with one, 14.3 with tiles of 64 x 128.
+SMALL_TILINGS = (WgmmaTiling(64, 64, 1.4e6, 4, blocks=2),)
+
+
+def tilings(p: Problem, end: Ending = PLAIN.ending) -> tuple[WgmmaTiling, ...]:
+    """Those among which a product chooses. 192 sums to a thread leave no registers for what follows the product."""
+    if max(p.M, p.N) <= 64 and p.dtype.itemsize == 2:
+        return SMALL_TILINGS
+    if all(x.ld * p.dtype.itemsize % 32 == 0 for x in (p.left, p.right)):
+        return TILINGS
+    if end == PLAIN.ending:
+        return ODD_TILINGS
+    return tuple(replace(t, in_turn=False) for t in ODD_TILINGS if t.height * t.n < 2 * 192)
+
+
+def wgmma(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
+    if a.numel() == 0 or b.numel() == 0:
+        return result(a, b).zero_()
+    if a.dtype == torch.float32:
+        a, b = k_contiguous(a, 1), k_contiguous(b, 0)
+    p = problem(layout(a), layout(b))
+    a, b = a if p.left.aligned else padded(a, 1), b if p.right.aligned else padded(b, 0)
+    return _best_plan(layout(a), layout(b), multiprocessors(a), epilogue.ending).run(a, b, epilogue)
+
+
+def padded(x: torch.Tensor, k_axis: int) -> torch.Tensor:
+    """A copy of matrices whose lines start at multiples of 16 bytes, as TMA wants them.
+
+    Lines run along K (axis 0 or 1) where that is contiguous, along the other axis where it is not; of one row or column,
+    which may be either, too.
+    """
+    down = operand(layout(x), k_axis).k_major == (k_axis == 0)
+    lines = x.mT if down else x
+    unit = 16 // x.element_size()
+    made = x.new_empty(*lines.shape[:-1], cdiv(lines.shape[-1], unit) * unit)[..., : lines.shape[-1]].copy_(lines)
+    return made.mT if down else made
+
+
+def k_contiguous(x: torch.Tensor, k_axis: int) -> torch.Tensor:
+    """The operand with K, its axis 0 or 1, contiguous; `x` itself if it is: wgmma transposes 16-bit elements only.
+
+    Two passes over 4096^2 in fp32 take 35 us, and the tf32 product then 330 us instead of the 740 us of mma.sync.
+    """
+    if operand(layout(x), k_axis).k_major:
+        return x
+    return turned(x) if k_axis == 0 else turned(x.mT).mT
+
+
+def turned(x: torch.Tensor) -> torch.Tensor:
+    """x [... K, N] with K contiguous: all its rows as one matrix, whose transpose holds those of x side by side."""
+    flat = x.flatten(0, -2)
+    return transpose_vectorized(flat).view(x.shape[-1], *x.shape[:-1]).movedim(0, -1)
+
+
+@remembered
+def _best_plan(a: Layout, b: Layout, multiprocessors: int, end: Ending) -> MatmulPlan:
+    p = problem(a, b)
+    tiling, splits = choose(tilings(p, end), p, multiprocessors)
+    return plan(a, b, tiling, splits, multiprocessors, end)
+
+
+def plan(
+    a: Layout, b: Layout, t: WgmmaTiling, splits: int, multiprocessors: int, end: Ending = PLAIN.ending
+) -> MatmulPlan:
+    """The product with a given tiling, K cut into at most `splits` pieces; no extent is 0."""
+    whole = problem(a, b)
+    p = t.seen(whole)
+    k_split = split_length(p.K, splits, LINE // a.dtype.itemsize)
+    parts = cdiv(p.K, k_split)
+    out, ending = (a.dtype, end) if parts == 1 else (torch.float32, PLAIN.ending)
+    works = t.tiles(p) * parts
+    own_last = t.own_last and not p.right.k_major
+    maps, batch = (MAPS, (p.products, p.batch.inner, _apart(p.batch))) if p.batch else ("", ())
+    kernel = SOURCE.kernel(
+        "matmul_wgmma", f"a:map b:map {'last:map ' * own_last}{ending.tensors} {NUMBERS} {maps}",
+        ELEMENT=ctype(a.dtype), OUTPUT=ctype(out),
+        C_VECTOR=gcd(16 // out.itemsize, p.N), BLOCK_N=t.n, CONSUMERS=t.consumers, HEIGHT=t.height, STAGES=t.stages,
+        GROUP_M=t.group_m, **({"ACROSS": t.across, "DOWN": t.down} if t.peers > 1 else {}),
+        **({"STRIPS_IN_RING": 1} if t.strips_in_ring else {}),
+        **({"OWN_LAST": 1} if own_last else {}), **({} if p is whole else {"IN_TURN": 1}),
+        **p.macros, **ending.macros,
+    )  # fmt: skip
+    numbers = p.M, p.N, p.K, k_split, works, *batch
+    launch = kernel.bind(min(works, t.resident(multiprocessors)), t.threads, *numbers, shared=t.shared(out))
+    steps = LINE // a.dtype.itemsize
+    a_tiles = _tiles(p, p.left, p.M, t.m // t.across if p.left.k_major else steps)
+    b_tiles = _tiles(p, p.right, p.N, (t.n if p.right.k_major else steps) // t.down)
+    last = _tiles(p, p.right, p.N, steps // t.down, t.n % 64) if own_last else None
+    return MatmulPlan(launch, p.shape, a_tiles, b_tiles, parts, adding(parts, p, end), last)
+
+
+def _tiles(p: Problem, x: Operand, length: int, lines: int, width: int = 0) -> Tiles:
+    """[M or N, K] as lines along the contiguous index, `lines` of them in a box. In a batch the axes of that come before;
+    an axis along which there is but one matrix has length 1."""
+    per_line, tf32 = LINE // p.dtype.itemsize, p.dtype == torch.float32
+    shape: Numbers = (length, p.K) if x.k_major else (p.K, length)
+    strides: Numbers = (x.ld, 1)
+    box: Numbers = (lines, width or per_line)
+    if p.batch:
+        sizes = (p.batch.outer, p.batch.inner)
+        shape = (*(n if apart else 1 for n, apart in zip(sizes, x.apart, strict=True)), *shape)
+        strides, box = (*x.apart, *strides), (1, 1, *box)
+    return Tiles(shape, strides, box, swizzle=LINE, tf32=tf32)
+
+
+def _apart(batch: Batch) -> int:
+    """Bit by bit, whether there are several matrices of a along the outer and the inner axis, and then of b."""
+    return sum(1 << i for i, stride in enumerate((*batch.a, *batch.b)) if stride)

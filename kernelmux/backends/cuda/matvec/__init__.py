@@ -1,0 +1,97 @@
+"""y[B, N] = scale * (x[B, K] @ weight[N, K]^T) for a few vectors: the time is that of reading the weight.
+
+rows          each block owns a few rows and its threads multiply for themselves: any dtype, any length
+tensor_cores  mma.sync on operands as they come from memory: more vectors cost no more instructions
+"""
+
+import torch
+
+from kernelmux.backends.cuda._launch.layout import Layout, layout
+from kernelmux.backends.cuda._launch.runtime import Bound, Source, cdiv, ctype
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Condition, Dtypes, Multiple, Multiplies
+from kernelmux.registry.util.cards import remembered
+
+ROWS = Source(__file__)
+TENSOR_CORES = Source(__file__, "matvec_tensor_cores.cu")
+_TILE, _TILE_WARPS = 16, 8
+# Tiles of a block, for which x is read once, and accesses of a thread in flight, which order the sums. H200, in one run, us
+# with two and one, and with one and two: 14336 x 4096 bf16, 16 vectors 43.0 and 55.3, 8 39.4 and 46.3; 4096 x 14336, 16
+# vectors 55.8 and 75.3; bytes, 14336 x 4096, 16 vectors 32.1 and 30.1.
+_TILES, _TILES_OF_BYTES = (2, 1), (1, 2)
+
+
+def rows(weight: torch.Tensor, x: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
+    y = x.new_zeros(len(x), len(weight)) if weight.shape[1] == 0 else x.new_empty(len(x), len(weight))
+    if y.numel() and weight.numel():
+        _rows(layout(weight), layout(x))(weight, x, scale, y)
+    return y
+
+
+def tensor_cores(weight: torch.Tensor, x: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
+    y = x.new_zeros(len(x), len(weight)) if weight.shape[1] == 0 else x.new_empty(len(x), len(weight))
+    if y.numel() and weight.numel():
+        _tensor_cores(layout(weight), layout(x))(weight, x, scale, y)
+    return y
+
+
+@remembered
+def _rows(weight: Layout, x: Layout) -> Bound:
+    (N, K), B = weight.shape, x.shape[0]
+    rows, warps = _block(K, weight.dtype.itemsize, B)
+    defines = {"WEIGHT": ctype(weight.dtype), "ELEMENT": ctype(x.dtype), "BATCH": B, "ROWS": rows, "WARPS": warps}
+    signature = "weight* x* scale* y* N:i32 K:i32 weight_row:i64 x_row:i64"
+    kernel = ROWS.kernel("matvec_rows", signature, **defines, WIDTH=_width(weight, x))
+    return kernel.bind(cdiv(N, rows), 32 * warps, N, K, weight.strides[0], x.strides[0])
+
+
+def _block(K: int, itemsize: int, vectors: int) -> tuple[int, int]:
+    """Rows of a block, and its warps, which follow the length of the rows alone: they order the sums.
+
+    H200, bf16, in one run: one vector and 14336 x 4096 take 33.8 us, 36.3 with four rows and four warps; 4096 x 14336 takes
+    36.1, 37.2 with four and eight, 35.1 with one and sixteen, which takes 47.2 for four vectors where four and eight take
+    38.1. Bytes took 22.2 us with four and four, 24.0 with two and eight.
+    """
+    if itemsize != 2 or K < 2**11:
+        return 4, 8 if K * itemsize >= 2**14 else 4
+    return min(1 << (vectors - 1).bit_length(), 4), 8
+
+
+def _width(weight: Layout, x: Layout) -> int:
+    """Elements per access: 16 bytes of the weight, or as many as every row of weight and x starts at a multiple of."""
+    width = 16 // weight.dtype.itemsize
+    while width > 1 and not all(_starts_at(width, operand) for operand in (weight, x)):
+        width //= 2
+    return width
+
+
+def _starts_at(width: int, operand: Layout) -> bool:
+    """Whether each row can be read `width` elements, or 16 bytes, at a time."""
+    lines = operand.strides[0] if operand.shape[0] > 1 else 0
+    return not (operand.shape[1] % width or lines % width or operand.offset % min(16, width * operand.dtype.itemsize))
+
+
+@remembered
+def _tensor_cores(weight: Layout, x: Layout) -> Bound:
+    (N, K), B, size = weight.shape, x.shape[0], weight.dtype.itemsize
+    tiles, unroll = _TILES_OF_BYTES if size == 1 else _TILES
+    kernel = TENSOR_CORES.kernel(
+        "matvec_tensor_cores", "weight* x* scale* y* N:i32 K:i32 B:i32 weight_row:i64 x_row:i64",
+        ELEMENT=ctype(x.dtype), INT8=int(size == 1), TILES=cdiv(B, 8), WARPS=_TILE_WARPS, UNROLL=unroll, ROW_TILES=tiles,
+    )  # fmt: skip
+    return kernel.bind(cdiv(N, _TILE * tiles), 32 * _TILE_WARPS, N, K, B, weight.strides[0] * size, x.strides[0])
+
+
+_LAYOUT = {"weight": "last", "x": "last", "scale": "contiguous"}
+_INDICES = tuple(AtMost(axis, 2**31 - 2**16) for axis in "NK")
+# H200, 14336 x 4096 bf16: one vector takes 34 us by rows and 44 on tensor cores, 16 vectors 82 and 52.
+_ON_TENSOR_CORES: tuple[Condition, ...] = (
+    Multiplies("x"), Dtypes("weight", torch.float16, torch.bfloat16, torch.int8), AtLeast("B", 5),
+    Dtypes("x", torch.float16, torch.bfloat16), Multiple("K", 16), Aligned("weight"), Aligned("x"), *_INDICES,
+)  # fmt: skip
+VARIANTS = {
+    "rows": Implementation(rows, "a few rows per block, all that is read of x serves them", _INDICES, _LAYOUT),
+    "tensor_cores": Implementation(
+        tensor_cores, "mma.sync on operands as they come from memory", _ON_TENSOR_CORES, _LAYOUT, arithmetic="mma_16"
+    ),
+}

@@ -1,0 +1,1 @@
+"""Kernels of operators that are alike, and what several families share: elementwise, reductions, activations, windows."""

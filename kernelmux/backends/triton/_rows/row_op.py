@@ -1,0 +1,121 @@
+"""Row-wise operators: small jit functions of an operator become a kernel over the rows of strided tensors.
+
+    softmax   RowOp(terms, EXPONENTIALS, finish, apply)      rows(op, axis, (x,), numbers=(scale,))
+    rms_norm  RowOp(terms, SUMS, finish, apply)              rows(op, -1, (x,), (weight,), (eps,))
+
+    terms(*numbers, *values, *vectors)         of an element: a tuple of what the statistic is taken of
+    finish(*numbers, *statistic, n)            of a row: a tuple of what apply needs, each [ROWS, 1]
+    apply(*known, *numbers, *values, *vectors) of an element: the output, or a tuple of outputs
+    prepare(*loaded)                           optional: what stands for the inputs from here on, a tuple of tiles
+
+values: one fp32 tile per input. vectors: one per tensor that has an element per column. numbers: of the call, fp32.
+Of what finish returns, the first so many can be saved: one fp32 number per row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from kernelmux.backends.triton._families.elementwise import MapLaunch
+from kernelmux.backends.triton._launch.launch import Config, like, plan
+from kernelmux.backends.triton._launch.strides import Ints, contiguous
+from kernelmux.backends.triton._rows.row_kernel import rows_kernel
+from kernelmux.backends.triton._rows.row_plan import Access, Demand, access_of, chunk_meta, hints, row_rule, shared_meta
+from kernelmux.backends.triton._rows.row_shared import rows_shared_kernel
+from kernelmux.backends.triton._rows.row_statistics import Statistic
+from kernelmux.backends.triton._rows.rows import Walk, walk
+
+Tensors = tuple[torch.Tensor, ...]
+
+# Why a variant does not promise the same bits for a row in another batch.
+ACROSS = {
+    "BatchInvariant": "across rows a tile has as many as there are, up to its size; the order of a sum follows it"
+}
+PEELED = {
+    "BatchInvariant": "rows of an odd length start at different places of a vector; the order of a sum follows it"
+}
+
+
+class RowOp(NamedTuple):
+    """Jit functions, as above."""
+
+    terms: Any
+    statistic: Statistic
+    finish: Any
+    apply: Any
+    prepare: Any = None
+
+
+class RowLaunch(MapLaunch):
+    """A launch whose kernel takes tuples before its scalars: outputs, saved, inputs, vectors, the numbers of the call."""
+
+    __slots__ = ("inputs", "saved")
+
+    def __init__(
+        self, kernel: Any, grid: Ints, *scalars: Any, outputs: int, saved: int, inputs: int, **meta: Any
+    ) -> None:
+        super().__init__(kernel, grid, *scalars, outputs=outputs, **meta)
+        self.saved, self.inputs = saved, inputs
+
+    def _grouped(self, values: Sequence[Any], numbers: Sequence[Any]) -> tuple[Any, ...]:
+        a, b, c = self.outputs, self.outputs + self.saved, self.outputs + self.saved + self.inputs
+        return tuple(values[:a]), tuple(values[a:b]), tuple(values[b:c]), tuple(values[c:]), tuple(numbers)
+
+
+def rows(
+    op: RowOp, axis: int, ins: Tensors, vectors: Tensors = (), numbers: tuple[float, ...] = (),
+    outputs: int = 1, saved: Tensors = (), resident: bool = True,
+) -> Tensors:  # fmt: skip
+    """The operator along one axis of inputs of one shape, into contiguous outputs like the first input.
+
+    saved: contiguous fp32 tensors of the shape without the axis, which are written. resident: hold what fits.
+    """
+    outs = tuple([like(ins[0]) for _ in range(outputs)])
+    if ins[0].numel():
+        strides, steps = tuple([x.stride() for x in ins]), tuple([v.stride(0) for v in vectors])
+        device = ins[0].get_device()
+        launch = _plan(op, ins[0].shape, strides, steps, ins[0].dtype, axis, outputs, len(saved), resident, device)
+        launch(*outs, *saved, *ins, *vectors, numbers=numbers)
+    return outs
+
+
+@plan
+def _plan(
+    op: RowOp, shape: Ints, strides: tuple[Ints, ...], vector_steps: Ints, dtype: torch.dtype,
+    axis: int, outputs: int, saved: int, resident: bool, device: int,
+) -> RowLaunch:  # fmt: skip
+    w = walk(axis, shape, contiguous(shape), *strides)
+    if w.sizes == (1,):  # as one row of many, so that its bits are the same
+        w = w._replace(strides=tuple((w.length,) for _ in w.strides))
+    access = access_of(w, dtype.itemsize, resident)
+    reach = w.length * max((1, *vector_steps))
+    demand = Demand(len(strides), len(vector_steps), reach, op.statistic.values, device)
+    config = {**hints(w, dtype.itemsize, demand, resident), **row_rule(w, access, dtype.itemsize, demand, resident)}
+    return launch_of(op, w, vector_steps, access, outputs, config, saved)
+
+
+def launch_of(
+    op: RowOp, w: Walk, vector_steps: Ints, access: Access, outputs: int, config: Config, saved: int = 0
+) -> RowLaunch:
+    """config: as `row_rule` gives it."""
+    config = dict(config)
+    units = [tuple(s // access.unit for s in strides) for strides in w.strides]
+    functions = {"lanes": op.statistic.lanes, "merge": op.statistic.merge, "total": op.statistic.total}
+    functions |= {"prepare": op.prepare, "terms": op.terms, "finish": op.finish, "apply": op.apply}
+    if config.pop("SHARED", False):
+        meta = shared_meta(w, access, config)
+        return RowLaunch(
+            rows_shared_kernel, w.grid(1), units[0], tuple(units[1:]), w.length, vector_steps,
+            outputs=outputs, saved=saved, inputs=len(units) - 1,
+            **functions, **meta,
+        )  # fmt: skip
+    batches, meta = chunk_meta(w, vector_steps, access, config)
+    return RowLaunch(
+        rows_kernel, w.grid(config["ROWS"]), w.sizes, units[0], contiguous(w.sizes), tuple(units[1:]),
+        w.length, w.steps[0], w.steps[1:], vector_steps, batches,
+        outputs=outputs, saved=saved, inputs=len(units) - 1,
+        **functions, **meta,
+    )  # fmt: skip

@@ -1,0 +1,193 @@
+"""How rows are dealt out: how wide accesses are, how many chunks a row is, which of them stay in registers."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import triton.language as tl
+
+from kernelmux.backends.triton._families.elementwise import ACCESS_BYTES
+from kernelmux.backends.triton._launch.card import of_l2
+from kernelmux.backends.triton._launch.launch import Config, cdiv, shared_bytes
+from kernelmux.backends.triton._rows.rows import Walk, clamp, looped_rule, next_power, resident_rule
+
+# Bytes beyond which a row has programs of its own, and is peeled if it starts misaligned.
+LONG = 2048
+# Values per thread that stay in registers at most, and as many in fp32.
+HELD = 64
+KEPT = 40
+# Beyond so many, with vectors to be multiplied by, more programs fit where a part of the row is read again. H200, bf16,
+# 16384 x 8192: rms_norm 135 us and layer_norm 136, where programs that hold all of the row take 138 and 140. Of the five
+# chunks of 18432 columns two: layer_norm of 2048 rows 46 us, where four take 55.
+FEW = 24
+# Elements of rows without vectors of which all but the end is read again, in few registers. H200, bf16: softmax of
+# 16384 x 8192 134 us and of 32768 x 16384 516 us, where programs that hold the row take 135 to 139 and 575. At 12288
+# columns those are the faster ones.
+REREAD = (8192, 16384)
+# Bytes of an input, several times those of L2 (of an H200), of which what was read is the last to leave it: what is written
+# leaves first, and of so much nothing would wait there for the next kernel. H200, 16384 x 8192 in bf16: add_rms_norm 254 us
+# (264 without a hint, 277 if what was read once leaves first), log_softmax_backward 187 (190, 205), softmax_backward 192
+# (192, 200), softmax and log_softmax 130 (133 and 132; 134), rms_norm 131 (133, 134).
+MANY = 2**28
+# Elements of a row that is read again, of which what was read stays; of longer ones it need not. H200, bf16, in one run:
+# softmax of 32768 x 16384 519 us, 538 where it stays; of 16384 x 16384 264 and 274.
+LASTING = 8192
+# What leaves L2 first and last: of what is read ONCE, or for the FIRST and SECOND time, and of the results (STORE).
+HINTS = {"ONCE": "evict_first", "FIRST": "evict_last", "SECOND": "evict_first", "STORE": ""}
+# Bytes of shared memory that are left to what Triton needs itself, for sums across warps.
+SPARE = 7 * 1024
+
+
+class Demand(NamedTuple):
+    """Of an operator: tensors that are read, vectors, how far these reach, values per thread that suit its statistic."""
+
+    inputs: int
+    vectors: int
+    reach: int
+    values: int
+    device: int
+
+
+class Access(NamedTuple):
+    """How rows are read: strides in units of `unit` elements, `width` elements at once.
+
+    peeled: from the first address of a row on that is aligned to so many.
+    """
+
+    unit: int
+    width: int
+    peeled: bool
+
+
+def access_of(w: Walk, itemsize: int, peels: bool = True) -> Access:
+    """Whole vectors where rows are dense and start aligned; peeled where all tensors' start equally far from that."""
+    if not w.along:
+        return Access(1, 1, False)
+    widest = ACCESS_BYTES // itemsize
+    unit = math.gcd(widest, w.length, *(s for strides in w.strides for s in strides))
+    alike = len(w.sizes) == 1 and len({strides[0] % widest for strides in w.strides}) == 1
+    if peels and unit < widest and alike and w.length * itemsize > LONG:
+        return Access(1, widest, True)
+    return Access(unit, unit, False)
+
+
+def hints(w: Walk, itemsize: int, demand: Demand, resident: bool) -> Config:
+    """The HINTS of a call: reads that leave first are slow ones, but not where there are two vectors (layer_norm).
+
+    H200, layer_norm of 16384 x 8192 in bf16: 134 us, 136 as the others.
+    """
+    if not w.along or not resident or demand.vectors > 1:
+        return HINTS
+    large = math.prod(w.sizes) * w.length * itemsize >= of_l2(MANY, demand.device)
+    if large and not (_reread(w, itemsize, demand) and w.length > LASTING):
+        return {**HINTS, **dict.fromkeys(("ONCE", "FIRST", "SECOND"), "evict_last")}
+    return {**HINTS, "ONCE": ""}
+
+
+def _reread(w: Walk, itemsize: int, demand: Demand) -> bool:
+    return demand.inputs == 1 and not demand.vectors and itemsize == 2 and w.length in REREAD
+
+
+def row_rule(w: Walk, access: Access, itemsize: int, demand: Demand, resident: bool) -> Config:
+    """ROWS and columns (BLOCK) of a chunk, chunks of a batch, chunks that are held (None: all), warps.
+
+    Along contiguous rows it depends on their length alone, so that a row is summed in one order whatever its batch.
+    """
+    if not w.along:
+        config = resident_rule(w, itemsize) if resident else None
+        held = None if config else 1
+        config = config or looped_rule(w, 4096, 8)
+        return {"BLOCK": config.pop("BLOCK_N"), "BATCH": 1, "HELD": held, **config}
+    if w.length * itemsize <= LONG or access.width == 1:
+        return _short(w.length, itemsize)
+    warps, block = _chunk(w.length, access.width * demand.inputs, access.width, demand.values)
+    chunks = cdiv(w.length, block)
+    config = {"ROWS": 1, "BLOCK": block, "num_warps": warps}
+    if not resident:
+        most = 4 if warps < 16 else 2
+        batch = next(b for b in (most, 2, 1) if b < chunks or b == 1)
+        return {**config, "BATCH": batch, "HELD": 1, "LATE": True}
+    if _reread(w, itemsize, demand):
+        return {"ROWS": 1, "BLOCK": 2048, "BATCH": 2, "HELD": 1, "LATE": True, "num_warps": 8, "maxnreg": 40}
+    values = chunks * access.width * demand.inputs
+    if demand.vectors and demand.inputs == 1 and FEW < values <= HELD:
+        batch = 4 if chunks > 6 else 2
+        return {**config, "BATCH": batch, "HELD": chunks - batch, "LATE": True}
+    if values <= HELD:
+        return {**config, "BATCH": 1, "HELD": None, "LATE": demand.vectors > 1 or values > FEW}
+    simple = len(w.sizes) == 1 and set(w.steps) == {1} and demand.reach < 2**31
+    return (simple and _shared(w.length, access, itemsize, demand)) or _walked(access.width)
+
+
+def _short(n: int, itemsize: int) -> Config:
+    """Several rows per program, or rows element by element, in chunks that are walked."""
+    block = min(next_power(n), 4096)
+    rows = max(1, 4096 // itemsize // block)
+    held = None if n <= 4096 else 1
+    return {"ROWS": rows, "BLOCK": block, "BATCH": 1, "HELD": held, "num_warps": clamp(rows * block // 512, 1, 8)}
+
+
+def _chunk(n: int, values: int, width: int, wanted: int) -> tuple[int, int]:
+    """Warps, and columns of a chunk: one access per thread; as few warps as hold the row in `wanted` values, or 16.
+
+    values: of one access, in all inputs. At most a third of the row in vain.
+    """
+    for warps in (2, 4, 8):
+        block = 32 * warps * width
+        chunks = cdiv(n, block)
+        if chunks * values <= wanted and chunks * block - n <= n // 3:
+            return warps, block
+    return 16, 512 * width
+
+
+def _shared(n: int, access: Access, itemsize: int, demand: Demand) -> Config | None:
+    """Two programs of 16 warps per multiprocessor, with the row in shared memory but for its end."""
+    inputs, most = demand.inputs, (shared_bytes(demand.device) - SPARE) // 2
+    block = 512 * access.width
+    chunks = cdiv(n + (access.width - 1) * access.peeled, block) - access.peeled
+    fitting = min(most // (block * itemsize * inputs), chunks - 1) // 2 * 2
+    if fitting < 2 or (chunks - fitting) * access.width * itemsize * inputs > 64:
+        return None
+    return {
+        "ROWS": 1, "BLOCK": block, "BATCH": 2, "HELD": chunks - fitting, "num_warps": 16, "SHARED": True, "maxnreg": 64,
+    }  # fmt: skip
+
+
+def _walked(width: int) -> Config:
+    """What fits neither registers nor half of the shared memory is read again, from L2, which results leave first.
+
+    H200, bf16, softmax of 512 x 131072: 83 us, 92 where results stay, and 100 by one program of 32 warps with the row in
+    shared memory.
+    """
+    return {
+        "ROWS": 1, "BLOCK": 1024 * width, "BATCH": 2 if width > 4 else 4, "HELD": 4, "num_warps": 32,
+        "LATE": True, "maxnreg": 64, **HINTS, "STORE": "evict_first",
+    }  # fmt: skip
+
+
+def chunk_meta(w: Walk, vector_steps: tuple[int, ...], access: Access, config: Config) -> tuple[int, Config]:
+    """How many batches are walked twice, and what the kernel must know at compilation."""
+    rows, block, batch = config["ROWS"], config["BLOCK"], config["BATCH"]
+    slack, head = (access.width - 1, block) if access.peeled else (0, 0)
+    chunks, full = max(1, cdiv(w.length + slack - head, block)), max(0, w.length - head) // block
+    batches = 0
+    if config["HELD"] is not None:  # at least one chunk is held: the end of the row
+        batches = min(cdiv(max(0, chunks - config["HELD"]), batch), full // batch, (chunks - 1) // batch)
+    held = chunks - batches * batch
+    reach = (w.length + block) * max((1, *w.steps, *vector_steps))
+    return batches, {
+        "KEEP": batches == 0 and (held + bool(head)) * block * rows <= KEPT * 32 * config["num_warps"],
+        "LATE": False, **HINTS, **config,
+        "HELD": held, "FULL": full - batches * batch, "BATCH": batch if batches else 0,
+        "UNIT": access.unit, "WIDTH": access.width, "PEELED": access.width if access.peeled else 0,
+        "SPLIT": access.width > 1 and (access.peeled or w.length % access.width != 0),
+        "MASK_ROWS": w.sizes[-1] % rows != 0, "INDEX": tl.int32 if reach < 2**31 else tl.int64,
+    }  # fmt: skip
+
+
+def shared_meta(w: Walk, access: Access, config: Config) -> Config:
+    """The same for the kernel that holds the batches in shared memory."""
+    batches, meta = chunk_meta(w, (), access, config)
+    names = ("BLOCK", "HELD", "FULL", "BATCH", "UNIT", "WIDTH", "PEELED", "SPLIT", "num_warps", "maxnreg")
+    return {"BATCHES": batches, **{name: meta[name] for name in names if name in meta}}
