@@ -61,7 +61,7 @@ def _settings(judge: Judge) -> Iterator[tuple[str, ...]]:
     """
     alone = () if judge.probe.emulated else tuple((n,) for n in ambience.SETTINGS)
     finite = all(bool(r.isfinite().all()) for r in judge.trial.references)
-    varies = determinism.varies(judge.probe.backend, judge.probe.implementation)
+    varies = registered.varies(judge.probe.backend, judge.probe.implementation)
     left = {ambience.ANOMALY: not finite, ambience.AUTOCAST: _cast(judge), ambience.DETERMINISTIC: varies}
     for names in (*alone, *ambience.TOGETHER):
         if kept := tuple(n for n in names if not left.get(n)):

@@ -18,5 +18,4 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     peers.join()
     yield
     entry_points.find.cache_clear()
-    registered.backend.cache_clear()
-    registered.variants.cache_clear()
+    registered.forget()

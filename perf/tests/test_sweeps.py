@@ -33,8 +33,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(entry_points, "_announced", {})
     yield
     entry_points.find.cache_clear()
-    registered.backend.cache_clear()
-    registered.variants.cache_clear()
+    registered.forget()
 
 
 @pytest.mark.parametrize(

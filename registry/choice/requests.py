@@ -6,7 +6,7 @@ import os
 import random
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 from kernelmux.registry import catalog
@@ -28,27 +28,25 @@ class Request:
     """Backends in the order to try ("auto" alone: by the times of this GPU, else by priority), and who asked.
 
     strict: `use(..., strict=True)` is in force: the first of the names (of "auto" the usable backend of highest priority)
-    runs the call, or the call raises. shadow: which others compute along (`shadow_sampling`).
+    runs the call, or the call raises. shadow: which others compute along (`shadow_sampling`). single: one backend or
+    variant is named, so that there is nothing to fall back to. descends: a call goes on to the next rung where a launch
+    is refused: not strictly, nor if one variant is named.
     """
 
     names: tuple[str, ...]
     source: str
     strict: bool = False
     shadow: Shadow | None = None
+    auto: bool = field(init=False, repr=False, compare=False)
+    single: bool = field(init=False, repr=False, compare=False)
+    descends: bool = field(init=False, repr=False, compare=False)
 
-    @property
-    def auto(self) -> bool:
-        return self.names == ("auto",)
-
-    @property
-    def single(self) -> bool:
-        """Whether one backend or variant is named, so that there is nothing to fall back to."""
-        return len(self.names) == 1 and not self.auto
-
-    @property
-    def descends(self) -> bool:
-        """Whether a call goes on to the next rung where a launch is refused: not strictly, nor if one variant is named."""
-        return not self.strict and (not self.single or registered.split(self.names[0])[1] is None)
+    def __post_init__(self) -> None:
+        auto = self.names == ("auto",)
+        single = len(self.names) == 1 and not auto
+        found = {"auto": auto, "single": single, "descends": not (self.strict or (single and "/" in self.names[0]))}
+        for name, value in found.items():
+            object.__setattr__(self, name, value)
 
 
 class Shadow:

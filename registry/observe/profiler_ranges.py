@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.profiler import record_function
 
-from kernelmux.registry.choice import precedence, requests
+from kernelmux.registry.choice import requests, scope
 
 VARIABLE = "KERNELMUX_NVTX"
 _C: Any = torch._C
@@ -42,7 +42,7 @@ def _change(step: int) -> None:
     global _open
     with _lock:
         _open += step
-    precedence.renew()
+    scope.renew()
 
 
 def on() -> bool:
