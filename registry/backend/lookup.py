@@ -166,15 +166,16 @@ def _ladder(home: Backend, package: str, spec: OpSpec, prefix: str = "") -> dict
 class Candidate:
     """A variant as a choice sees it: all that it asks of one and that no call changes.
 
-    name: "cuda/tiled". home: its backend. emulated: calls of this device run on the emulator. joined: see `joined`.
-    varies: equal calls may give other bits, and torch's flag does not change that. own: of kernelmux itself. declared: as
-    `Implementation.declared`.
+    name: "cuda/tiled". home: its backend. composite: that is made of torch's operators. emulated: calls of this device run
+    on the emulator. joined: see `joined`. varies: equal calls may give other bits, and torch's flag does not change that.
+    own: of kernelmux itself. declared: as `Implementation.declared`.
     """
 
     name: str
     variant: str
     home: Backend
     implementation: Implementation
+    composite: bool
     emulated: bool
     joined: bool
     varies: bool
@@ -208,6 +209,7 @@ def ladder(name: str, op: str, device: torch.device, elsewhere: bool = False) ->
                 variant=variant,
                 home=home,
                 implementation=implementation,
+                composite=composite(name),
                 emulated=emulated,
                 joined=joined(op, variant),
                 varies=varies(name, implementation),
@@ -238,9 +240,16 @@ def _by_priority(device: torch.device, elsewhere: bool, names: tuple[str, ...]) 
 
 def forget() -> None:
     """Look at packages, backends and modules again when they are next asked for."""
-    for cached in (backend, unavailable, variants, ladder, _by_priority):
+    for cached in (backend, unavailable, variants):
         cached.cache_clear()
     refused.clear()
+    forget_ladders()
+
+
+def forget_ladders() -> None:
+    """Make the candidates of each operator anew from what is known of backends and modules."""
+    ladder.cache_clear()
+    _by_priority.cache_clear()
 
 
 def joined(op: str, variant: str) -> bool:

@@ -12,7 +12,7 @@ import torch
 
 from kernelmux.registry.backend import device_tables
 from kernelmux.registry.call import checked_results, checked_values, launch_replay
-from kernelmux.registry.choice import precedence, warn_once
+from kernelmux.registry.choice import precedence, requests, warn_once
 from kernelmux.registry.choice.decision import Decision
 from kernelmux.registry.choice.requests import Request
 from kernelmux.registry.interop import autograd
@@ -87,12 +87,16 @@ def made(call: Call, decision: Decision, values: tuple[Any, ...], around: Surrou
     reasons = dict.fromkeys(fallback.reason for fallback in decision.fallbacks) if decision.fallbacks else ()
     ran = counters.Ran(spec.name, candidate.name, decision.request.source, " | ".join(reasons))
     tick = counters.counter(ran).tick
+    checked, ranged = requests.flag(checked_values.VARIABLE), requests.flag(profiler_ranges.VARIABLE)
     if not candidate.own:
         fn = checked_results.looking(spec, candidate.name, fn)
     settled = fn is candidate.implementation.fn
     if home.replays and call.device.type == "cuda" and not (emulation or spec.hosted):
         fn = launch_replay.Replayed(fn)
-    fn = profiler_ranges.named(checked_values.looking(call, fn), f"{spec.name}[{candidate.name}]")
+    if checked:
+        fn = checked_values.looking(call, fn)
+    if ranged or profiler_ranges.opened:
+        fn = profiler_ranges.Ranged(fn, f"{spec.name}[{candidate.name}]")
     if wanted and not home.composite and autograd.differentiable(spec):
         rule = autograd.Rule(spec, fn, _following(spec, decision.request, run), autograd.orders(values))
         fn = partial(autograd.node(spec.name), rule)

@@ -17,7 +17,7 @@ from kernelmux.registry.choice import decision as explanation
 from kernelmux.registry.choice import determinism, gradient_support, refusals
 from kernelmux.registry.choice.decision import Decision, Fallback, Verdict
 from kernelmux.registry.choice.requests import Request
-from kernelmux.registry.errors import BackendUnavailable, KernelmuxError, UnsupportedError, unknown
+from kernelmux.registry.errors import BackendUnavailable, UnsupportedError, unknown
 from kernelmux.registry.spec.conditions import Unmet, sm, unmet
 from kernelmux.registry.spec.signature import Call
 from kernelmux.registry.util import cards, torch_modes
@@ -98,7 +98,7 @@ def _judged(
     forbidden = around.deterministic != determinism.OFF and not lenient
     found: list[tuple[Candidate, list[Unmet], tuple[str, ...], bool]] = []
     for candidate in reversed(candidates):
-        composite, layout = candidate.home.composite, candidate.implementation.layout
+        composite, layout = candidate.composite, candidate.implementation.layout
         lacks = _not_followed(call, candidate) if followed and not composite else []
         copies = tuple([
             k for k, x in tensors.items() if (k in odd and not composite)
@@ -149,7 +149,7 @@ def _timed(near: timings.Nearest, preferred: Verdict, judged: list[Verdict]) -> 
     """
     if not any(registered.split(name)[0] == preferred.backend for name in near.times):
         return None
-    composite = {v.backend for v in judged if v.candidate and v.candidate.home.composite}
+    composite = {v.backend for v in judged if v.candidate and v.candidate.composite}
     ours = (v for v in judged if v.able and not (v.joined and v.backend in composite))
     runs = {v.backend if v.backend in composite else v.name: v for v in ours}
     able = {v.name: v for v in runs.values() if not v.copies}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -53,6 +54,10 @@ class Verdict:
             given.home.name, given.variant, tuple(unmet), copies, copied, given.emulated, declared=given.declared,
             varies=given.varies, joined=given.joined, refused=refused, candidate=given,
         )  # fmt: skip
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: all but the candidate, whose functions cannot be."""
+        return {name: value for name, value in vars(self).items() if name != "candidate"}
 
     @property
     def name(self) -> str:

@@ -119,8 +119,9 @@ def check_environment() -> None:
 
 
 def reread() -> None:
-    """Read the environment and the configuration file again, and choose anew for every call."""
+    """Read the environment and the configuration file again, look at each ladder anew, and choose anew for every call."""
     with _lock:
+        registered.forget_ladders()
         requests.environment.cache_clear()
         config_file.read.cache_clear()
         scope.renew()

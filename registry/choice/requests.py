@@ -80,18 +80,21 @@ AUTO = Request(("auto",), "auto")
 def parse(names: Names, source: str) -> Request:
     """A request from "cuda", "cuda/tiled", "cuda,triton" or a list of names; unknown names are errors."""
     listed = _listed(names)
-    if not listed or not all(isinstance(n, str) and n for n in listed):
+    if not listed or not all([isinstance(n, str) and n for n in listed]):
         raise ArgumentError(f"backend: expected a name or a list of names, got {shown(names)} from {source}")
+    found = Request(tuple(listed), source)
     for name in listed:
         if name != "auto":
             registered.split(name, source)
     if "auto" in listed and len(listed) > 1:
         raise ArgumentError(f'backend: "auto" stands alone, got {shown(names)} from {source}')
-    return Request(tuple(listed), source)
+    return found
 
 
 def _listed(names: object) -> list[str]:
-    if isinstance(names, str):  # the name of a plugin may hold a comma by mistake, and its error says so
+    if isinstance(names, str):  # the name of a plugin may hold a comma or a space by mistake, and its error says so
+        if "," not in names and names == names.strip():
+            return [names]
         return [names] if names in registered.backends() else [n.strip() for n in names.split(",")]
     return list(names) if isinstance(names, Sequence) and not isinstance(names, bytes | bytearray) else []
 

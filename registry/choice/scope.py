@@ -40,7 +40,7 @@ _entries: ContextVar[tuple[Entry, ...]] = ContextVar("kernelmux_use", default=()
 
 
 def asked() -> tuple[tuple[Choice, ...], int]:
-    """What a remembered choice depends on besides the call: the choices in force here, innermost last, and `_generation`."""
+    """What a remembered choice depends on besides the call: the choices in force here, innermost last; `_generation`."""
     entries = _entries.get()
     return tuple([e.choice for e in entries if not e.closed]) if entries else (), _generation
 

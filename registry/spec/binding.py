@@ -17,6 +17,7 @@ from kernelmux.registry.spec.signature import Axis, Call, Form, Output, Scalar, 
 from kernelmux.registry.util import cards, torch_modes
 from kernelmux.registry.util.torch_modes import Surroundings
 
+
 def bind(
     spec: Spec,
     arguments: dict[str, Any],
@@ -41,6 +42,8 @@ def bind(
         else:
             arguments[item.name] = _scalar(spec, item, value, arguments)
     _check_formats(spec, arguments)
+    where = device or _device(spec, arguments)
+    capability = capability or _capability(where)
     if spec.normalise:
         spec.normalise(arguments, axes)
     if spec.derive:
@@ -50,8 +53,7 @@ def bind(
             values = {**axes, **{k: v for k, v in arguments.items() if not isinstance(v, torch.Tensor)}}
             names = ", ".join(f"{k} = {shown(v)}" for k, v in values.items() if k in constraint.text)
             raise ArgumentError(f"{spec.name}: expected {constraint.text}, got {names}")
-    where = device or _device(spec, arguments)
-    call = Call(spec, arguments, axes, where, capability or _capability(where), device is not None)
+    call = Call(spec, arguments, axes, where, capability, device is not None)
     if around.memory and not around.modes and not call.hypothetical:  # a dispatch mode may place outputs elsewhere
         for output in spec.outputs:
             if output.size(call) >= torch_modes.LARGE:
