@@ -320,9 +320,8 @@ def _decided(op: str, backend: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     values = spec.given(*args, **kwargs)
     if _autocast() and (cast_for := _cast_for(values)):
         values = autocast.cast(spec, values, cast_for)
-    device = (
-        next((v.device for v in values if isinstance(v, torch.Tensor)), None) if torch_modes.watched(values) else None
-    )
+    around = torch_modes.surroundings(values)
+    device = next((v.device for v in values if isinstance(v, torch.Tensor)), None) if around.watched else None
     with torch_modes.untraced():
-        bound = spec.bind(*values, device=device)
-        return decide(bound, precedence.requested(op, backend, bound), thorough)
+        bound = bind(spec, dict(zip(spec.signature.parameters, values, strict=True)), device=device, around=around)
+        return decide(bound, precedence.requested(op, backend, bound), thorough, around=around)

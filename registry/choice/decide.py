@@ -36,11 +36,11 @@ def _as_copied(call: Call, copies: tuple[str, ...], lacks: list[Unmet]) -> Call:
 
     lacks: gets the copies that do not fit.
     """
-    fresh = {k: torch.empty(call.arguments[k].shape, dtype=call.arguments[k].dtype, device="meta") for k in copies}
     if not call.hypothetical:
         for k in copies:
             if lack := torch_modes.shortage(call.device, _bytes(call, k)):
                 lacks.append(Unmet(f"needs a copy of {k} that does not fit: {lack}", kind=f"room for a copy of {k}"))
+    fresh = {k: torch.empty(call.arguments[k].shape, dtype=call.arguments[k].dtype, device="meta") for k in copies}
     return replace(call, arguments={**call.arguments, **fresh})
 
 
@@ -100,14 +100,13 @@ def _judged(
     for candidate in reversed(candidates):
         composite, layout = candidate.composite, candidate.implementation.layout
         lacks = _not_followed(call, candidate) if followed and not composite else []
-        copies = tuple([
-            k for k, x in tensors.items() if (k in odd and not composite)
-            or not ((how := layout.get(k, "any")) == "any" or x.is_contiguous() or registered.fits(x, how))
-        ])  # fmt: skip
-        seen = _as_copied(call, copies, lacks) if copies else call
-        if candidate.emulated and call.capability is None:
-            seen = replace(seen, capability=cards.emulated().capability)
+        strided = [k for k, how in layout.items() if how != "any" and k in tensors and not tensors[k].is_contiguous()]
+        unfit = [k for k in strided if not registered.fits(tensors[k], layout[k])] + ([] if composite else odd)
+        copies = tuple([k for k in tensors if k in unfit]) if unfit else ()
         try:
+            seen = _as_copied(call, copies, lacks) if copies else call
+            if candidate.emulated and call.capability is None:
+                seen = replace(seen, capability=cards.emulated().capability)
             lacks += [lack for condition in candidate.implementation.requires if (lack := unmet(condition, seen))]
         except Exception as error:  # a condition of a plugin: its mistake must not reach calls of others
             kind = f"a condition of {candidate.name} fails"
@@ -119,8 +118,10 @@ def _judged(
         found.append((candidate, lacks, copies, refusal is not None))
         if first and not lacks and not candidate.joined:
             break
-    return [Verdict.on(c, lacks, copies, tuple([_bytes(call, k) for k in copies]), refused)
-            for c, lacks, copies, refused in reversed(found)]  # fmt: skip
+    return [
+        Verdict.on(candidate, lacks, copies, tuple([_bytes(call, k) for k in copies]), refused)
+        for candidate, lacks, copies, refused in reversed(found)
+    ]
 
 
 def _ahead(call: Call, order: list[str], ask: Callable[..., list[Verdict]]) -> dict[str, str]:

@@ -51,9 +51,18 @@ class Verdict:
     ) -> Verdict:
         """The verdict on a candidate that was asked for."""
         return cls(
-            given.home.name, given.variant, tuple(unmet), copies, copied, given.emulated, declared=given.declared,
-            varies=given.varies, joined=given.joined, refused=refused, candidate=given,
-        )  # fmt: skip
+            backend=given.home.name,
+            variant=given.variant,
+            unmet=tuple(unmet),
+            copies=copies,
+            copied=copied,
+            emulated=given.emulated,
+            declared=given.declared,
+            varies=given.varies,
+            joined=given.joined,
+            refused=refused,
+            candidate=given,
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """What is pickled: all but the candidate, whose functions cannot be."""
