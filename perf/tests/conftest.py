@@ -18,4 +18,6 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     peers.join()
     yield
     entry_points.find.cache_clear()
-    registered.forget()
+    registered.backend.cache_clear()
+    registered.variants.cache_clear()
+    registered.forget_ladders()

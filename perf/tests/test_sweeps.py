@@ -33,7 +33,9 @@ def gpu(monkeypatch):
     monkeypatch.setattr(entry_points, "_announced", {})
     yield
     entry_points.find.cache_clear()
-    registered.forget()
+    registered.backend.cache_clear()
+    registered.variants.cache_clear()
+    registered.forget_ladders()
 
 
 @pytest.mark.parametrize(
