@@ -43,7 +43,8 @@ def bind(
             arguments[item.name] = _scalar(spec, item, value, arguments)
     _check_formats(spec, arguments)
     where = device or _device(spec, arguments)
-    capability = capability or _capability(where)
+    if isinstance(where, torch.device):
+        capability = capability or _capability(where)
     if spec.normalise:
         spec.normalise(arguments, axes)
     if spec.derive:
@@ -53,6 +54,8 @@ def bind(
             values = {**axes, **{k: v for k, v in arguments.items() if not isinstance(v, torch.Tensor)}}
             names = ", ".join(f"{k} = {shown(v)}" for k, v in values.items() if k in constraint.text)
             raise ArgumentError(f"{spec.name}: expected {constraint.text}, got {names}")
+    if isinstance(where, ArgumentError):  # what is wrong with values and lengths is said before it
+        raise where
     call = Call(spec, arguments, axes, where, capability, device is not None)
     if around.memory and not around.modes and not call.hypothetical:  # a dispatch mode may place outputs elsewhere
         for output in spec.outputs:
@@ -300,23 +303,26 @@ def _axis(spec: Spec, item: Axis, value: Any, rank: int) -> int:
     return found % rank
 
 
-def _device(spec: Spec, arguments: dict[str, Any]) -> torch.device:
-    """Where the call runs: the device of its tensors; for host tensors the current GPU if they are pinned."""
+def _device(spec: Spec, arguments: dict[str, Any]) -> torch.device | ArgumentError:
+    """Where the call runs: the device of its tensors; for host tensors the current GPU if they are pinned.
+
+    An error, which is not raised here, where they are not on one device, or on one of no backend.
+    """
     given = [t for t in spec.tensors if arguments[t.name] is not None]
     places = {t.name: arguments[t.name].device for t in given if not t.host}
     host = {t.name: arguments[t.name] for t in given if t.host}
     for name, value in host.items():
         if value.device.type != "cpu":
-            raise ArgumentError(f"{spec.name}: {name}: expected a tensor in host memory, got one on {value.device}")
+            return ArgumentError(f"{spec.name}: {name}: expected a tensor in host memory, got one on {value.device}")
     if not places:
         pinned = all(v.is_pinned() for v in host.values()) if torch.cuda.is_available() else False
         return torch.device("cuda", torch.cuda.current_device()) if pinned else torch.device("cpu")
     if len(set(places.values())) > 1:
         shown = ", ".join(f"{n} on {d}" for n, d in places.items())
-        raise ArgumentError(f"{spec.name}: expected all tensors on one device, got {shown}")
+        return ArgumentError(f"{spec.name}: expected all tensors on one device, got {shown}")
     where: torch.device = next(iter(places.values()))
     if where.type not in ("cpu", "cuda"):
-        raise ArgumentError(f"{spec.name}: expected tensors on cpu or cuda, got {where}")
+        return ArgumentError(f"{spec.name}: expected tensors on cpu or cuda, got {where}")
     return where
 
 
