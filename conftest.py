@@ -3,6 +3,8 @@
 import atexit
 import gc
 import os
+import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -22,3 +24,16 @@ def frozen() -> None:
     """A full collection looks at what the tests of one file have made: many ask for one, and a run of pytest for five."""
     gc.collect(1)
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def candidates() -> Iterator[None]:
+    """What a choice has cached of backends is forgotten around each test: many put others in their place."""
+    forget_ladders()
+    yield
+    forget_ladders()
+
+
+def forget_ladders() -> None:
+    if lookup := sys.modules.get("kernelmux.registry.backend.lookup"):
+        lookup.forget_ladders()

@@ -93,5 +93,12 @@ def __dir__() -> list[str]:
     return sorted({*_names(), *(name for name in globals() if name.startswith("__"))})
 
 
+def _run(*call: Any) -> Any:
+    """What an operator of torch runs: `dispatch.call`, which is imported for the first one and then takes its place."""
+    return importlib.import_module("kernelmux.registry.call.dispatch").call(*call)
+
+
 if "torch" in sys.modules and importlib.util.find_spec("kernelmux.registry"):  # the emulator can stand alone
-    importlib.import_module("kernelmux.registry.call.dispatch").install_torch_ops()
+    _torch_ops = importlib.import_module("kernelmux.registry.interop.torch_ops")
+    _torch_ops.runs = _run
+    _torch_ops.install_torch_ops()

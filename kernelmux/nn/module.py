@@ -11,6 +11,7 @@ from kernelmux.registry import catalog
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import ArgumentError, UnsupportedError, shown
 from kernelmux.registry.spec import Scalar
+from kernelmux.registry.spec.binding import expected
 
 
 class Ours:
@@ -55,7 +56,7 @@ def unfit(op: str, **tensors: torch.Tensor | None) -> str | None:
 def outside(op: str, name: str, value: Any) -> str | None:
     """What is wrong with a scalar that the operator limits to a range or to choices, or None."""
     (item,) = [found for found in catalog.spec(op).inputs if isinstance(found, Scalar) and found.name == name]
-    legal = item.expected(value)
+    legal = expected(item, value)
     return f"{name}: expected {legal}, got {shown(value)}" if legal else None
 
 

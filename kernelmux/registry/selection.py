@@ -6,14 +6,14 @@ from kernelmux.registry.choice.precedence import (
     check_environment,
     from_environment,
     heads,
-    renew,
     requested,
     reread,
     set_default,
-    state,
     without_variants,
     written,
 )
+from kernelmux.registry.choice.scope import asked as state
+from kernelmux.registry.choice.scope import renew
 
 __all__ = [
     "RULES",

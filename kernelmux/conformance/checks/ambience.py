@@ -62,7 +62,7 @@ def _settings(judge: Judge) -> Iterator[tuple[str, ...]]:
     """
     alone = () if judge.probe.emulated else tuple((n,) for n in global_state.SETTINGS)
     finite = all(bool(r.isfinite().all()) for r in judge.trial.references)
-    varies = determinism.varies(judge.probe.backend, judge.probe.implementation)
+    varies = registered.varies(judge.probe.backend, judge.probe.implementation)
     left = {global_state.ANOMALY: not finite, global_state.AUTOCAST: _cast(judge), global_state.DETERMINISTIC: varies}
     for names in (*alone, *global_state.TOGETHER):
         if kept := tuple(n for n in names if not left.get(n)):

@@ -15,6 +15,7 @@ from kernelmux.registry.conditions import AtLeast, AtMost, Condition, Multiple, 
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.spec import REQUIRED, Axis, Call, OpSpec, Scalar, signature
+from kernelmux.registry.spec.binding import expected
 from kernelmux.registry.spec.signature import Form
 
 # 0 and 1, primes, and both sides of the usual tile edges.
@@ -76,7 +77,7 @@ def pool(item: Scalar) -> list[Any]:
     elif item.type is float:
         low, high = item.range or (NUMBERS[-1], -NUMBERS[-1])
         values += [low, high, low + 0.3 * (high - low)] if item.range else NUMBERS
-        values = [float(v) for v in values if v is not None and not item.expected(v)]
+        values = [float(v) for v in values if v is not None and not expected(item, v)]
     return [v for i, v in enumerate(values) if v != item.default and v not in values[:i]]
 
 

@@ -12,6 +12,7 @@ from kernelmux.conformance.options import Options
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.choice import determinism
+from kernelmux.registry.util import torch_modes
 
 
 def judged(label: str, case: str) -> list[Record]:
@@ -33,7 +34,8 @@ def test_a_kernel_with_atomics_is_refused_under_the_flag_and_the_others_run() ->
 
 
 def test_a_choice_that_does_not_look_at_the_flag_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(determinism, "mode", lambda: determinism.OFF)
+    read = torch_modes.surroundings
+    monkeypatch.setattr(torch_modes, "surroundings", lambda given: read(given)._replace(deterministic=determinism.OFF))
     (record,) = judged("cuda/fused_atomic", CASE)
     assert record.status == "failed"
     assert "with torch.use_deterministic_algorithms(True): cuda/fused_atomic is not deterministic" in record.text

@@ -90,7 +90,7 @@ def test_the_public_face_says_that_it_is_optional() -> None:
 
 def test_calls_with_and_without_it_are_remembered_apart() -> None:
     key, x, weight = _key_of(AFFINE), torch.ones(2, 3), torch.ones(3)
-    keys = {key(x, weight, None, None), key(x, weight, weight, None), key(x, weight, torch.ones(6)[::2], None)}
+    keys = {key(x, weight, bias, None, ()) for bias in (None, weight, torch.ones(6)[::2])}
     assert len(keys) == 3
 
 

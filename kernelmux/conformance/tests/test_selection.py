@@ -52,24 +52,24 @@ def test_a_file_whose_rules_are_not_asked(monkeypatch):
 
 
 def test_a_scope_that_is_not_in_force(monkeypatch):
-    monkeypatch.setattr(scope, "find", lambda op: None)
+    monkeypatch.setattr(precedence, "_of_scopes", lambda op, scopes: None)
     assert "use(): expected that use() spoke, got auto" in judged()
 
 
 def test_strictness_that_is_forgotten(monkeypatch):
-    monkeypatch.setattr(scope, "strict", lambda op: False)
+    monkeypatch.setattr(precedence, "_strict", lambda op, scopes: False)
     assert "expected an UnsupportedError, but the call ran" in judged()
 
 
 def test_a_chain_whose_order_is_not_kept_and_one_that_does_not_go_on(monkeypatch):
     real = dispatch.decide
 
-    def backwards(call, request, *more):
+    def backwards(call, request, *more, **options):
         names = request.names[:1] if request.auto else request.names[::-1]
-        return real(call, requests.Request(names, request.source, request.strict), *more)
+        return real(call, requests.Request(names, request.source, request.strict), *more, **options)
 
-    def first_only(call, request, *more):
-        return real(call, requests.Request(request.names[:1], request.source, request.strict), *more)
+    def first_only(call, request, *more, **options):
+        return real(call, requests.Request(request.names[:1], request.source, request.strict), *more, **options)
 
     monkeypatch.setattr(dispatch, "decide", first_only)
     assert "raised UnsupportedError" in judged() and "torch_ref/unable" in judged()

@@ -39,9 +39,11 @@ def registered_as(spec: OpSpec, fn: Callable[..., Any]) -> Iterator[Probe]:
         return {VARIANT: implementation} if op == spec.name else variants(backend, op)
 
     with patch.object(registered, "variants", found), patch.object(registered, "composite", lambda name: False):
+        registered.forget_ladders()
         try:
             yield Probe(spec, "trial", BACKEND, VARIANT, implementation, Options())
-        finally:  # both remember by the name of the operator
+        finally:  # all remember by the name of the operator
+            registered.forget_ladders()
             dispatch._plans.clear()
             dispatch._keys.pop(id(spec), None)
             trials._memory.clear()

@@ -20,3 +20,4 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     entry_points.find.cache_clear()
     registered.backend.cache_clear()
     registered.variants.cache_clear()
+    registered.forget_ladders()

@@ -37,6 +37,7 @@ def gpu(monkeypatch):
     entry_points.find.cache_clear()
     registered.backend.cache_clear()
     registered.variants.cache_clear()
+    registered.forget_ladders()
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -159,6 +160,96 @@ def _ladder(home: Backend, package: str, spec: OpSpec, prefix: str = "") -> dict
     if prefix and isinstance(found, dict):
         found = {f"{prefix}{variant}": implementation for variant, implementation in found.items()}
     return check_ladder(home, module.__name__, spec, found, joins=bool(prefix))
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A variant as a choice sees it: all that it asks of one and that no call changes.
+
+    name: "cuda/tiled". home: its backend. composite: that is made of torch's operators. emulated: calls of this device run
+    on the emulator. joined: see `joined`. varies: equal calls may give other bits, and torch's flag does not change that.
+    own: of kernelmux itself. declared: as `Implementation.declared`.
+    """
+
+    name: str
+    variant: str
+    home: Backend
+    implementation: Implementation
+    composite: bool
+    emulated: bool
+    joined: bool
+    varies: bool
+    own: bool
+    declared: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """The candidates of one backend for an operator, in ladder order; down: why it cannot be used here, else ""."""
+
+    candidates: tuple[Candidate, ...]
+    down: str = ""
+
+
+@cache
+def ladder(name: str, op: str, device: torch.device, elsewhere: bool = False) -> Ladder:
+    """What a backend has for an operator and calls on a device; elsewhere: whether it works here does not matter."""
+    if not elsewhere and (reason := unavailable(name, device)):
+        return Ladder((), reason)
+    try:
+        found, home = variants(name, op), backend(name)
+    except KernelmuxError as error:
+        return Ladder((), str(error).removeprefix(f"{name}: "))
+    emulated = emulates(name, device)
+    own = _packages().get(name, "").startswith("kernelmux.")
+    return Ladder(
+        tuple(
+            Candidate(
+                name=f"{name}/{variant}",
+                variant=variant,
+                home=home,
+                implementation=implementation,
+                composite=composite(name),
+                emulated=emulated,
+                joined=joined(op, variant),
+                varies=varies(name, implementation),
+                own=own,
+                declared=implementation.declared,
+            )
+            for variant, implementation in found.items()
+        )
+    )
+
+
+def varies(name: str, implementation: Implementation) -> bool:
+    """Whether equal calls of a variant of this backend may give other bits, and torch's flag does not change that."""
+    return not implementation.deterministic and not composite(name)
+
+
+def by_priority(device: torch.device, elsewhere: bool = False) -> tuple[str, ...]:
+    """Backends by priority; never one that would be emulated, which is not even asked whether it could be."""
+    return _by_priority(device, elsewhere, backends())
+
+
+@cache
+def _by_priority(device: torch.device, elsewhere: bool, names: tuple[str, ...]) -> tuple[str, ...]:
+    names = tuple(n for n in names if not emulates(n, device))
+    usable = [n for n in names if (loads(n) if elsewhere else not unavailable(n, device))]
+    return tuple(sorted(usable, key=lambda n: -backend(n).priority))
+
+
+def forget() -> None:
+    """Look at packages, backends and modules again when they are next asked for."""
+    for cached in (backend, unavailable, variants):
+        cached.cache_clear()
+    refused.clear()
+    forget_ladders()
+
+
+def forget_ladders() -> None:
+    """Make the candidates of each operator anew from what is known of backends and modules."""
+    ladder.cache_clear()
+    _by_priority.cache_clear()
 
 
 def joined(op: str, variant: str) -> bool:

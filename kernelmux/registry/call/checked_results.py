@@ -14,7 +14,6 @@ import torch
 
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import SpecError
-from kernelmux.registry.observe.counters import Ran
 from kernelmux.registry.spec.signature import Spec
 
 OWN = "kernelmux."
@@ -24,12 +23,6 @@ _right: dict[int, Callable[..., Any]] = {}  # by the id of the function, which t
 def looking(spec: Spec, name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
     """The function of the variant `name`, which looks at its result; the very same one where that is known to be right."""
     return fn if _known(name, fn) else Looking(spec, name, fn)
-
-
-def settled(ran: Ran) -> bool:
-    """Whether the results of what ran need not be looked at any more."""
-    backend, _, variant = ran.variant.partition("/")
-    return _known(ran.variant, registered.variants(backend, ran.operator)[variant].fn)
 
 
 def _known(name: str, fn: Callable[..., Any]) -> bool:

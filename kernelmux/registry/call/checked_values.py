@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from kernelmux.registry.choice import requests
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.spec.signature import Call
 from kernelmux.registry.spec.value_domains import Count, Index
@@ -24,8 +23,8 @@ _C: Any = torch._C
 
 
 def looking(bound: Call, fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, which looks at its indices first if KERNELMUX_CHECK=1; else, and without indices, the very same one."""
-    return Looking(bound, fn) if requests.flag(VARIABLE) and any(_domains(bound).values()) else fn
+    """The function, which looks at its indices first; the very same one where a call has none."""
+    return Looking(bound, fn) if _domains(bound) else fn
 
 
 def _domains(bound: Call) -> dict[str, Index | Count]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -13,18 +14,20 @@ from torch.autograd import forward_ad
 
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
-from kernelmux.registry.call import checked_results, checked_values, fast_path, launch_replay, shadow
-from kernelmux.registry.call.plan import CallPlan, CallPlans
+from kernelmux.registry.call import fast_path
+from kernelmux.registry.call.plan import CallPlan, CallPlans, made
 from kernelmux.registry.choice import determinism, precedence, refusals, scope, warn_once
-from kernelmux.registry.choice.decide import by_priority, decide, refuse, verdicts
+from kernelmux.registry.choice.decide import decide, refuse, verdicts
 from kernelmux.registry.choice.decision import Decision, Verdict, describe
 from kernelmux.registry.choice.requests import Request
+from kernelmux.registry.choice.scope import Choice, asked
 from kernelmux.registry.interop import autocast, autograd, torch_errors, torch_ops
-from kernelmux.registry.observe import call_log, counters, gpu_failures, profiler_ranges
-from kernelmux.registry.spec.binding import identity
+from kernelmux.registry.observe import call_log, counters, gpu_failures
+from kernelmux.registry.spec.binding import bind, identity
 from kernelmux.registry.spec.docstrings import documentation
 from kernelmux.registry.spec.signature import Call, Spec, Tensor
 from kernelmux.registry.util import cards, keywords, torch_modes
+from kernelmux.registry.util.torch_modes import Surroundings
 
 __all__ = [
     "Decision", "Verdict", "call", "decide", "describe", "documentation", "explain", "function",
@@ -38,14 +41,14 @@ _autocast, _modes, _jit = _C._is_any_autocast_enabled, _C._len_torch_dispatch_st
 _plans = CallPlans()
 cards.when_changed(_plans.clear)
 ANEW = 4  # comparisons at most that are made for a plan
-PLANS = 4096  # enough for a model's distinct calls; beyond it the table starts anew
 Asked = precedence.Names | Request | None  # `backend=`: names, or the request of a forward call
 KeyOf = Callable[..., object]
+UNTRACED = nullcontext()
 PLAIN = frozenset((type(None), str, Request))  # of these, what can stand in a key as it is
 
 
 def _key_of(spec: Spec) -> KeyOf:
-    """A function from the arguments of a call, and its `backend=`, to what a choice depends on.
+    """A function from the arguments of a call, its `backend=` and `scope.asked()` to what a choice depends on.
 
     That is, per tensor: kind, shape, strides, dtype, device, alignment, negative bit, and whether a gradient is wanted;
     the scalars; the request in force. Compiled, because it runs at every call: 0.5 us less than a loop over the values.
@@ -64,40 +67,53 @@ def _key_of(spec: Spec) -> KeyOf:
             parts += [f"{n}.__class__", n]
     chain = "backend if backend.__class__ in plain else tuple(backend)"
     names = ", ".join(i.name for i in spec.inputs)
-    namespace: dict[str, Any] = {"grad": torch.is_grad_enabled, "state": precedence.state, "plain": PLAIN}
-    namespace["identity"] = identity
-    exec(f"def key({names}, backend):\n    return ({', '.join(parts)}, {chain}, state())", namespace)
-    made: KeyOf = namespace["key"]
-    return made
+    namespace: dict[str, Any] = {"grad": torch.is_grad_enabled, "plain": PLAIN, "identity": identity}
+    exec(f"def key({names}, backend, state):\n    return ({', '.join(parts)}, {chain}, state)", namespace)
+    found: KeyOf = namespace["key"]
+    return found
 
 
 _keys: dict[int, KeyOf] = {}  # by the id of the spec, which the function keeps alive
 
 
-def _plan(spec: Spec, values: tuple[Any, ...], argument: Asked) -> CallPlan:
+def _plan(
+    spec: Spec, values: tuple[Any, ...], argument: Asked, scopes: tuple[Choice, ...], around: Surroundings
+) -> CallPlan:
     if id(spec) not in _keys:
         _keys[id(spec)] = _key_of(spec)
-    with torch_modes.untraced(), torch_errors.Told(spec, values):
-        plan, chosen = resolve(spec, values, argument)
-        if chosen.emulated:
-            warn_once.warn_emulated(chosen.backend)
-        return plan
+    try:
+        with torch_modes.untraced() if around.traced else UNTRACED:
+            plan, chosen = resolve(spec, values, argument, scopes, around)
+    except Exception as error:
+        torch_errors.tell(error, spec, values)
+        raise
+    if chosen.emulated:
+        warn_once.warn_emulated(chosen.backend)
+    return plan
 
 
-def resolve(spec: Spec, values: tuple[Any, ...], argument: Asked) -> tuple[CallPlan, Verdict]:
-    """How a call on plain tensors runs, and on which variant; raises as the call would, and runs nothing."""
-    bound = spec.bind(*values)
-    request, mode = precedence.requested(spec.name, argument, bound), determinism.mode()
-    decision = decide(bound, request)
+def resolve(
+    spec: Spec,
+    values: tuple[Any, ...],
+    argument: Asked,
+    scopes: tuple[Choice, ...] | None = None,
+    around: Surroundings | None = None,
+) -> tuple[CallPlan, Verdict]:
+    """How a call on plain tensors runs, and on which variant; raises as the call would, and runs nothing.
+
+    This is the path of the first call of a kind: each step takes what the one before gave, and none asks what surrounds
+    the call. scopes, around: what does, where it was read already.
+    """
+    around = around or torch_modes.surroundings(values)
+    bound = bind(spec, dict(zip(spec.signature.parameters, values, strict=True)), around=around)
+    request = precedence.requested(spec.name, argument, bound, scopes)
+    decision = decide(bound, request, around=around)
     chosen = decision.chosen or refuse(decision)
-    warn_once.warn_fallback(decision, chosen)
-    warn_once.warn_varying(decision, chosen)
-    warn_once.warn_slow(decision, chosen)
-    plan = _made(bound, chosen, values, request, counters.ran(decision, chosen))
-    if any(v.varies for v in decision.verdicts):
-        plan = replace(plan, mode=mode)
+    plan = made(bound, decision, values, around, call)
     if request.shadow is None:
         return plan, chosen
+    from kernelmux.registry.call import shadow
+
     along = shadow.Shadowed(spec, plan, chosen, request.shadow, resolve)
     return replace(plan, fn=along, direct=True), chosen
 
@@ -116,46 +132,10 @@ def _seen(spec: Spec, values: tuple[Any, ...], argument: Asked) -> Callable[...,
             return partial(torch_ops.shapes, spec)
         return partial(torch_ops.checked, spec, backend=precedence.written(spec.name, argument))
     request = precedence.requested(spec.name, argument)
-    first = by_priority(device)[:1] if request.auto else [registered.split(n)[0] for n in request.names[:1]]
+    first = registered.by_priority(device)[:1] if request.auto else [registered.split(n)[0] for n in request.names[:1]]
     if first and registered.composite(first[0]) and not torch_modes.without_examples(tensors):
         return None
     return partial(torch_ops.checked, spec, backend=precedence.written(spec.name, argument))
-
-
-def _following(spec: Spec, request: Request) -> autograd.Operator:
-    """Runs the operators of a backward as its forward call was asked to run."""
-    source, along = f"the forward call of {spec.name}: {request.source}", request.shadow and request.shadow.following
-    same = replace(request, names=precedence.heads(request.names), source=source, shadow=along)
-    return lambda other, values: call(other, values, same)
-
-
-def _made(bound: Call, chosen: Verdict, values: tuple[Any, ...], request: Request, ran: counters.Ran) -> CallPlan:
-    home = registered.backend(chosen.backend)
-    implementation = registered.variants(chosen.backend, bound.spec.name)[chosen.variant]
-    names = [i.name for i in bound.spec.inputs]
-    copies = tuple(names.index(c) for c in chosen.copies)
-    given = [(i, bound.scalars[n]) for i, n in enumerate(names) if n in bound.scalars]
-    scalars = tuple((i, v) for i, v in given if type(values[i]) is not type(v) or identity(values[i]) != identity(v))
-    emulation = home.emulation if chosen.emulated else None
-    fn = checked_results.looking(bound.spec, chosen.name, implementation.fn)
-    if home.replays and bound.device.type == "cuda" and not (emulation or bound.spec.hosted):
-        fn = launch_replay.Replayed(fn)
-    fn = profiler_ranges.named(checked_values.looking(bound, fn), f"{bound.spec.name}[{chosen.name}]")
-    wanted = torch.is_grad_enabled() and any(x.requires_grad for x in bound.tensors.values())
-    if wanted and not home.composite and autograd.differentiable(bound.spec):
-        rule = autograd.Rule(bound.spec, fn, _following(bound.spec, request), autograd.orders(values))
-        fn = partial(autograd.node(bound.spec.name), rule)
-    return CallPlan(
-        fn=fn,
-        device=bound.device,
-        resolved=tuple(i for i in copies if values[i].is_neg() or values[i].is_conj()),
-        copies=copies,
-        scalars=scalars,
-        emulation=emulation,
-        direct=not (copies or scalars or emulation),
-        ran=ran,
-        tick=counters.counter(ran).tick,
-    )
 
 
 def call(spec: Spec, values: tuple[Any, ...], argument: Asked, key_of: KeyOf | None = None) -> Any:
@@ -168,22 +148,24 @@ def call(spec: Spec, values: tuple[Any, ...], argument: Asked, key_of: KeyOf | N
     casts = _autocast()
     if casts and (device := _cast_for(values)):
         values = autocast.cast(spec, values, device)
+    state = asked()
     try:
         unusual = (_modes() and torch_modes.traces()) or _jit() is not None or torch_modes.transformed()
         unusual = unusual or forward_ad._current_level >= 0
-        key = None if unusual else (key_of or _keys[id(spec)])(*values, argument)
+        key = None if unusual else (key_of or _keys[id(spec)])(*values, argument, state)
         plan = _plans.get(key)
         if plan and plan.mode is not None and plan.mode != determinism.mode():
             plan = None
     except Exception:  # binding says what is wrong
         key = plan = None
     if plan is None:
-        if torch_modes.watched(values) and (seen := _seen(spec, values, argument)):
+        around = torch_modes.surroundings(values)
+        if around.watched and (seen := _seen(spec, values, argument)):
             with torch_errors.Told(spec, values):
                 return seen(*values)
-        plan = _plan(spec, values, argument)
-        if key is not None and checked_results.settled(plan.ran):
-            _remember(key, plan)
+        plan = _plan(spec, values, argument, state[0], around)
+        if key is not None and plan.settled:
+            _plans.remember(key, plan)
     if key_of and key is not None and not casts:
         if _plans.looked_up.get(spec.name) is plan:
             _prefer(spec, plan, values, argument)
@@ -258,12 +240,6 @@ def _cast_for(values: tuple[Any, ...]) -> str | None:
     """The type of device whose autocast is on for these tensors, or None."""
     kind = next((v.device.type for v in values if isinstance(v, torch.Tensor)), "")
     return kind if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind) else None
-
-
-def _remember(key: object, plan: CallPlan) -> None:
-    if len(_plans) >= PLANS:
-        _plans.clear()
-    _plans[key] = plan
 
 
 @cache
@@ -344,9 +320,8 @@ def _decided(op: str, backend: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     values = spec.given(*args, **kwargs)
     if _autocast() and (cast_for := _cast_for(values)):
         values = autocast.cast(spec, values, cast_for)
-    device = (
-        next((v.device for v in values if isinstance(v, torch.Tensor)), None) if torch_modes.watched(values) else None
-    )
+    around = torch_modes.surroundings(values)
+    device = next((v.device for v in values if isinstance(v, torch.Tensor)), None) if around.watched else None
     with torch_modes.untraced():
-        bound = spec.bind(*values, device=device)
-        return decide(bound, precedence.requested(op, backend, bound), thorough)
+        bound = bind(spec, dict(zip(spec.signature.parameters, values, strict=True)), device=device, around=around)
+        return decide(bound, precedence.requested(op, backend, bound), thorough, around=around)

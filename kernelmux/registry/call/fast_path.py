@@ -9,7 +9,7 @@ What is compared where:
 - the text adds what the guard does not see, or not always: alignment, pinned memory, dispatch modes (that of make_fx
   passes it), forward derivatives, and where a tensor requires a gradient the mode of gradients (`surroundings`);
 - for an ordinary call (`again`) it adds freed memory, tensors that are left out, scalars, `backend=`,
-  `precedence.state`, and autocast of other devices; torch's deterministic algorithms where the choice depends on them.
+  `scope.asked`, and autocast of other devices; torch's deterministic algorithms where the choice depends on them.
 
 So it is at least as strict as the key under which an ordinary call is remembered: what differs is looked up.
 """
@@ -24,7 +24,8 @@ from torch.autograd import forward_ad
 
 from kernelmux.registry.call.launch_replay import Replayed, Text, defined
 from kernelmux.registry.call.plan import CallPlan
-from kernelmux.registry.choice import determinism, precedence
+from kernelmux.registry.choice import determinism
+from kernelmux.registry.choice.scope import asked
 from kernelmux.registry.observe import call_log, gpu_failures
 from kernelmux.registry.spec.binding import identity
 from kernelmux.registry.spec.signature import Spec, Tensor
@@ -58,8 +59,8 @@ def again(
     parts += [f"{i.name} is None" if isinstance(i, Tensor) else _same(i.name, v, scope) for i, v in others.items()]
     parts.append("(backend is _backend or backend.__class__ is _backend_class and backend == _backend)")
     parts += ["_state() == _at", *surroundings(tensors), "not _autocast()", *determined(plan, scope)]
-    scope |= {"_backend": backend, "_backend_class": backend.__class__, "_state": precedence.state}
-    scope |= {"_at": precedence.state(), "_missed": MISSED}
+    scope |= {"_backend": backend, "_backend_class": backend.__class__, "_state": asked}
+    scope |= {"_at": asked(), "_missed": MISSED}
     arguments = [i.name for i in spec.inputs]
     names = ", ".join(arguments)
     for i, value in plan.scalars:

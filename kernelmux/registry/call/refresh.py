@@ -18,8 +18,7 @@ def refresh() -> None:
     for name in ("__all__", *elsewhere.listed().owners):
         face.pop(name, None)
     catalog.forget()
-    registered.variants.cache_clear()
-    registered.refused.clear()
+    registered.forget()
     timings.forget()
     tuned_configs.forget()
     dispatch._plans.clear()

@@ -42,8 +42,7 @@ def announced(packages: Mapping[str, str]) -> Iterator[None]:
     finally:
         registered.guests.clear()
         registered.guests.update(before)
-        for cached in (registered.backend, registered.unavailable, registered.variants):
-            cached.cache_clear()
+        registered.forget()
         dispatch._plans.clear()
 
 

@@ -12,55 +12,18 @@ import torch
 
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.backend import timings
-from kernelmux.registry.backend.description import Implementation
+from kernelmux.registry.backend.lookup import Candidate
 from kernelmux.registry.choice import decision as explanation
 from kernelmux.registry.choice import determinism, gradient_support, refusals
 from kernelmux.registry.choice.decision import Decision, Fallback, Verdict
 from kernelmux.registry.choice.requests import Request
-from kernelmux.registry.errors import BackendUnavailable, KernelmuxError, UnsupportedError, unknown
-from kernelmux.registry.spec.conditions import Unmet, sm
+from kernelmux.registry.errors import BackendUnavailable, UnsupportedError, unknown
+from kernelmux.registry.spec.conditions import Unmet, sm, unmet
 from kernelmux.registry.spec.signature import Call
 from kernelmux.registry.util import cards, torch_modes
+from kernelmux.registry.util.torch_modes import Surroundings
 
 Label = tuple[str, str | None]  # backend and variant, as `registered.split` gives them
-
-
-def _judge(name: str, variant: str, implementation: Implementation, call: Call, lenient: bool, tried: bool) -> Verdict:
-    emulated = registered.emulates(name, call.device)
-    if emulated and call.capability is None:
-        call = replace(call, capability=cards.emulated().capability)
-    gradient = partial(gradient_support.lack, call.spec, name)
-    texts = [] if registered.composite(name) else torch_modes.reasons(name, call.tensors, gradient, _instead())
-    found = [Unmet(text) for text in texts]
-    copies = tuple(k for k, x in call.tensors.items() if _copied(name, implementation, k, x))
-    found += [
-        Unmet(f"needs a copy of {k} that does not fit: {lack}", kind=f"room for a copy of {k}")
-        for k in copies
-        if (lack := _lack(call, k))
-    ]
-    try:
-        found += implementation.unmet(_as_copied(call, copies))
-    except Exception as error:  # a condition of a plugin: its mistake must not reach calls of others
-        kind = f"a condition of {name}/{variant} fails"
-        found.append(Unmet(f"{kind}: {type(error).__name__}: {error}", kind=kind))
-    varies = determinism.varies(name, implementation)
-    if varies and determinism.mode() != determinism.OFF and not lenient:
-        found.append(determinism.FORBIDDEN)
-    refusal = refusals.of(call, f"{name}/{variant}") if tried else None
-    found += [refusal.unmet] if refusal else []
-    copied, declared = tuple(_bytes(call, k) for k in copies), implementation.declared
-    joined = registered.joined(call.spec.name, variant)
-    return Verdict(
-        name, variant, tuple(found), copies, copied, emulated, declared=declared, varies=varies, joined=joined,
-        refused=refusal is not None,
-    )  # fmt: skip
-
-
-def _copied(name: str, implementation: Implementation, key: str, x: torch.Tensor) -> bool:
-    """Whether an input does not fit the layout, or has a bit that says "negate when read", which only torch reads."""
-    if (x.is_neg() or x.is_conj()) and not registered.composite(name):
-        return True
-    return not registered.fits(x, implementation.layout.get(key, "any"))
 
 
 def _bytes(call: Call, key: str) -> int:
@@ -68,16 +31,24 @@ def _bytes(call: Call, key: str) -> int:
     return int(math.prod(x.shape) * x.element_size())
 
 
-def _lack(call: Call, key: str) -> str | None:
-    return None if call.hypothetical else torch_modes.shortage(call.device, _bytes(call, key))
+def _as_copied(call: Call, copies: tuple[str, ...], lacks: list[Unmet]) -> Call:
+    """The call as the implementation will see it: what is copied has the strides and the alignment of a new tensor.
 
-
-def _as_copied(call: Call, copies: tuple[str, ...]) -> Call:
-    """The call as the implementation will see it: what is copied has the strides and the alignment of a new tensor."""
-    if not copies:
-        return call
+    lacks: gets the copies that do not fit.
+    """
+    if not call.hypothetical:
+        for k in copies:
+            if lack := torch_modes.shortage(call.device, _bytes(call, k)):
+                lacks.append(Unmet(f"needs a copy of {k} that does not fit: {lack}", kind=f"room for a copy of {k}"))
     fresh = {k: torch.empty(call.arguments[k].shape, dtype=call.arguments[k].dtype, device="meta") for k in copies}
     return replace(call, arguments={**call.arguments, **fresh})
+
+
+def _not_followed(call: Call, candidate: Candidate) -> list[Unmet]:
+    """Which derivatives of a call kernels do not give."""
+    name = candidate.home.name
+    gradient = partial(gradient_support.lack, call.spec, name)
+    return [Unmet(text) for text in torch_modes.reasons(name, call.tensors, gradient, _instead())]
 
 
 def _instead() -> str:
@@ -94,33 +65,63 @@ def verdicts(
     where: str = "",
     lenient: bool = False,
     tried: bool = False,
+    around: Surroundings | None = None,
+    first: bool = False,
 ) -> list[Verdict]:
     """The verdict on each variant of one backend (or on one of them), in ladder order; where: who asked, for an error.
 
     lenient: one that is not deterministic may run, whatever torch's flag says. tried: one that the card or its compiler
-    has refused for such a call cannot run.
+    has refused for such a call cannot run. around: what surrounds the call, where that was read already. first: of the
+    last that can run the call, if its backend's bare name may stand for it, and of those behind it.
     """
-    if not elsewhere and (reason := registered.unavailable(name, call.device)):
-        return [Verdict(name, only or "", (Unmet(reason),), down=True)]
-    try:
-        ladder = registered.variants(name, call.spec.name)
-    except KernelmuxError as error:
-        return [Verdict(name, only or "", (Unmet(str(error).removeprefix(f"{name}: ")),), down=True)]
+    ladder = registered.ladder(name, call.spec.name, call.device, elsewhere)
+    if ladder.down:
+        return [Verdict(name, only or "", (Unmet(ladder.down),), down=True)]
     if only and (why := registered.refused.get((name, call.spec.name, only.partition(".")[0]))):
         return [Verdict(name, only, (Unmet(why),), down=True)]
-    if not ladder:
+    if not ladder.candidates:
         return [Verdict(name, only or "", (Unmet(f"has no implementation of {call.spec.name}"),), missing=True)]
-    if only is not None and only not in ladder:
-        raise unknown(f"variant of {name} for {call.spec.name}", only, ladder, where)
-    tried = tried and not elsewhere
-    return [_judge(name, v, i, call, lenient, tried) for v, i in ladder.items() if only in (None, v)]
+    wanted = [c for c in ladder.candidates if only in (None, c.variant)]
+    if not wanted:
+        raise unknown(f"variant of {name} for {call.spec.name}", only, [c.variant for c in ladder.candidates], where)
+    around = around or torch_modes.surroundings(call.tensors.values())
+    return _judged(call, wanted, around, lenient, tried and not elsewhere, first and only is None)
 
 
-def by_priority(device: torch.device, elsewhere: bool = False) -> list[str]:
-    """Backends by priority; never one that would be emulated, which is not even asked whether it could be."""
-    names = [n for n in registered.backends() if not registered.emulates(n, device)]
-    usable = [n for n in names if (registered.loads(n) if elsewhere else not registered.unavailable(n, device))]
-    return sorted(usable, key=lambda n: -registered.backend(n).priority)
+def _judged(
+    call: Call, candidates: list[Candidate], around: Surroundings, lenient: bool, tried: bool, first: bool
+) -> list[Verdict]:
+    """What `verdicts` gives for these candidates; the best, which is the last of a ladder, is asked first."""
+    tensors = call.tensors
+    followed = around.forward or (around.grad and any([x.requires_grad for x in tensors.values()]))
+    odd = [k for k, x in tensors.items() if x.is_neg() or x.is_conj()]  # only torch reads "negate when read"
+    forbidden = around.deterministic != determinism.OFF and not lenient
+    found: list[tuple[Candidate, list[Unmet], tuple[str, ...], bool]] = []
+    for candidate in reversed(candidates):
+        composite, layout = candidate.composite, candidate.implementation.layout
+        lacks = _not_followed(call, candidate) if followed and not composite else []
+        strided = [k for k, how in layout.items() if how != "any" and k in tensors and not tensors[k].is_contiguous()]
+        unfit = [k for k in strided if not registered.fits(tensors[k], layout[k])] + ([] if composite else odd)
+        copies = tuple([k for k in tensors if k in unfit]) if unfit else ()
+        try:
+            seen = _as_copied(call, copies, lacks) if copies else call
+            if candidate.emulated and call.capability is None:
+                seen = replace(seen, capability=cards.emulated().capability)
+            lacks += [lack for condition in candidate.implementation.requires if (lack := unmet(condition, seen))]
+        except Exception as error:  # a condition of a plugin: its mistake must not reach calls of others
+            kind = f"a condition of {candidate.name} fails"
+            lacks.append(Unmet(f"{kind}: {type(error).__name__}: {error}", kind=kind))
+        if candidate.varies and forbidden:
+            lacks.append(determinism.FORBIDDEN)
+        refusal = refusals.of(call, candidate.name) if tried and refusals.noted else None
+        lacks += [refusal.unmet] if refusal else []
+        found.append((candidate, lacks, copies, refusal is not None))
+        if first and not lacks and not candidate.joined:
+            break
+    return [
+        Verdict.on(candidate, lacks, copies, tuple([_bytes(call, k) for k in copies]), refused)
+        for candidate, lacks, copies, refused in reversed(found)
+    ]
 
 
 def _ahead(call: Call, order: list[str], ask: Callable[..., list[Verdict]]) -> dict[str, str]:
@@ -149,7 +150,7 @@ def _timed(near: timings.Nearest, preferred: Verdict, judged: list[Verdict]) -> 
     """
     if not any(registered.split(name)[0] == preferred.backend for name in near.times):
         return None
-    composite = {v.backend for v in judged if registered.composite(v.backend)}
+    composite = {v.backend for v in judged if v.candidate and v.candidate.composite}
     ours = (v for v in judged if v.able and not (v.joined and v.backend in composite))
     runs = {v.backend if v.backend in composite else v.name: v for v in ours}
     able = {v.name: v for v in runs.values() if not v.copies}
@@ -157,39 +158,64 @@ def _timed(near: timings.Nearest, preferred: Verdict, judged: list[Verdict]) -> 
     return able[name] if name else None
 
 
-def decide(call: Call, request: Request, thorough: bool = False, elsewhere: bool = False) -> Decision:
-    """Choose for a call; `thorough` also judges the backends that were not asked for.
+def decide(
+    call: Call,
+    request: Request,
+    thorough: bool = False,
+    elsewhere: bool = False,
+    around: Surroundings | None = None,
+) -> Decision:
+    """Choose for a call; `thorough` also judges the backends that were not asked for, and all variants of the others.
 
     elsewhere: the question is about another machine, and what this one lacks does not matter. Where torch only warns of
-    what is not deterministic, such a variant is chosen if no other can run the call.
+    what is not deterministic, such a variant is chosen if no other can run the call. around: what surrounds the call,
+    where that was read already.
     """
-    decision = _decided(call, request, thorough, elsewhere)
-    if decision.chosen or determinism.mode() != determinism.WARN:
+    around = around or torch_modes.surroundings(call.tensors.values())
+    if request.auto:
+        named: list[Label] = [(name, None) for name in registered.by_priority(call.device, elsewhere)]
+        near = None if elsewhere else timings.nearest(call)
+    else:
+        named, near = [registered.split(label, request.source) for label in request.names], None
+    decision = _decided(call, request, named, near, thorough, elsewhere, around)
+    if decision.chosen or around.deterministic != determinism.WARN:
         return decision
-    return _decided(call, request, thorough, elsewhere, lenient=True)
+    return _decided(call, request, named, near, thorough, elsewhere, around, lenient=True)
 
 
-def _decided(call: Call, request: Request, thorough: bool, elsewhere: bool, lenient: bool = False) -> Decision:
-    ask = partial(verdicts, call, elsewhere=elsewhere, lenient=lenient, tried=request.descends)
-    order = by_priority(call.device, elsewhere) if request.auto else list(request.names)
-    if request.auto and (ahead := _ahead(call, order, ask)):
-        order, request = [*ahead, *(n for n in order if n not in ahead)], replace(request, source=_why(call, ahead))
-    named = [registered.split(label, request.source) for label in order]
+def _decided(
+    call: Call,
+    request: Request,
+    named: list[Label],
+    near: timings.Nearest | None,
+    thorough: bool,
+    elsewhere: bool,
+    around: Surroundings,
+    lenient: bool = False,
+) -> Decision:
+    """named: whom the request asks, in order. near: the times that "auto" knows of calls like this one."""
+    ask = partial(verdicts, call, elsewhere=elsewhere, lenient=lenient, tried=request.descends, around=around)
+    if request.auto and (ahead := _ahead(call, [name for name, _ in named], ask)):
+        named = [*((name, None) for name in ahead), *(label for label in named if label[0] not in ahead)]
+        request = replace(request, source=_why(call, ahead))
     # A misspelt variant is an error in any place.
     found = {label: ask(*label, where=request.source) for label in named if label[1]}
-    near = timings.nearest(call) if request.auto and not elsewhere else None
     judged: dict[Label, list[Verdict]] = {}
     chosen: Verdict | None = None
     fallbacks: list[Fallback] = []
     for label in dict.fromkeys(named):
-        more = judged[label] = found.get(label) or ask(*label)
-        if chosen is None and (not request.strict or label == named[0]):
-            chosen = next((v for v in reversed(more) if v.able and (label[1] or not v.joined)), None)
+        eligible = chosen is None and (not request.strict or label == named[0])
+        enough = eligible and not thorough and near is None
+        more = judged[label] = found.get(label) or ask(*label, first=enough)
+        if eligible:
+            chosen = next((v for v in reversed(more) if not v.unmet and (label[1] or not v.joined)), None)
         if chosen is None:
             fallbacks += _passed(label, more, request)
-        if chosen and not thorough and near is None:
+        elif enough:
             break
-    every = list(dict.fromkeys(verdict for more in judged.values() for verdict in more))
+    every = [verdict for more in judged.values() for verdict in more]
+    if len(judged) > 1:
+        every = list(dict.fromkeys(every))
     if near and chosen and (timed := _timed(near, chosen, every)):
         chosen, request = timed, replace(request, source=near.source)
     if thorough or not chosen:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
+from kernelmux.registry.backend.lookup import Candidate
 from kernelmux.registry.choice.requests import Request
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.spec.conditions import Unmet, sm
@@ -25,7 +27,7 @@ class Verdict:
     operator, cannot be used here; missing: it has no implementation of the operator. asked: it is among what was asked for.
     declared: what it rounds beside what the spec allows, in words. varies: equal calls of it may give other bits.
     joined: it comes from a package that joined it to the backend, whose bare name does not stand for it. refused: it was
-    tried for such a call, and the card or its compiler refused it.
+    tried for such a call, and the card or its compiler refused it. candidate: the variant itself, if there is one.
     """
 
     backend: str
@@ -41,6 +43,30 @@ class Verdict:
     varies: bool = False
     joined: bool = False
     refused: bool = False
+    candidate: Candidate | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def on(
+        cls, given: Candidate, unmet: Sequence[Unmet], copies: tuple[str, ...], copied: tuple[int, ...], refused: bool
+    ) -> Verdict:
+        """The verdict on a candidate that was asked for."""
+        return cls(
+            backend=given.home.name,
+            variant=given.variant,
+            unmet=tuple(unmet),
+            copies=copies,
+            copied=copied,
+            emulated=given.emulated,
+            declared=given.declared,
+            varies=given.varies,
+            joined=given.joined,
+            refused=refused,
+            candidate=given,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: all but the candidate, whose functions cannot be."""
+        return {name: value for name, value in vars(self).items() if name != "candidate"}
 
     @property
     def name(self) -> str:

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 
 import torch
 
-from kernelmux.registry.backend import lookup as registered
-from kernelmux.registry.backend.description import Implementation
 from kernelmux.registry.spec.conditions import Unmet
 
 OFF, WARN, ERROR = 0, 1, 2  # as torch.get_deterministic_debug_mode() has them
@@ -23,11 +21,6 @@ FORBIDDEN = Unmet(
     kind=f"deterministic algorithms, as {FLAG}(True) asks",
 )
 mode = torch.get_deterministic_debug_mode
-
-
-def varies(name: str, implementation: Implementation) -> bool:
-    """Whether equal calls of a variant of this backend may give other bits, and torch's flag does not change that."""
-    return not implementation.deterministic and not registered.composite(name)
 
 
 @contextmanager

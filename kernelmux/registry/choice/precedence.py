@@ -16,7 +16,7 @@ from dataclasses import replace
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.choice import config_file, requests, scope
 from kernelmux.registry.choice.requests import AUTO, VARIABLE, Names, Request, parse
-from kernelmux.registry.choice.scope import use
+from kernelmux.registry.choice.scope import Choice, use
 from kernelmux.registry.spec.signature import Call
 
 __all__ = [
@@ -33,12 +33,10 @@ __all__ = [
 
 _lock = threading.Lock()
 _defaults: dict[str, Request] = {}
-_generation = 0  # grows with every change of what all calls depend on, so that cached decisions can tell
 
 
 def set_default(op: str, backend: Names | None) -> None:
     """Choose backends for one operator in this process; None removes the choice."""
-    global _generation
     requests.check_operator(op)
     request = None if backend is None else parse(backend, f"set_default({op!r})")
     with _lock:  # the table first: a call in between is remembered under the old generation, which never comes back
@@ -46,22 +44,30 @@ def set_default(op: str, backend: Names | None) -> None:
             _defaults.pop(op, None)
         else:
             _defaults[op] = request
-        _generation += 1
+        scope.renew()
 
 
 STRICT = "strict "  # before a chain: `use(strict=True)` was in force
 RULES = "the rules of the configuration file"  # in place of a chain: they look at the call
 
 
-def requested(op: str, argument: Names | Request | None, call: Call | None = None) -> Request:
+def requested(
+    op: str,
+    argument: Names | Request | None,
+    call: Call | None = None,
+    scopes: tuple[Choice, ...] | None = None,
+) -> Request:
     """The request in force for a call of `op` with `backend=argument`; a request, or what `written` gave, as it is.
 
     call: the bound call, at which the rules of a configuration file look; without it those speak that need no call.
+    scopes: the choices of `use()` in force, where they were read already.
     """
     requests.environment()
     settings = config_file.read()
     if isinstance(argument, Request):
         return argument
+    scopes = scope.state() if scopes is None else scopes
+    strict = _strict(op, scopes)
     if isinstance(argument, str) and (argument.startswith(STRICT) or argument == RULES):
         names = argument.removeprefix(STRICT)
         found = (settings.request(op, call) or AUTO) if names == RULES else parse(names, "the graph")
@@ -69,20 +75,31 @@ def requested(op: str, argument: Names | Request | None, call: Call | None = Non
     if argument is not None:
         found = parse(argument, "call argument")
     else:
-        found = _spoken(op) or settings.request(op, call) or AUTO
-    return replace(found, strict=True) if scope.strict(op) else found
+        found = _spoken(op, scopes) or settings.request(op, call) or AUTO
+    return replace(found, strict=True) if strict else found
 
 
 def written(op: str, argument: Names | Request | None) -> str:
     """The request in force as a text for an operator of torch, which a graph holds; `requested` reads it."""
-    found = requested(op, argument)
-    silent = argument is None and _spoken(op) is None and config_file.read().rules
+    scopes = scope.state()
+    found = requested(op, argument, None, scopes)
+    silent = argument is None and _spoken(op, scopes) is None and config_file.read().rules
     return (STRICT if found.strict else "") + (RULES if silent else ",".join(found.names))
 
 
-def _spoken(op: str) -> Request | None:
+def _spoken(op: str, scopes: tuple[Choice, ...]) -> Request | None:
     """What scopes, defaults and the environment say of an operator."""
-    return scope.find(op) or _defaults.get(op) or _of_environment(op)
+    return _of_scopes(op, scopes) or _defaults.get(op) or _of_environment(op)
+
+
+def _of_scopes(op: str, scopes: tuple[Choice, ...]) -> Request | None:
+    """The innermost choice that speaks of an operator."""
+    return next((request for ops, request in reversed(scopes) if ops is None or op in ops), None) if scopes else None
+
+
+def _strict(op: str, scopes: tuple[Choice, ...]) -> bool:
+    """Whether a scope that speaks of an operator, the innermost or one around it, forbids fallbacks."""
+    return bool(scopes) and any(request.strict for ops, request in scopes if ops is None or op in ops)
 
 
 def _of_environment(op: str) -> Request | None:
@@ -102,24 +119,12 @@ def check_environment() -> None:
 
 
 def reread() -> None:
-    """Read the environment and the configuration file again, and choose anew for every call."""
-    global _generation
+    """Read the environment and the configuration file again, look at each ladder anew, and choose anew for every call."""
     with _lock:
+        registered.forget_ladders()
         requests.environment.cache_clear()
         config_file.read.cache_clear()
-        _generation += 1
-
-
-def renew() -> None:
-    """Choose anew for every call; what was read stays."""
-    global _generation
-    with _lock:
-        _generation += 1
-
-
-def state() -> tuple[object, ...]:
-    """What a cached decision depends on besides the call itself."""
-    return (scope.state(), _generation)
+        scope.renew()
 
 
 def without_variants(backend: str | None) -> str | None:

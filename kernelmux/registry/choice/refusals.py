@@ -35,13 +35,13 @@ class Refusal:
 
 
 _lock = threading.Lock()
-_noted: dict[tuple[object, ...], Refusal] = {}  # by operator, variant and kind of call
+noted: dict[tuple[object, ...], Refusal] = {}  # by operator, variant and kind of call
 _failed: dict[tuple[object, ...], int] = {}  # how often a variant did not compile, by operator, variant and dtypes
 
 
 def _forget() -> None:
     with _lock:
-        _noted.clear()
+        noted.clear()
         _failed.clear()
 
 
@@ -62,25 +62,25 @@ def _formats(call: Call, variant: str) -> tuple[object, ...]:
 def note(call: Call, variant: str, refusal: Refusal) -> None:
     """Have calls like this one pass over the variant, "cuda/tiled"."""
     with _lock:
-        if len(_noted) >= KINDS:
-            _noted.clear()
-        _noted[_kind(call, variant)] = refusal
+        if len(noted) >= KINDS:
+            noted.clear()
+        noted[_kind(call, variant)] = refusal
         if not refusal.compiles:
             formats = _formats(call, variant)
             _failed[formats] = _failed.get(formats, 0) + 1
             if _failed[formats] >= TRIES:
-                _noted[formats] = refusal
+                noted[formats] = refusal
 
 
 def withdraw(call: Call, variant: str) -> None:
     """Forget what was noted of this kind of call: nothing else can run it."""
     with _lock:
-        _noted.pop(_kind(call, variant), None)
-        _noted.pop(_formats(call, variant), None)
+        noted.pop(_kind(call, variant), None)
+        noted.pop(_formats(call, variant), None)
 
 
 def of(call: Call, variant: str) -> Refusal | None:
     """What was noted of a variant for calls like this one."""
-    if not _noted:
+    if not noted:
         return None
-    return _noted.get(_kind(call, variant)) or _noted.get(_formats(call, variant))
+    return noted.get(_kind(call, variant)) or noted.get(_formats(call, variant))

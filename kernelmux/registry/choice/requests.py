@@ -6,7 +6,7 @@ import os
 import random
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 from kernelmux.registry import catalog
@@ -28,27 +28,25 @@ class Request:
     """Backends in the order to try ("auto" alone: by the times of this GPU, else by priority), and who asked.
 
     strict: `use(..., strict=True)` is in force: the first of the names (of "auto" the usable backend of highest priority)
-    runs the call, or the call raises. shadow: which others compute along (`shadow_sampling`).
+    runs the call, or the call raises. shadow: which others compute along (`shadow_sampling`). single: one backend or
+    variant is named, so that there is nothing to fall back to. descends: a call goes on to the next rung where a launch
+    is refused: not strictly, nor if one variant is named.
     """
 
     names: tuple[str, ...]
     source: str
     strict: bool = False
     shadow: Shadow | None = None
+    auto: bool = field(init=False, repr=False, compare=False)
+    single: bool = field(init=False, repr=False, compare=False)
+    descends: bool = field(init=False, repr=False, compare=False)
 
-    @property
-    def auto(self) -> bool:
-        return self.names == ("auto",)
-
-    @property
-    def single(self) -> bool:
-        """Whether one backend or variant is named, so that there is nothing to fall back to."""
-        return len(self.names) == 1 and not self.auto
-
-    @property
-    def descends(self) -> bool:
-        """Whether a call goes on to the next rung where a launch is refused: not strictly, nor if one variant is named."""
-        return not self.strict and (not self.single or registered.split(self.names[0])[1] is None)
+    def __post_init__(self) -> None:
+        auto = self.names == ("auto",)
+        single = len(self.names) == 1 and not auto
+        found = {"auto": auto, "single": single, "descends": not (self.strict or (single and "/" in self.names[0]))}
+        for name, value in found.items():
+            object.__setattr__(self, name, value)
 
 
 class Shadow:
@@ -82,18 +80,21 @@ AUTO = Request(("auto",), "auto")
 def parse(names: Names, source: str) -> Request:
     """A request from "cuda", "cuda/tiled", "cuda,triton" or a list of names; unknown names are errors."""
     listed = _listed(names)
-    if not listed or not all(isinstance(n, str) and n for n in listed):
+    if not listed or not all([isinstance(n, str) and n for n in listed]):
         raise ArgumentError(f"backend: expected a name or a list of names, got {shown(names)} from {source}")
+    found = Request(tuple(listed), source)
     for name in listed:
         if name != "auto":
             registered.split(name, source)
     if "auto" in listed and len(listed) > 1:
         raise ArgumentError(f'backend: "auto" stands alone, got {shown(names)} from {source}')
-    return Request(tuple(listed), source)
+    return found
 
 
 def _listed(names: object) -> list[str]:
-    if isinstance(names, str):  # the name of a plugin may hold a comma by mistake, and its error says so
+    if isinstance(names, str):  # the name of a plugin may hold a comma or a space by mistake, and its error says so
+        if "," not in names and names == names.strip():
+            return [names]
         return [names] if names in registered.backends() else [n.strip() for n in names.split(",")]
     return list(names) if isinstance(names, Sequence) and not isinstance(names, bytes | bytearray) else []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 import types
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -33,23 +34,27 @@ class Entry:
         self.closed = False
 
 
+_lock = threading.Lock()
+_generation = 0  # grows with every change of what all calls depend on, so that remembered choices can tell
 _entries: ContextVar[tuple[Entry, ...]] = ContextVar("kernelmux_use", default=())
+
+
+def asked() -> tuple[tuple[Choice, ...], int]:
+    """What a remembered choice depends on besides the call: the choices in force here, innermost last; `_generation`."""
+    entries = _entries.get()
+    return tuple([e.choice for e in entries if not e.closed]) if entries else (), _generation
 
 
 def state() -> tuple[Choice, ...]:
     """The choices in force here, innermost last."""
-    entries = _entries.get()
-    return tuple([e.choice for e in entries if not e.closed]) if entries else ()
+    return asked()[0]
 
 
-def find(op: str) -> Request | None:
-    """The innermost choice that speaks of an operator."""
-    return next((request for ops, request in reversed(state()) if ops is None or op in ops), None)
-
-
-def strict(op: str) -> bool:
-    """Whether a scope that speaks of an operator, the innermost or one around it, forbids fallbacks."""
-    return any(request.strict for ops, request in state() if ops is None or op in ops)
+def renew() -> None:
+    """Choose anew for every call; what was read stays."""
+    global _generation
+    with _lock:
+        _generation += 1
 
 
 class use:  # noqa: N801  (read as a verb: with kx.use("triton"): ...)

@@ -26,6 +26,13 @@ _told: set[tuple[str, str]] = set()  # operator and reason
 _emulating: set[str] = set()  # backends
 
 
+def warn(decision: Decision, chosen: Verdict) -> None:
+    """What there is to say of a choice: see the three functions below."""
+    warn_fallback(decision, chosen)
+    warn_varying(decision, chosen)
+    warn_slow(decision, chosen)
+
+
 def warn_fallback(decision: Decision, chosen: Verdict) -> None:
     """One FallbackWarning for an operator and what it was passed over for, at the line of the user who called.
 

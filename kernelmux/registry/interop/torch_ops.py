@@ -22,7 +22,6 @@ from torch.autograd import forward_ad
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.choice import gradient_support, precedence, warn_once
-from kernelmux.registry.choice.decide import by_priority
 from kernelmux.registry.errors import ArgumentError, KernelmuxError, UnsupportedError, not_forward
 from kernelmux.registry.interop import autocast, autograd, torch_errors
 from kernelmux.registry.spec.gradient import Gradient
@@ -190,7 +189,7 @@ def _composites(spec: Spec, values: tuple[Any, ...], backend: str | None) -> lis
     """Those of the backends that a call asks for that are made of torch's operators."""
     request = precedence.requested(spec.name, backend)
     device = next(v.device for v in values if isinstance(v, torch.Tensor))
-    heads = by_priority(device) if request.auto else precedence.heads(request.names)
+    heads = registered.by_priority(device) if request.auto else precedence.heads(request.names)
     return [name for name in (heads[:1] if request.strict else heads) if registered.composite(name)]
 
 

@@ -11,7 +11,6 @@ import os
 import threading
 from dataclasses import dataclass
 
-from kernelmux.registry.choice.decision import Decision, Verdict
 from kernelmux.registry.errors import ArgumentError, shown
 from kernelmux.registry.util import text_tables
 
@@ -114,12 +113,6 @@ def refuse(ran: Ran) -> None:
     found = counter(ran)
     with _lock:
         found.refused += 1
-
-
-def ran(decision: Decision, chosen: Verdict) -> Ran:
-    """The kind of answer that a decision is."""
-    reasons = dict.fromkeys(fallback.reason for fallback in decision.fallbacks)
-    return Ran(decision.call.spec.name, chosen.name, decision.request.source, " | ".join(reasons))
 
 
 def stats(reset: bool = False) -> Stats:

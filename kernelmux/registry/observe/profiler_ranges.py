@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch.profiler import record_function
 
-from kernelmux.registry.choice import precedence, requests
+from kernelmux.registry.choice import scope
 
 VARIABLE = "KERNELMUX_NVTX"
 _C: Any = torch._C
 _lock = threading.Lock()
-_open = 0  # how many `with` there are
+opened = 0  # how many `with` there are
 
 
 @contextmanager
@@ -39,20 +39,10 @@ def ranges() -> Iterator[None]:
 
 
 def _change(step: int) -> None:
-    global _open
+    global opened
     with _lock:
-        _open += step
-    precedence.renew()
-
-
-def on() -> bool:
-    """Whether calls have ranges; ArgumentError for a value of KERNELMUX_NVTX other than 0 and 1."""
-    return requests.flag(VARIABLE) or _open > 0
-
-
-def named(fn: Callable[..., Any], label: str) -> Callable[..., Any]:
-    """The function as a range of that name if ranges are on, else the very same function."""
-    return Ranged(fn, label) if on() else fn
+        opened += step
+    scope.renew()
 
 
 class Ranged:

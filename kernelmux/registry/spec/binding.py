@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,14 +13,23 @@ from torch.nn import UninitializedBuffer, UninitializedParameter
 
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import ArgumentError, not_in_fx, shown
-from kernelmux.registry.spec.signature import Axis, Call, Scalar, Spec, Tensor, spread
+from kernelmux.registry.spec.signature import Axis, Call, Form, Output, Scalar, Spec, Tensor
 from kernelmux.registry.util import cards, torch_modes
+from kernelmux.registry.util.torch_modes import Surroundings
 
 
 def bind(
-    spec: Spec, arguments: dict[str, Any], capability: tuple[int, int] | None, device: torch.device | None
+    spec: Spec,
+    arguments: dict[str, Any],
+    capability: tuple[int, int] | None = None,
+    device: torch.device | None = None,
+    around: Surroundings | None = None,
 ) -> Call:
-    """The checked call; see `OpSpec.bind`. `device` and `capability` describe the machine of data-less tensors."""
+    """The checked call; see `OpSpec.bind`. `device` and `capability` describe the machine of data-less tensors.
+
+    around: what surrounds the call, where that was read already.
+    """
+    around = around or torch_modes.surroundings(arguments.values())
     axes: dict[str, Any] = {}
     origin: dict[str, str] = {}
     for item in spec.inputs:
@@ -28,11 +37,14 @@ def bind(
         if isinstance(item, Tensor):
             if value is None and item.optional:
                 continue
-            _check_tensor(spec, item, value, arguments)
+            _check_tensor(spec, item, value, arguments, around)
             _bind_axes(spec, item, value, axes, origin)
         else:
             arguments[item.name] = _scalar(spec, item, value, arguments)
     _check_formats(spec, arguments)
+    where = device or _device(spec, arguments)
+    if isinstance(where, torch.device):
+        capability = capability or _capability(where)
     if spec.normalise:
         spec.normalise(arguments, axes)
     if spec.derive:
@@ -42,10 +54,13 @@ def bind(
             values = {**axes, **{k: v for k, v in arguments.items() if not isinstance(v, torch.Tensor)}}
             names = ", ".join(f"{k} = {shown(v)}" for k, v in values.items() if k in constraint.text)
             raise ArgumentError(f"{spec.name}: expected {constraint.text}, got {names}")
-    where = device or _device(spec, arguments)
-    call = Call(spec, arguments, axes, where, capability or _capability(where), device is not None)
-    if not call.hypothetical:
-        _check_room(call)
+    if isinstance(where, ArgumentError):  # what is wrong with values and lengths is said before it
+        raise where
+    call = Call(spec, arguments, axes, where, capability, device is not None)
+    if around.memory and not around.modes and not call.hypothetical:  # a dispatch mode may place outputs elsewhere
+        for output in spec.outputs:
+            if output.size(call) >= torch_modes.LARGE:
+                _check_room(call, output)
     return call
 
 
@@ -59,19 +74,14 @@ def left_out(call: Call, name: str) -> Any:
     return arguments[name]
 
 
-def _check_room(call: Call) -> None:
-    """Refuse outputs that the device could not hold if it were empty; a dispatch mode may place them elsewhere."""
-    if torch._C._len_torch_dispatch_stack() or not all(map(torch_modes.has_memory, call.tensors.values())):
-        return
-    for output in call.spec.outputs:
-        shape = output.shape(call)
-        if lack := torch_modes.shortage(call.device, math.prod(shape) * output.dtype_of(call).itemsize):
-            raise ArgumentError(
-                f"{call.spec.name}: {output.name}: expected an output that fits, got {list(shape)}: {lack}"
-            )
+def _check_room(call: Call, output: Output) -> None:
+    """Refuse an output that the device could not hold if it were empty."""
+    if lack := torch_modes.shortage(call.device, output.size(call)):
+        shape = list(output.shape(call))
+        raise ArgumentError(f"{call.spec.name}: {output.name}: expected an output that fits, got {shape}: {lack}")
 
 
-def _check_tensor(spec: Spec, item: Tensor, value: Any, arguments: dict[str, Any]) -> None:
+def _check_tensor(spec: Spec, item: Tensor, value: Any, arguments: dict[str, Any], around: Surroundings) -> None:
     if not isinstance(value, torch.Tensor):
         if isinstance(value, Proxy):
             raise not_in_fx(spec.name, item.name)
@@ -84,11 +94,11 @@ def _check_tensor(spec: Spec, item: Tensor, value: Any, arguments: dict[str, Any
             f"{spec.name}: {item.name}: expected a tensor with values, got a {type(value).__name__}: the first call of its"
             f" lazy module, or materialize(), gives it some"
         )
-    inner = torch_modes.innermost(value)
+    inner = value if around.memory else torch_modes.innermost(value)
     if not strided(inner):
         raise ArgumentError(f"{spec.name}: {item.name}: {lacking(inner)}")
     _check_dtype(spec, item, value.dtype, arguments)
-    if problem := lacking(inner):
+    if problem := lacking(inner, around.memory):
         raise ArgumentError(f"{spec.name}: {item.name}: {problem}")
 
 
@@ -123,17 +133,20 @@ def strided(x: torch.Tensor) -> bool:
     return not x.is_nested and x.layout == torch.strided
 
 
-def lacking(x: torch.Tensor) -> str | None:
-    """What is wrong with a tensor for every operator: it has no strides, or no memory behind it. None if nothing is."""
+def lacking(x: torch.Tensor, memory: bool = False) -> str | None:
+    """What is wrong with a tensor for every operator: it has no strides, or no memory behind it. None if nothing is.
+
+    memory: it is known to have memory of its own (`torch_modes.has_memory`).
+    """
     if not strided(x):
         return f"expected a strided tensor, got {'a nested tensor' if x.is_nested else x.layout}"
-    problem = unreadable(x)
+    problem = unreadable(x, memory)
     return f"expected {x.numel()} elements in memory, got {problem}" if problem else None
 
 
-def unreadable(x: torch.Tensor) -> str | None:
-    """What is wrong with the memory behind a tensor that should have some, or None."""
-    if x.device.type == "meta" or not torch_modes.has_memory(x):
+def unreadable(x: torch.Tensor, memory: bool = False) -> str | None:
+    """What is wrong with the memory behind a tensor that should have some, or None. memory: as for `lacking`."""
+    if x.device.type == "meta" or not (memory or torch_modes.has_memory(x)):
         return None
     if x._is_zerotensor():
         return "a tensor of zeros without memory: pass its clone()"
@@ -147,11 +160,11 @@ def unreadable(x: torch.Tensor) -> str | None:
 def _bind_axes(spec: Spec, item: Tensor, value: torch.Tensor, axes: dict[str, Any], origin: dict[str, str]) -> None:
     """Take the lengths of the first form that agrees with the axes that are known."""
     shape, problems = tuple(value.shape), []
-    fitting = [form for form in item.forms if spread(form, shape) is not None]
-    for form in fitting:
+    fitting = [lengths for form in item.forms if (lengths := _lengths(item.name, form, shape)) is not None]
+    for lengths in fitting:
         found, places = dict(axes), dict(origin)
         try:
-            for letter, length, place in _lengths(item.name, form, shape):
+            for letter, length, place in lengths:
                 _agree(spec, letter, length, place, found, places)
         except ArgumentError as problem:
             problems.append(problem)
@@ -168,16 +181,26 @@ def _bind_axes(spec: Spec, item: Tensor, value: torch.Tensor, axes: dict[str, An
     )
 
 
-def _lengths(name: str, form: tuple[str, ...], shape: tuple[int, ...]) -> Iterator[tuple[str, Any, str]]:
-    """Each axis of a form with its length and the place where it stands; "..." first, with all of its own."""
-    lead = len(shape) - len(form) + 1
+def _lengths(name: str, form: Form, shape: tuple[int, ...]) -> list[tuple[str, Any, str]] | None:
+    """Each axis of a form with its length and the place where it stands; "..." first, with all of its own.
+
+    None if the form has another number of axes than the shape, or another length in place of a number (`spread`).
+    """
+    lead = len(shape) - len(form) + 1  # how many axes "..." stands for
     at = form.index("...") if "..." in form else len(form)
-    if "..." in form:
-        yield "...", shape[at : at + lead], f"{name}.shape[{at}:{at + lead}]"
+    if lead < 0 or (at == len(form) and lead != 1):
+        return None
+    found: list[tuple[str, Any, str]] = []
+    if at < len(form):
+        found.append(("...", shape[at : at + lead], f"{name}.shape[{at}:{at + lead}]"))
     for i, letter in enumerate(form):
-        if letter != "..." and not letter.isdigit():
-            position = i if i < at else i + lead - 1
-            yield letter, shape[position], f"{name}.shape[{position}]"
+        position = i if i < at else i + lead - 1
+        if letter.isdigit():
+            if int(letter) != shape[position]:
+                return None
+        elif letter != "...":
+            found.append((letter, shape[position], f"{name}.shape[{position}]"))
+    return found
 
 
 def _agree(spec: Spec, letter: str, value: Any, place: str, axes: dict[str, Any], origin: dict[str, str]) -> None:
@@ -221,9 +244,19 @@ def _number(spec: Spec, item: Scalar, value: Any) -> Any:
     if item.type is float and not abs(found) <= LARGEST:
         legal = f"a finite number that fp32 can hold, at most {LARGEST:.3g} in magnitude"
         raise ArgumentError(f"{spec.name}: {item.name}: expected {legal}, got {shown(value)}")
-    if wanted := item.expected(found):
+    if wanted := expected(item, found):
         raise ArgumentError(f"{spec.name}: {item.name}: expected {wanted}, got {shown(value)}")
     return found
+
+
+def expected(item: Scalar, value: Any) -> str | None:
+    """What a value of the right type should be that is none of the choices, or outside of the range; else None."""
+    if item.choices and value not in item.choices:
+        return f"one of {', '.join(map(repr, item.choices))}"
+    if item.range and not item.range[0] <= value <= item.range[1] and value not in item.also:
+        beside = "".join(f" or {item.name} = {v}" for v in item.also)
+        return f"{item.range[0]} <= {item.name} <= {item.range[1]}{beside}"
+    return None
 
 
 LARGEST = torch.finfo(torch.float32).max  # kernels take scalars in fp32, and no operator gives a meaning to inf or NaN
@@ -270,23 +303,26 @@ def _axis(spec: Spec, item: Axis, value: Any, rank: int) -> int:
     return found % rank
 
 
-def _device(spec: Spec, arguments: dict[str, Any]) -> torch.device:
-    """Where the call runs: the device of its tensors; for host tensors the current GPU if they are pinned."""
+def _device(spec: Spec, arguments: dict[str, Any]) -> torch.device | ArgumentError:
+    """Where the call runs: the device of its tensors; for host tensors the current GPU if they are pinned.
+
+    An error, which is not raised here, where they are not on one device, or on one of no backend.
+    """
     given = [t for t in spec.tensors if arguments[t.name] is not None]
     places = {t.name: arguments[t.name].device for t in given if not t.host}
     host = {t.name: arguments[t.name] for t in given if t.host}
     for name, value in host.items():
         if value.device.type != "cpu":
-            raise ArgumentError(f"{spec.name}: {name}: expected a tensor in host memory, got one on {value.device}")
+            return ArgumentError(f"{spec.name}: {name}: expected a tensor in host memory, got one on {value.device}")
     if not places:
         pinned = all(v.is_pinned() for v in host.values()) if torch.cuda.is_available() else False
         return torch.device("cuda", torch.cuda.current_device()) if pinned else torch.device("cpu")
     if len(set(places.values())) > 1:
         shown = ", ".join(f"{n} on {d}" for n, d in places.items())
-        raise ArgumentError(f"{spec.name}: expected all tensors on one device, got {shown}")
+        return ArgumentError(f"{spec.name}: expected all tensors on one device, got {shown}")
     where: torch.device = next(iter(places.values()))
     if where.type not in ("cpu", "cuda"):
-        raise ArgumentError(f"{spec.name}: expected tensors on cpu or cuda, got {where}")
+        return ArgumentError(f"{spec.name}: expected tensors on cpu or cuda, got {where}")
     return where
 
 

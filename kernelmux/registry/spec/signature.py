@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -126,15 +127,6 @@ class Scalar:
         """Whether a graph of torch.compile takes every value of it, as of a length."""
         return self.type is int and (self.length is None or self.extent)
 
-    def expected(self, value: Any) -> str | None:
-        """What a value of the right type should be that is none of the choices, or outside of the range; else None."""
-        if self.choices and value not in self.choices:
-            return f"one of {', '.join(map(repr, self.choices))}"
-        if self.range and not self.range[0] <= value <= self.range[1] and value not in self.also:
-            beside = "".join(f" or {self.name} = {v}" for v in self.also)
-            return f"{self.range[0]} <= {self.name} <= {self.range[1]}{beside}"
-        return None
-
 
 @dataclass(frozen=True)
 class Axis:
@@ -192,6 +184,10 @@ class Output:
         if self.dims == "like":
             return tuple(call.arguments[self.like].shape)
         return tuple(n for d in self.dims.split() for n in lengths(d, call.axes))
+
+    def size(self, call: Call) -> int:
+        """The bytes that this output takes for a call."""
+        return math.prod(self.shape(call)) * self.dtype_of(call).itemsize
 
 
 def lengths(axis: str, axes: Mapping[str, Any]) -> tuple[int, ...]:
@@ -269,6 +265,7 @@ class Call:
     """A call that passed validation: arguments in spec order, scalars normalised, axes by letter ("..." holds a tuple).
 
     device: where it runs. capability: of the GPU (or the emulated one), None on a CPU. hypothetical: shapes, no data.
+    tensors, scalars: of the arguments the tensors that are given, and the others, by name.
     """
 
     spec: Spec
@@ -277,6 +274,16 @@ class Call:
     device: torch.device
     capability: tuple[int, int] | None = None
     hypothetical: bool = False
+    tensors: dict[str, torch.Tensor] = field(init=False, repr=False, compare=False)
+    scalars: dict[str, Any] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        tensors, scalars = {t.name: self.arguments[t.name] for t in self.spec.tensors}, dict(self.arguments)
+        for name in tensors:
+            del scalars[name]
+        given = {name: x for name, x in tensors.items() if x is not None}
+        object.__setattr__(self, "tensors", given)
+        object.__setattr__(self, "scalars", scalars)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -285,20 +292,9 @@ class Call:
         return dtype
 
     @property
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The tensors that are given, by name."""
-        given = ((t.name, self.arguments[t.name]) for t in self.spec.tensors)
-        return {name: value for name, value in given if value is not None}
-
-    @property
     def exact(self) -> dict[str, Any]:
         """The arguments by name, floating tensors in float64."""
         return dict(zip(self.arguments, exact_arguments(self), strict=True))
-
-    @property
-    def scalars(self) -> dict[str, Any]:
-        names = {t.name for t in self.spec.tensors}
-        return {k: v for k, v in self.arguments.items() if k not in names}
 
     @property
     def card(self) -> Card | None:

@@ -42,6 +42,7 @@ def install(monkeypatch: pytest.MonkeyPatch, found: Mapping[str, tuple[Backend, 
     for name in [name for name in os.environ if name.startswith("KERNELMUX_BACKEND")]:
         monkeypatch.delenv(name)
     requests.environment.cache_clear()
+    registered.forget_ladders()
 
 
 def softmax(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:

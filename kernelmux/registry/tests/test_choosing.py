@@ -11,7 +11,7 @@ import torch
 
 from kernelmux.registry.backend.description import Implementation
 from kernelmux.registry.call import dispatch
-from kernelmux.registry.choice import precedence, scope
+from kernelmux.registry.choice import precedence
 from kernelmux.registry.choice.precedence import use
 from kernelmux.registry.errors import ArgumentError, BackendUnavailable, UnknownName, UnsupportedError
 from kernelmux.registry.tests import fakes
@@ -258,7 +258,7 @@ def test_strict_is_true_or_false(value):
 
 
 def strict():
-    return scope.strict("transpose")
+    return precedence.requested("transpose", None).strict
 
 
 def test_strictness_is_local_to_the_thread():

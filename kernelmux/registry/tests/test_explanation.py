@@ -105,7 +105,7 @@ def test_a_question_about_another_gpu_survives_a_backend_that_cannot_be_loaded(m
 
     monkeypatch.setattr(requests.registered, "backend", backend)
     monkeypatch.setattr(
-        requests.registered, "variants", lambda name, op: backend(name) and made_up.BACKENDS[name][1].get(op)
+        requests.registered, "variants", lambda name, op: backend(name) and made_up.BACKENDS[name][1].get(op, {})
     )
     spec = catalog.spec("softmax")
     call = spec.hypothetical(spec.case("x=4x8"), device=torch.device("cuda"), capability=(9, 0))

@@ -65,9 +65,9 @@ def test_a_call_during_a_change_of_default_is_not_remembered_for_afterwards(monk
     ran: list[str] = []
     real = dispatch._plan
 
-    def plan(spec, values, argument):
+    def plan(spec, values, argument, *read):
         ran.append(precedence.requested(spec.name, argument).source)
-        return real(spec, values, argument)
+        return real(spec, values, argument, *read)
 
     monkeypatch.setattr(dispatch, "_plan", plan)
     precedence.set_default("softmax", "torch_ref/exact")

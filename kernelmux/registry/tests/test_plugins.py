@@ -30,11 +30,9 @@ def install(tmp_path, monkeypatch):
     announced: list[tuple[str, str]] = []
     monkeypatch.syspath_prepend(tmp_path)
     own = entry_points.find().packages
-    caches = (registered.backend, registered.unavailable, registered.variants)
 
     def fresh() -> None:
-        for cached in caches:
-            cached.cache_clear()
+        registered.forget()
         registered._broken.clear()
         dispatch._plans.clear()
 

@@ -65,7 +65,6 @@ def test_off_the_plan_holds_the_implementation_itself():
     spec = catalog.spec("softmax")
     plan, chosen = dispatch.resolve(spec, spec.given(X), "torch_ref")
     assert plan.fn is dispatch.registered.variants(chosen.backend, "softmax")[chosen.variant].fn
-    assert profiler_ranges.named(soft, "any") is soft
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace")

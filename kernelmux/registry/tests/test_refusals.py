@@ -79,7 +79,7 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> Backends:
         own = Backend("own", "made up", 40, lambda device: None)
         ours = (own, {"softmax": ladder, "softmax_backward": {}})
         made_up.install(monkeypatch, {"own": ours, "plain": made_up.BACKENDS["plain"]})
-        monkeypatch.setattr(refusals, "_noted", {})
+        monkeypatch.setattr(refusals, "noted", {})
         monkeypatch.setattr(refusals, "_failed", {})
         return made
 
@@ -153,7 +153,7 @@ def test_it_is_an_error_where_nothing_may_run_in_its_place(
         with pytest.raises(expected) as raised, kx.use("own", strict=form == "strict"):
             bound(X) if form == "bound" else kx.softmax(X, backend="own/fast" if form == "variant" else None)
         assert type(raised.value) is expected and raised.value.__cause__ is REFUSED[name]
-    assert slow.tried == 0 and not refusals._noted
+    assert slow.tried == 0 and not refusals.noted
 
 
 @pytest.mark.parametrize("name", COMPILING)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.autograd import forward_ad
@@ -17,6 +17,7 @@ from torch.autograd import forward_ad
 _C: Any = torch._C
 transformed = _C._are_functorch_transforms_active  # whether a transform of torch.func runs, on whichever tensors
 _MODES = tuple(getattr(_C._TorchDispatchModeKey, name) for name in ("FUNCTIONAL", "PROXY", "FAKE"))
+LARGE = 2**30  # bytes that a device may not have
 _BATCHED = _C._parse_dispatch_key("Batched")  # of autograd's `is_grads_batched`; torch.func has a key of its own
 
 
@@ -25,15 +26,40 @@ def traces() -> bool:
     return any(_C._get_dispatch_mode(key) is not None for key in _MODES)
 
 
-def watched(tensors: Iterable[Any]) -> bool:
+class Surroundings(NamedTuple):
+    """What surrounds a call beyond its arguments, read once and passed on.
+
+    watched: torch stands between the call and the memory of its tensors. traced: torch.jit.trace looks. modes: there are
+    dispatch modes. memory: each tensor has memory of its own (`has_memory`). forward: forward derivatives are computed.
+    grad: gradients are recorded. deterministic: torch.get_deterministic_debug_mode().
+    """
+
+    watched: bool
+    traced: bool
+    modes: bool
+    memory: bool
+    forward: bool
+    grad: bool
+    deterministic: int
+
+
+def surroundings(values: Iterable[Any]) -> Surroundings:
+    """The surroundings of a call with these arguments."""
+    tensors = [x for x in values if isinstance(x, torch.Tensor)]
+    traced, modes = _C._get_tracing_state() is not None, _C._len_torch_dispatch_stack() > 0
+    memory = all(map(has_memory, tensors))
+    watched = traced or transformed() or (modes and traces()) or not memory or any([x.is_meta for x in tensors])
+    forward, grad = forward_ad._current_level >= 0, torch.is_grad_enabled()
+    return Surroundings(watched, traced, modes, memory, forward, grad, torch.get_deterministic_debug_mode())
+
+
+def watched(values: Iterable[Any]) -> bool:
     """Whether torch stands between a call and the memory of its tensors: then it runs as an operator of torch.
 
     A trace (a dispatch mode, torch.jit), a transform of torch.func, a tensor whose operators are Python code, or one
     without memory.
     """
-    if _C._get_tracing_state() is not None or transformed() or (_C._len_torch_dispatch_stack() > 0 and traces()):
-        return True
-    return any(isinstance(x, torch.Tensor) and (x.is_meta or not has_memory(x)) for x in tensors)
+    return surroundings(values).watched
 
 
 Lack = Callable[[str], str | None]
@@ -129,7 +155,7 @@ def plain(device: torch.device) -> Iterator[None]:
 
 def shortage(device: torch.device, size: int) -> str | None:
     """Why `size` bytes cannot be had on a device, or None; asks for the whole of its memory, used or not."""
-    if size < 2**30:
+    if size < LARGE:
         return None
     whole = _whole(device)
     return f"{size / 2**30:.0f} GiB, and {device} has {whole / 2**30:.0f} GiB" if whole and size > whole else None
