@@ -209,14 +209,17 @@ def types(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def docs(session: nox.Session) -> None:
-    """Write the generated pages and tables, and the types of the public face (-- --check fails if that changes them)."""
+    """Write the generated pages and tables, and the types of the public face (-- --check fails if that changes them).
+
+    All recorded rows are drawn as build/docs/records/<gpu>.md.
+    """
     python = pinned(session)
     check = ["--check"] if "--check" in session.posargs else []
     session.run(python, "-m", "kernelmux.registry.stubs")
     for document in DOCUMENTS:
         session.run(python, "-m", "kernelmux.perf", "--update", document)
     session.run(python, "-m", "kernelmux.tune", "--update", TUNED)
-    session.run(python, "-m", "kernelmux.docs", *check)
+    session.run(python, "-m", "kernelmux.docs", "--drawn", "build/docs", *check)
     if check:
         session.run("git", "diff", "--exit-code", *DOCUMENTS, TUNED, "kernelmux/__init__.pyi", external=True)
 

@@ -5,7 +5,8 @@ docs/images/speeds*.svg   well-known operators beside other libraries, for a nar
 docs/*.md                 the ladders between <!-- rungs op --> and <!-- /rungs -->, and other marked tables
 README.md                 what is known of each card, between <!-- cards --> and <!-- /cards -->
 bazel/uses.bzl            which operators read the source of others, for the BUILD files
-docs/images/*_counts.svg  with --pictures: what each rung asks of memory, counted on the emulator
+docs/images/*.svg         with --pictures: what each rung asks of memory, counted on the emulator; the roofline of each GPU
+<drawn>/records/<gpu>.md  with --drawn: all recorded rows of each GPU, and their roofline
 <out>/<op>.md             with --package: the pages of the operators of a package, and nothing else
 """
 
@@ -25,6 +26,7 @@ from kernelmux.docs import (
     ladder_pictures,
     libraries,
     operator_page,
+    record_pages,
     record_tables,
     rungs,
     speeds,
@@ -73,8 +75,11 @@ def parser() -> argparse.ArgumentParser:
         description=(__doc__ or "").partition(": ")[2],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("--pictures", action="store_true", help="draw the counts of the ladders anew, too (a minute)")
+    made.add_argument(
+        "--pictures", action="store_true", help="draw counts of ladders and rooflines anew, too (a minute)"
+    )
     made.add_argument("--check", action="store_true", help="write nothing; exit status 1 if something would change")
+    made.add_argument("--drawn", metavar="FOLDER", help="also write pages of all recorded rows there (build/docs)")
     made.add_argument("--package", metavar="NAME", help="a package with operators, by the name of its entry point")
     made.add_argument("--out", metavar="FOLDER", help="for the pages of --package (default: docs/operators here)")
     return made
@@ -86,14 +91,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if lack := terminal.missing(("matplotlib",)):
         return terminal.say("docs", lack, terminal.USAGE)
     if options.package is None and options.out is None:
-        return terminal.run("docs", lambda: _run(options.check, options.pictures))
+        return terminal.run("docs", lambda: _run(options.check, options.pictures, options.drawn))
     return terminal.run("docs", lambda: _of_package(options))
 
 
 def _of_package(options: argparse.Namespace) -> int:
     """Write, or check, the pages of the operators of a package."""
-    if options.package is None or options.pictures:
-        raise ArgumentError("--out and --package stand together, without --pictures")
+    if options.package is None or options.pictures or options.drawn:
+        raise ArgumentError("--out and --package stand together, without --pictures and --drawn")
     package, out = _package(options.package), Path(options.out or "docs/operators")
     own = (op for op in package.operators if elsewhere.owner(op) is package)
     wanted = {out / f"{op}.md": operator_page.page(op) for op in own}
@@ -111,8 +116,10 @@ def _package(name: str) -> Package:
     return found.packages[name]
 
 
-def _run(check: bool, pictures: bool) -> int:
-    wanted = made() | (dict(ladder_pictures.made()) if pictures else {})
+def _run(check: bool, pictures: bool, drawn: str | None) -> int:
+    wanted = made() | (dict((*ladder_pictures.made(), *record_pages.rooflines())) if pictures else {})
+    for path in record_pages.draw(Path(drawn)) if drawn else ():
+        print(f"drawn from the records: {path}")
     return _written(wanted, differing(wanted), check, HOME.parent, "nox -s docs")
 
 

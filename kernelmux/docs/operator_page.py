@@ -31,8 +31,8 @@ from kernelmux.registry.spec.gradient import Composed, Gradient
 from kernelmux.registry.spec.signature import REQUIRED
 from kernelmux.registry.util import text_tables
 
-SWEEPS = TOP / "kernelmux/perf/results/sweeps"  # <gpu>-<op>-<axis>.csv
-CURVES = TOP / "docs/images/curves"  # their pictures, of the same names
+SWEEPS = TOP / "kernelmux/records"  # <gpu>/sweeps/<op>-<axis>.csv
+CURVES = TOP / "docs/images/curves"  # their pictures, <gpu>-<op>-<axis>.svg
 
 
 def page(op: str) -> str:
@@ -236,11 +236,12 @@ def _cell(row: Timed | None) -> str:
 
 def _curves(op: str) -> Iterator[str]:
     """Recorded sweeps over the length of an axis: their pictures, and the numbers."""
-    for path in sorted(SWEEPS.glob(f"*-{op}-*.csv")):
-        axes, last = path.stem.partition(f"-{op}-")[2], "-channels-last"
+    for path in sorted(SWEEPS.glob(f"*/sweeps/{op}-*.csv")):
+        axes, last = path.stem.removeprefix(f"{op}-"), "-channels-last"
         name = (
             f"{op} over {axes.removesuffix(last).replace('-', '=')}{', channels-last' if axes.endswith(last) else ''}"
         )
-        picture = f"../{(CURVES / path.stem).relative_to(TOP / 'docs').as_posix()}.svg"
-        shown = f"![{name}: time and rate]({picture})\n\n" if (CURVES / f"{path.stem}.svg").exists() else ""
+        drawn = CURVES / f"{path.parts[-3]}-{path.stem}.svg"
+        picture = f"../{drawn.relative_to(TOP / 'docs').as_posix()}"
+        shown = f"![{name}: time and rate]({picture})\n\n" if drawn.exists() else ""
         yield f"{shown}The curve, {name}, [as numbers](../../{path.relative_to(TOP).as_posix()})."

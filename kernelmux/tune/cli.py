@@ -41,7 +41,7 @@ examples:
   python -m kernelmux.tune --list                                           the tables, and which entries are stale
 
 What a search finds is kept as tuned/<gpu>.json in your folder, where plans look it up (KERNELMUX_HOME, else
-~/.local/share/kernelmux); --into-checkout keeps it in registry/tuned, with what ships. What was timed is kept too, in the
+~/.local/share/kernelmux); --into-checkout keeps it in records/<gpu>/, with what ships. What was timed is kept too, in the
 folder of --log: a search that was stopped goes on where it was. Exit status: 0 done, 1 a configuration computes something
 wrong, 2 usage error or nothing to search, 130 Ctrl-C.
 """
@@ -70,9 +70,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--tier", choices=TIERS[:-1], default="ci", help="of the checks of a winner (default: ci)")
     out = made.add_mutually_exclusive_group()
     out.add_argument("--out", metavar="FOLDER", help="of tables (default: yours, where plans look them up)")
-    shipped = (
-        "keep the tables in kernelmux/registry/tuned, or in the package with operators whose variants they are about"
-    )
+    shipped = "keep the tables in kernelmux/records, or in the package with operators whose variants they are about"
     out.add_argument("--into-checkout", action="store_true", help=shipped)
     made.add_argument("--log", default="build/tune", metavar="FOLDER", help="of times so far (default: build/tune)")
     made.add_argument("--dry-run", action="store_true", help="compile and list, time nothing; needs no GPU")
@@ -103,13 +101,15 @@ def _main(args: argparse.Namespace) -> int:
     console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=120)
     if args.list:
         for folder in (
-            [Path(args.out)] if args.out else dict.fromkeys(tables.folder for tables in tuned_configs.TABLES.all())
+            [Path(args.out)]
+            if args.out
+            else dict.fromkeys(tables.place.folder for tables in tuned_configs.TABLES.all())
         ):
             for line in report.listing(folder):
                 console.print(line, markup=False, soft_wrap=True)
         return OK
     if args.update is not None:
-        return _update(console, Path(args.update), Path(args.out or tuned_configs.TABLES.folder))
+        return _update(console, Path(args.update), Path(args.out or tuned_configs.TABLES.place.folder))
     for op in args.op:
         catalog.spec(op)  # a misspelt operator is named before a missing GPU
     catalog.check_dtypes(args.op, args.dtype)
@@ -203,14 +203,17 @@ def _search(console: Console, found: list[Job], args: argparse.Namespace, device
 
 def _folder(args: argparse.Namespace) -> Path:
     """The folder of tables: that of --out, the one that ships, or the user's."""
-    ours = tuned_configs.TABLES.folder
-    return Path(args.out) if args.out else ours if args.into_checkout else user_folder.required(ours.name, "--out")
+    if args.out:
+        return Path(args.out)
+    tables = tuned_configs.TABLES
+    return tables.place.folder if args.into_checkout else user_folder.required(tables.name, "--out")
 
 
 def _table_of(found: Job | Entry, out: Path) -> Path:
     """The folder of tables for a variant: `out`; in place of the one that ships, for a package with operators its own."""
     package = elsewhere.whose(found.op, found.variant)
-    return package.folder / out.name if package and out == tuned_configs.TABLES.folder else out
+    tables = tuned_configs.TABLES
+    return package.folder / tables.name if package and out == tables.place.folder else out
 
 
 def _update(console: Console, path: Path, folder: Path) -> int:

@@ -57,7 +57,7 @@ def _outcome(search: Search) -> Iterator[str]:
 def listing(folder: Path) -> list[str]:
     """The entries of all tables in a folder; behind one that is ignored, or older, the reason."""
     lines = []
-    for path in sorted(folder.glob("*.json")):
+    for path in tuned_configs.TABLES.at(folder).place.all():
         table = tuned_configs.TABLES.read(path)
         lines.append(f"{table.gpu}, {path}: {counted(len(table.rows), 'configuration')}")
         lines += [f"  {_listed(entry)}" for entry in table.rows]
@@ -74,7 +74,7 @@ def _listed(entry: Entry) -> str:
 
 def markdown(folder: Path) -> str:
     """The tables of a page: what tuning gained over the rule, for each GPU."""
-    tables = [tuned_configs.TABLES.read(path) for path in sorted(folder.glob("*.json"))]
+    tables = [tuned_configs.TABLES.read(path) for path in tuned_configs.TABLES.at(folder).place.all()]
     return "\n\n".join(_table(table) for table in tables if table.rows) or "No GPU has a table yet."
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -151,7 +151,7 @@ def write(found: Sequence[Entry], gpu: str, folder: Path, without: Collection[tu
 
     A table that cannot be read is replaced.
     """
-    tables = replace(tuned_configs.TABLES, folder=folder)
+    tables = tuned_configs.TABLES.at(folder)
     try:
         before = tables.of(gpu)
     except KernelmuxError:

@@ -32,9 +32,9 @@ from kernelmux.emulator.validation.progress import bar
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.dtypes import SHORT
-from kernelmux.registry.util.files import between
+from kernelmux.registry.util.files import RECORDS, between
 
-RECORD = Path(__file__).with_name("nvidia_h200.json")
+RECORD = RECORDS / "nvidia_h200/bits.json"
 BEGIN, END = "<!-- shipped kernels begin -->", "<!-- shipped kernels end -->"
 LARGEST = 2**16  # elements of a call whose results are stored
 FLOATS = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64"}

@@ -1,4 +1,4 @@
-"""`cards.json`: by card, operator and backend how many calls compile for a card and fit on it, and why others do not.
+"""`records/cards/fits.json`: by card, operator and backend how many calls compile and fit, and why others do not.
 
 An entry is "stale" once a source of its backend for the operator, the spec, or what is known of the card has changed.
 """
@@ -19,9 +19,10 @@ from kernelmux.registry.backend import device_tables, package_versions
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import KernelmuxError, SpecError
 from kernelmux.registry.util import cards
+from kernelmux.registry.util.files import RECORDS
 from kernelmux.registry.util.fingerprint import digest
 
-FILE = Path(__file__).with_name("cards.json")
+FILE = RECORDS / "cards/fits.json"
 SCHEMA = 1
 AUTO = "auto"
 

@@ -20,6 +20,7 @@ from kernelmux.registry import catalog
 from kernelmux.registry.backend import launch_keys, timings
 from kernelmux.registry.backend.launch_keys import CHANGED, OTHER, SAME, UNKNOWN, Keys, Row, compared
 from kernelmux.registry.errors import ArgumentError
+from kernelmux.registry.util.files import GpuFiles
 
 ROOT = Path(__file__).resolve().parents[3]
 ASKED = ["cuda transpose", "cuda square", "triton silu", "torch_ref swiglu"]
@@ -224,7 +225,7 @@ def test_new_pins_carry_what_launched_the_same() -> None:
 
 
 def test_a_new_format_keeps_what_an_entry_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "FOLDER", tmp_path)
+    monkeypatch.setattr(ledger, "PLACE", GpuFiles(tmp_path))
     entries = {f"square/cuda/{name}": {"oracle": name, "judge": "as then", "source": "x"} for name in ("then", "older")}
     ledger.write({"gpu": "NVIDIA H200", "entries": entries})
     known = Keys(0, {}, {}, {"square": "then", "judge": "as then"}, rekey.texts())

@@ -27,6 +27,7 @@ from kernelmux.conformance.verified import ledger
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import ArgumentError, SpecError
+from kernelmux.registry.util.files import GpuFiles
 
 ITEM = Item("softmax", "torch_ref", "exact", "accuracy")
 KNOWN = [Book(expected_failures.FILE, (Expected("softmax-*-accuracy", "a reason", device="cpu"),))]
@@ -273,7 +274,7 @@ def test_how_long_the_rest_takes() -> None:
 def test_a_variant_with_items_that_did_not_report_is_not_entered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger, "FOLDER", tmp_path)
+    monkeypatch.setattr(ledger, "PLACE", GpuFiles(tmp_path))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H200")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     items = [ITEM, replace(ITEM, check="layout")]
@@ -291,7 +292,7 @@ def test_a_variant_with_items_that_did_not_report_is_not_entered(
 
 
 def test_the_ledger_knows_verified_from_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "FOLDER", tmp_path)
+    monkeypatch.setattr(ledger, "PLACE", GpuFiles(tmp_path))
     ledger.books.cache_clear()
     assert ledger.status("softmax", "torch_ref", "exact") == ledger.status("softmax", "triton", "online")
     assert ledger.status("softmax", "triton", "online") == ("no record", ())

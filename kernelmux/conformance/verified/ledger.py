@@ -1,10 +1,10 @@
 """The verified ledger: which variant passed the whole suite on which real GPU, with the keys of what was run.
 
-`verified/<gpu>.json` is written by `--record`; docs/conformance.md tells of entries that were not. A package with
-operators has a folder of this name for its own implementations. A variant is "verified" while it launches what it launched
-then (`registry.backend.launch_keys`) and its operator means what it meant (`keys.meaning`), "stale" once either has
-changed, "unknown" while the keys of a changed source were not computed, and has "no record" otherwise: no GPU has run it,
-or it failed. What the emulator says is not recorded.
+`records/<gpu>/verified.json` is written by `--record`; docs/conformance.md tells of entries that were not. A package with
+operators has a folder `verified` with a file for each GPU, for its own implementations. A variant is "verified" while it
+launches what it launched then (`registry.backend.launch_keys`) and its operator means what it meant (`keys.meaning`),
+"stale" once either has changed, "unknown" while the keys of a changed source were not computed, and has "no record"
+otherwise: no GPU has run it, or it failed. What the emulator says is not recorded.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.backend.launch_keys import TIERS, digest, split
 from kernelmux.registry.conditions import sm
 from kernelmux.registry.errors import ArgumentError, SpecError
-from kernelmux.registry.util.files import between, file_stem, json_rows
+from kernelmux.registry.util.files import RECORDS, GpuFiles, between, in_full, json_rows, said_once
 
-NAME = "verified"
-FOLDER = Path(__file__).parents[1] / NAME
+NAME = "verified"  # of the folder of a package
+PLACE = GpuFiles(RECORDS, "verified.json")
+SAID_ONCE = ("versions", "asked")  # what entries share, in the files that ship
 BEGIN, END = "<!-- matrix -->", "<!-- /matrix -->"
 VERIFIED, STALE, UNKNOWN, NO_RECORD = "verified", "stale", "unknown", "no record"
 MARKS = {VERIFIED: "✓", STALE: "stale", UNKNOWN: "unknown", NO_RECORD: "no record"}
@@ -58,9 +59,9 @@ def capability(device: torch.device) -> str:
 
 
 def path_for(gpu: str, op: str, label: str) -> Path:
-    """NVIDIA H200 -> verified/nvidia_h200.json, in the package that a variant comes from."""
+    """NVIDIA H200 -> nvidia_h200/verified.json; of a variant from a package its verified/nvidia_h200.json."""
     package = elsewhere.whose(op, label.partition("/")[2])
-    return (package.folder / NAME if package else FOLDER) / f"{file_stem(gpu)}.json"
+    return (GpuFiles(package.folder / NAME) if package else PLACE).of(gpu)
 
 
 def record(options: Options, items: list[Item], outcomes: list[Outcome]) -> str:
@@ -85,18 +86,23 @@ def record(options: Options, items: list[Item], outcomes: list[Outcome]) -> str:
             book["entries"][key] = _entry(row, options)
     for path, book in written.items():
         _write(path, book)
-    names = (path.name if path.parent == FOLDER else str(path) for path in written)
+    names = (str(path.relative_to(PLACE.folder)) if path == PLACE.of(gpu) else str(path) for path in written)
     return f"recorded: {passed} variants verified on {gpu} in {', '.join(names) or 'no file'}"
 
 
 def write(book: dict[str, Any]) -> None:
     """Put the ledger of a GPU for variants of ours in place of the one in its file."""
-    _write(FOLDER / f"{file_stem(book['gpu'])}.json", book)
+    _write(PLACE.of(book["gpu"]), book)
 
 
 def _write(path: Path, book: dict[str, Any]) -> None:
-    path.parent.mkdir(exist_ok=True)
-    output_files.write(path, json_rows(json.loads(json.dumps(book, sort_keys=True))) + "\n")
+    made = json.loads(json.dumps(book, sort_keys=True))
+    if path == PLACE.of(book["gpu"]):
+        entries = made.pop("entries")
+        shared, rows = said_once(entries.values(), *SAID_ONCE)
+        made |= shared | {"entries": dict(zip(entries, rows, strict=True))}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    output_files.write(path, json_rows(made) + "\n")
     books.cache_clear()
 
 
@@ -132,7 +138,7 @@ def books() -> tuple[dict[str, Any], ...]:
     """All ledgers, one per GPU, with what packages with operators have recorded of their own implementations."""
     found = {book["gpu"]: book for book in own()}
     for package in elsewhere.listed().packages.values():
-        for path in sorted((package.folder / NAME).glob("*.json")):
+        for path in GpuFiles(package.folder / NAME).all():
             book = _book(path)
             entries = {key: entry for key, entry in book["entries"].items() if _whose(key) is package}
             known = found.get(book["gpu"], {**book, "entries": {}})
@@ -142,7 +148,7 @@ def books() -> tuple[dict[str, Any], ...]:
 
 def own() -> list[dict[str, Any]]:
     """The ledgers of our own implementations, one per GPU."""
-    return [_book(path) for path in sorted(FOLDER.glob("*.json"))]
+    return [_book(path) for path in PLACE.all()]
 
 
 def _whose(key: str) -> elsewhere.Package | None:
@@ -154,11 +160,13 @@ def _whose(key: str) -> elsewhere.Package | None:
 def _book(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        if not isinstance(found, dict) or {"gpu", "entries"} - set(found):
+            raise ValueError("expected gpu and entries")
+        entries = in_full(found, found["entries"].values(), *SAID_ONCE)
+    except (OSError, ValueError, KeyError) as error:
         raise SpecError(f"{path}: the ledger is damaged ({error}); restore it, or record anew without it") from error
-    if not isinstance(found, dict) or {"gpu", "entries"} - set(found):
-        raise SpecError(f"{path}: the ledger is damaged: expected gpu and entries; restore it, or record anew")
-    return found
+    head = {name: value for name, value in found.items() if name not in SAID_ONCE}
+    return {**head, "entries": dict(zip(found["entries"], entries, strict=True))}
 
 
 def changed(entry: Mapping[str, Any], op: str, backend: str, variant: str) -> tuple[str, ...]:

@@ -131,7 +131,7 @@ def pairs(ops: Sequence[str]) -> list[Pair]:
 def timed() -> dict[str, list[tuple[str, str]]]:
     """Of each operator the workloads and dtypes that have times on some GPU."""
     found: dict[str, list[tuple[str, str]]] = {}
-    for path in sorted(timings.TABLES.folder.glob("*.json")):
+    for path in timings.TABLES.place.all():
         for row in timings.TABLES.read(path).rows:
             if (item := (row.workload, row.dtype)) not in found.setdefault(row.op, []):
                 found[row.op].append(item)
@@ -145,7 +145,7 @@ def recorded() -> set[launch_keys.Place]:
     )
     found: set[launch_keys.Place] = {(op, backend, source) for op, backend, source in names}
     for tables in (timings.TABLES, tuned_configs.TABLES):
-        for path in tables.folder.glob("*.json"):
+        for path in tables.place.all():
             found |= {(row.op, row.backend, row.source) for row in tables.read(path).rows}
     return found
 
@@ -217,7 +217,7 @@ def standing(ops: Sequence[str]) -> dict[str, str]:
         for key, entry in book["entries"].items():
             if not ops or key.split("/")[0] in ops:
                 found[f"{key} on {book['gpu']}"] = ledger.standing(entry, *key.split("/"))
-    for path in sorted(timings.TABLES.folder.glob("*.json")):
+    for path in timings.TABLES.place.all():
         table = timings.TABLES.read(path)
         for t in table.rows:
             if not ops or t.op in ops:

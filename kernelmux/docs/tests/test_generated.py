@@ -38,7 +38,7 @@ def test_every_operator_has_a_page_with_every_part(made: dict[Path, str]) -> Non
         assert "torch_ref/" in text and "cuda/" in text and "triton/" in text
         assert f"({op}.md)" in made[docs.PAGES / "README.md"]
         curves = re.findall(r"!\[[^]]*\]\(([^)]+)\)", text)
-        assert len(curves) == len(list(operator_page.SWEEPS.glob(f"*-{op}-*.csv")))
+        assert len(curves) == len(list(operator_page.SWEEPS.glob(f"*/sweeps/{op}-*.csv")))
         assert all((docs.PAGES / curve).exists() for curve in curves)
 
 

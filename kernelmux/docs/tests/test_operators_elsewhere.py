@@ -32,6 +32,7 @@ from kernelmux.registry.backend.tuned_configs import Entry
 from kernelmux.registry.call import dispatch, refresh
 from kernelmux.registry.cli import type_stubs
 from kernelmux.registry.util import entry_points
+from kernelmux.registry.util.files import GpuFiles
 from kernelmux.tune import cli, run
 from kernelmux.tune.job import Job
 
@@ -58,10 +59,10 @@ def home(tmp_path_factory):
 @pytest.fixture
 def ours(home, tmp_path, monkeypatch):
     """Folders for the records of kernelmux itself, empty at first; those of the package go afterwards."""
-    monkeypatch.setattr(ledger, "FOLDER", tmp_path / "verified")
-    monkeypatch.setattr(history, "FOLDER", tmp_path / "results")
-    monkeypatch.setattr(timings, "TABLES", replace(timings.TABLES, folder=tmp_path / "times"))
-    monkeypatch.setattr(tuned_configs, "TABLES", replace(tuned_configs.TABLES, folder=tmp_path / "tuned"))
+    monkeypatch.setattr(ledger, "PLACE", GpuFiles(tmp_path / "verified"))
+    monkeypatch.setattr(history, "PLACE", GpuFiles(tmp_path / "results"))
+    monkeypatch.setattr(timings, "TABLES", replace(timings.TABLES, place=GpuFiles(tmp_path / "results")))
+    monkeypatch.setattr(tuned_configs, "TABLES", replace(tuned_configs.TABLES, place=GpuFiles(tmp_path / "tuned")))
     for name in ("verified", "results", "times", "tuned"):
         (tmp_path / name).mkdir()
     forget()

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from kernelmux.registry.util.files import rows_of
+
 DOCS = Path(__file__).parents[3] / "docs"
 RECORDS = sorted((DOCS / "records").glob("*.json"))
+PERF = DOCS.parent / "kernelmux/records/nvidia_h200/perf.json"
 SECTIONS = ("Products", "Products in 8 bits", "Convolution and pooling")
 
 
@@ -23,7 +26,6 @@ def test_a_record_is_linked_and_names_its_gpu(path: Path) -> None:
 @pytest.mark.parametrize("section", SECTIONS)
 def test_the_times_of_a_table_are_on_record(section: str) -> None:
     runs = record("vision_and_products")["us"]
-    perf = json.loads((DOCS.parent / "kernelmux/perf/results/nvidia_h200.json").read_text(encoding="utf-8"))
     held = {us for calls in runs.values() for found in calls.values() for us in flat(found.values())}
     held |= {us for *_, own, copy in record("max_pool2d_trials")["rows"] for us in (own, copy)}
     held |= {us for found in record("product_tiles")["times, us"].values() for us in found.values()}
@@ -32,7 +34,8 @@ def test_the_times_of_a_table_are_on_record(section: str) -> None:
     held |= {us for run in ("first", "second", "third") for *_, us, _, _ in trials[f"{run} run"]}
     held |= {us for found in record("fp8_and_odd_lines_trials")["us"].values() for us in flat(found.values())}
     runs_of_perf = record("later_runs_beside_others")["runs"]
-    timed = [row for run in (perf, *runs_of_perf) for row in run["rows"]]
+    perf = rows_of(json.loads(PERF.read_text(encoding="utf-8")))
+    timed = [*perf, *(row for run in runs_of_perf for row in run["rows"])]
     held |= {row[kind] for row in timed for kind in ("median_us", "graph_us") if row.get(kind)}
     wanted = [time for table in tables(section) for time in times(table)]
     missing = [text for text in wanted if not any(is_rounded(us, text) for us in held)]
@@ -41,7 +44,7 @@ def test_the_times_of_a_table_are_on_record(section: str) -> None:
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda path: path.stem)
 def test_a_time_in_a_sentence_is_on_record(page: Path) -> None:
-    kept = [*RECORDS, DOCS.parent / "kernelmux/perf/results/nvidia_h200.json"]
+    kept = [*RECORDS, PERF]
     held = {us for path in kept for us in values(json.loads(path.read_text(encoding="utf-8")))}
     text = re.sub(
         r"^```.*?^```|<!-- (\w+).*?<!-- /\1 -->|^\|.*?$", "", page.read_text(encoding="utf-8"), flags=re.S | re.M

@@ -172,7 +172,7 @@ def check_outputs(args: argparse.Namespace) -> None:
         run_file.read(Path(args.compare))
     output_files.folder(Path(args.out), "--out")
     if args.record:
-        output_files.folder(history.FOLDER if args.into_checkout else history.folder_of_user(), "--record")
+        output_files.folder(history.PLACE.folder if args.into_checkout else history.folder_of_user(), "--record")
     if args.html:
         output_files.writable(Path(args.html), "--html", made=True)
 
@@ -218,7 +218,8 @@ def write(console: Console, measured: Results, args: argparse.Namespace) -> Resu
 
 def _record(console: Console, measured: Results, args: argparse.Namespace) -> None:
     for path in history.record_all(measured) if args.into_checkout else [history.record_for_user(measured)]:
-        markdown.write(run_file.read(path), path.parent, path.stem)
+        if path != history.PLACE.of(measured.machine.name):  # of which `nox -s docs` draws the page
+            markdown.write(run_file.read(path), path.parent, path.stem)
         console.print(f"recorded: {path}", markup=False, soft_wrap=True)
 
 
@@ -256,7 +257,7 @@ def contribute(console: Console, target: str | None, source: str | None) -> int:
         console.print(line, style="red", markup=False, soft_wrap=True)
     what = f"{target or source}: {len(found.timed)} rows of {found.machine.name}, {len(wrong)} problems"
     if not wrong:
-        what += f"; add it as kernelmux/perf/results/{file_stem(found.machine.name)}.json"
+        what += f"; add it as kernelmux/records/{file_stem(found.machine.name)}/perf.json"
     console.print(f"{what}; not written" if target and wrong else what, markup=False, soft_wrap=True)
     return FAILED if wrong else OK
 
@@ -267,7 +268,7 @@ def render(console: Console, source: Path, target: str | None, earlier: str | No
         raise ArgumentError("--render: expected --html FILE beside it, for the page")
     recorded, before = run_file.read(source), run_file.read(Path(earlier)) if earlier else None
     output_files.writable(Path(target), "--html", made=True)
-    rows = tuple(replace(row, stale=history.stale(row)) if isinstance(row, Timed) else row for row in recorded.rows)
+    rows = tuple(history.seen(row) if isinstance(row, Timed) else row for row in recorded.rows)
     try:
         text = page.html(replace(recorded, rows=rows), before)
     except (ArithmeticError, LookupError, ValueError) as error:

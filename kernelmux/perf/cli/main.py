@@ -62,7 +62,7 @@ examples:
   python -m kernelmux.perf --stale --record                       the rows on record that are stale
   python -m kernelmux.perf --export mine.json                     your record of this GPU, for a pull request
   python -m kernelmux.perf --show                                 what was recorded
-  python -m kernelmux.perf --render kernelmux/perf/results/nvidia_h200.json --html report.html     a page of it
+  python -m kernelmux.perf --render kernelmux/records/nvidia_h200/perf.json --html report.html     a page of it
 
 On a GPU: device time with a cold L2 cache, against ceilings measured in the same process; each output is checked.
 Without options: per operator one workload in one dtype, beside torch and torch.compile. That, and --op alone, are timed
@@ -198,9 +198,7 @@ def _reports(made: argparse.ArgumentParser) -> None:
     place = f"{user_folder.VARIABLE}, else ~/.local/share/kernelmux"
     kept = f"keep the rows in your folder, where auto reads their times ({place})"
     made.add_argument("--record", action="store_true", help=kept)
-    shipped = (
-        "with --record: in perf/results and registry/times, or in the package whose operators they are; all columns"
-    )
+    shipped = "with --record: in kernelmux/records, or in the package whose operators they are; all columns"
     made.add_argument("--into-checkout", action="store_true", help=shipped)
     made.add_argument(
         "--export", metavar="FILE", help="write your record of this GPU, for a pull request; runs nothing"

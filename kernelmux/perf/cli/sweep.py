@@ -87,10 +87,10 @@ def show(console: Console, args: argparse.Namespace) -> int:
     _check_plot(args)
     out = output_files.folder(Path(args.out), "--out") if args.plot is not None else Path()
     own = [measured.folder_of_user()] if user_folder.folder() else []
-    for known in measured.recorded(args.show_sweeps, tuple(args.op), *own, measured.FOLDER):
+    for known in measured.recorded(args.show_sweeps, tuple(args.op), *own):
         curves.show(console, known)
         console.print(f"{known.machine.name}, {known.date}: {known.command}", style="dim", markup=False, soft_wrap=True)
-        _draw(console, known, out / measured.path_of(known).stem, args)
+        _draw(console, known, out / measured.name_of(known), args)
     return command.OK
 
 

@@ -184,15 +184,15 @@ def show(console: Console, curve: Curve) -> None:
 
 def section() -> str:
     """All sweeps on record, for a page in docs/: of each its picture, and what it was measured on and by."""
-    known = measured.recorded() if any(measured.FOLDER.glob("*.csv")) else []
+    known = measured.recorded() if measured.shipped() else []
     return "\n\n".join(map(_paragraph, known)) or "No sweep is on record."
 
 
 def _paragraph(curve: Curve) -> str:
     stale = f" Stale, since their source has changed: {', '.join(map(label, curve.stale))}." if curve.stale else ""
-    name = measured.path_of(curve).stem
-    picture = f"![{curve.title}: time and rate over {curve.axis}](images/curves/{name}.svg)"
-    where = f"{wording.where(curve.machine)}, {curve.date}; [CSV](../kernelmux/perf/results/sweeps/{name}.csv).{stale}"
+    numbers = measured.path_of(curve).relative_to(measured.FOLDER.parent).as_posix()
+    picture = f"![{curve.title}: time and rate over {curve.axis}](images/curves/{measured.name_of(curve)}.svg)"
+    where = f"{wording.where(curve.machine)}, {curve.date}; [CSV](../kernelmux/{numbers}).{stale}"
     heading = ", ".join([f"{curve.op} over {curve.axis}", *curve.order])
     return f"### {heading}\n\n{picture}\n\n{where}\n\n```console\n$ {curve.command}\n```"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import atan2, degrees
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,20 @@ def draw(results: Results, path: Path) -> bool:
     groups = drawable(results.rows) if figures.available() else []
     if not groups or results.ceilings is None:
         return False
+    with _drawn(results, groups, results.ceilings) as figure:
+        output_files.write(path.with_suffix(".svg"), figures.svg(figure))
+        output_files.write(path.with_suffix(".png"), figures.png(figure, DPI))
+    return True
+
+
+def svg(results: Results, ceilings: Ceilings) -> str:
+    """The picture of results and their ceilings as SVG text."""
+    with _drawn(results, drawable(results.rows), ceilings) as figure:
+        return figures.svg(figure)
+
+
+@contextmanager
+def _drawn(results: Results, groups: list[ResultGroup], ceilings: Ceilings) -> Iterator[Any]:
     parts = _halves(groups)
     heights = HEIGHT, 1 + EACH * len(parts[0])
     with figures.blank(WIDTH, sum(heights)) as figure:
@@ -37,10 +53,8 @@ def draw(results: Results, path: Path) -> bool:
         figure.suptitle(f"{results.machine.name}, {results.date}: best variant of each backend, largest workload")
         for number, part in enumerate(parts):
             shares(axes[number], part)
-        roofline(axes["roofline"], groups, results.ceilings)  # last: where labels fit depends on the layout of all
-        output_files.write(path.with_suffix(".svg"), figures.svg(figure))
-        output_files.write(path.with_suffix(".png"), figures.png(figure, DPI))
-    return True
+        roofline(axes["roofline"], groups, ceilings)  # last: where labels fit depends on the layout of all
+        yield figure
 
 
 def _halves(groups: list[ResultGroup]) -> list[list[ResultGroup]]:

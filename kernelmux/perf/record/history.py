@@ -1,8 +1,8 @@
-"""The record of each GPU, results/<gpu>.json, and whether its rows are of the sources as they are.
+"""The record of each GPU, and whether its rows are of the sources as they are.
 
-A user's records lie in the user's folder (`registry.util.user_folder`), and their times beside them. Those that ship are
-perf/results and registry/times; a package with operators keeps the rows of its own implementations in its folder
-`results`, and their times in `times`.
+A user's records lie in the user's folder (`registry.util.user_folder`), results/<gpu>.json, and their times beside them.
+Those that ship are records/<gpu>/perf.json, in a shorter form (`compact`), which is read for times too. A package with
+operators keeps the rows of its own implementations in its folder `results`, and their times in `times`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from kernelmux.perf import peers
-from kernelmux.perf.record.run_file import KIND, SCHEMA, Overhead, Results, read, text
-from kernelmux.perf.rows import output_files
+from kernelmux.perf.record.run_file import COMPACT, SCHEMA, Overhead, Results, read, text
+from kernelmux.perf.rows import compact, output_files
 from kernelmux.perf.rows.codec import encode
 from kernelmux.perf.rows.machine import Machine, found_with
 from kernelmux.perf.rows.roofline import NOISY
@@ -26,9 +26,10 @@ from kernelmux.registry.backend import timings as measured
 from kernelmux.registry.backend.device_tables import Table
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.util import user_folder as home
-from kernelmux.registry.util.files import file_stem
+from kernelmux.registry.util.files import GpuFiles, file_stem
 
-FOLDER = Path(__file__).parents[1] / "results"
+NAME = "results"  # of the folder of a user and of a package
+PLACE = measured.TABLES.place  # of those that ship
 # What a record keeps of a row, in this order.
 KEPT = (
     "op", "workload", "dtype", "backend", "variant", "idea", "spec", "source", "median_us", "spread", "least_us",
@@ -40,14 +41,19 @@ DIGITS = 6
 
 
 def record(results: Results, folder: Path | None = None) -> Path:
-    """Merge the timed rows of a run into the record of its GPU; what failed loses its row, what was noisy keeps it."""
+    """Merge the timed rows of a run into the record of its GPU; what failed loses its row, what was noisy keeps it.
+
+    folder: of records of a user or of a package; without it the record is the one that ships.
+    """
     check(results)
-    path = (folder or FOLDER) / f"{file_stem(results.machine.name)}.json"
+    path = (GpuFiles(folder) if folder else PLACE).of(results.machine.name)
     known = read(path) if path.exists() else replace(results, rows=(), overhead=())
     head = results if results.rows else known  # a run of host times alone says nothing of the ceilings
     kept = [_of_then(row, known.machine, head.machine) for row in known.timed]
-    output_files.write(path, text(form(replace(head, rows=merged(kept, results), overhead=_overhead(known, results)))))
+    made = replace(head, rows=merged(kept, results), overhead=_overhead(known, results))
+    output_files.write(path, text(form(made) if folder else shipped(made)))
     recorded.cache_clear()
+    measured.forget()
     return path
 
 
@@ -59,13 +65,13 @@ def check(results: Results) -> None:
 
 def folder_of_user() -> Path:
     """The user's records; ArgumentError where there is no place for them."""
-    return home.required(FOLDER.name, "--record")
+    return home.required(NAME, "--record")
 
 
 def record_for_user(results: Results) -> Path:
     """`record` and `derive` in the user's folder, whosever implementations were timed; the file of the record."""
     path = record(results, folder_of_user())
-    derive(path, home.required(measured.TABLES.folder.name, "--record"))
+    derive(path, home.required(measured.TABLES.name, "--record"))
     return path
 
 
@@ -78,8 +84,9 @@ def record_all(results: Results) -> list[Path]:
         rows = tuple(row for row in results.rows if _whose(row.op, row.variant) == name)
         overhead = tuple(row for row in results.overhead if _whose(row.op, row.variant) == name)
         home = packages.get(name)
-        paths.append(record(replace(results, rows=rows, overhead=overhead), home / FOLDER.name if home else None))
-        derive(paths[-1], home / measured.TABLES.folder.name if home else None)
+        paths.append(record(replace(results, rows=rows, overhead=overhead), home / NAME if home else None))
+        if home:
+            derive(paths[-1], home / measured.TABLES.name)
     return paths
 
 
@@ -120,10 +127,15 @@ def form(results: Results) -> dict[str, Any]:
     head = encode(results)
     rows = [{k: _rounded(row[k]) for k in KEPT if k in row} for row in head.pop("rows")]
     kept = ("date", "command", "machine", "ceilings")
-    made = {"schema": SCHEMA, "kind": KIND, "rows": rows, **{name: head[name] for name in kept}}
+    made = {"schema": SCHEMA, "kind": measured.KIND, "rows": rows, **{name: head[name] for name in kept}}
     if "overhead" in head:
         made["overhead"] = [{k: _rounded(v) for k, v in row.items()} for row in head["overhead"]]
     return made
+
+
+def shipped(results: Results) -> dict[str, Any]:
+    """The JSON of a record that ships."""
+    return compact.form({**form(results), "schema": COMPACT})
 
 
 def _rounded(value: Any) -> Any:
@@ -157,7 +169,7 @@ class GpuRecord:
     @property
     def rows(self) -> tuple[Timed, ...]:
         """All rows; `stale` is set where the source or the work has changed since."""
-        return tuple(replace(row, stale=stale(row)) for row in self.results.timed)
+        return tuple(map(seen, self.results.timed))
 
     @property
     def title(self) -> str:
@@ -169,14 +181,14 @@ class GpuRecord:
 @cache
 def recorded() -> tuple[GpuRecord, ...]:
     """The records of all GPUs."""
-    return tuple(GpuRecord(read(path)) for path in sorted(FOLDER.glob("*.json")))
+    return tuple(GpuRecord(read(path)) for path in PLACE.all())
 
 
 def everywhere() -> tuple[GpuRecord, ...]:
     """The same, with the rows of packages with operators."""
     found = {known.gpu: known.results for known in recorded()}
     for name, package in elsewhere.listed().packages.items():
-        for path in sorted((package.folder / FOLDER.name).glob("*.json")):
+        for path in GpuFiles(package.folder / NAME).all():
             theirs = read(path)
             rows = tuple(row for row in theirs.timed if _whose(row.op, row.variant) == name)
             known = found.get(theirs.machine.name, replace(theirs, rows=(), overhead=()))
@@ -187,7 +199,7 @@ def everywhere() -> tuple[GpuRecord, ...]:
 def of_user() -> tuple[GpuRecord, ...]:
     """The user's own records."""
     place = home.folder()
-    return tuple(GpuRecord(read(path)) for path in sorted((place / FOLDER.name).glob("*.json"))) if place else ()
+    return tuple(GpuRecord(read(path)) for path in GpuFiles(place / NAME).all()) if place else ()
 
 
 def find(gpu: str, shipped: bool = False) -> GpuRecord:
@@ -203,17 +215,26 @@ def find(gpu: str, shipped: bool = False) -> GpuRecord:
     raise ArgumentError(f"no recorded results{f' of {gpu}' if gpu else ''}; recorded GPUs: {names}")
 
 
+def seen(row: Timed) -> Timed:
+    """A row of a file as of now: whether it is stale, and the idea of its variant, which records that ship have not."""
+    try:
+        idea = row.idea or registered.variants(row.backend, row.op)[row.variant].idea
+    except Exception:  # of an operator or a backend that is not here any more, or cannot be loaded
+        idea = ""
+    return replace(row, stale=stale(row), idea=idea)
+
+
 def stale(row: Timed) -> bool:
     """Whether the source of a recorded row has changed since, or its operator counts other bytes or flops by now."""
     return not measured.time_of(row).current
 
 
-def derive(path: Path, folder: Path | None = None) -> Path:
-    """Write the times of a record, in the file at `path`, where the choice of a backend reads them."""
+def derive(path: Path, folder: Path) -> Path:
+    """Write the times of a record, in the file at `path`, into a folder where the choice of a backend reads them."""
     found = read(path)
     times, machine = tuple(map(measured.time_of, found.timed)), found.machine
     table = Table(machine.name, times, machine.capability, machine.processors or 0, found_with(machine))
-    made = (folder or measured.TABLES.folder) / path.name
+    made = folder / path.name
     output_files.write(made, measured.TABLES.text(table))
     measured.forget()
     return made

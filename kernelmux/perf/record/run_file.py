@@ -1,4 +1,4 @@
-"""The results of a run, and the JSON file that holds them."""
+"""The results of a run, and the JSON file that holds them; of a record that ships in a shorter form (`compact`)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernelmux.perf.rows import output_files
+from kernelmux.perf.rows import compact, output_files
 from kernelmux.perf.rows.codec import SPARSE, Malformed, decode, encode
 from kernelmux.perf.rows.machine import Machine
 from kernelmux.perf.rows.roofline import Ceilings
 from kernelmux.perf.rows.row_result import Result, Timed
+from kernelmux.registry.backend.timings import KIND
 from kernelmux.registry.errors import ArgumentError, shown
 from kernelmux.registry.util.files import json_rows
 
-SCHEMA, KIND = 1, "kernelmux.perf"
+SCHEMA = 1
+COMPACT = 2  # the schema of `compact`
 
 
 @dataclass(frozen=True)
@@ -132,11 +134,11 @@ def read(path: Path) -> Results:
         raise ArgumentError(f"{path}: expected results of {KIND}: {error}") from error
     if not isinstance(content, dict) or content.get("kind") != KIND:
         raise ArgumentError(f'{path}: expected results of {KIND} ("kind"), got something else')
-    if content.get("schema") != SCHEMA:
-        raise ArgumentError(f"{path}: expected schema {SCHEMA}, got {shown(content.get('schema'))}")
+    if (schema := content.get("schema")) not in (SCHEMA, COMPACT):
+        raise ArgumentError(f"{path}: expected schema {SCHEMA} or {COMPACT}, got {shown(schema)}")
     try:
-        return decode(Results, content, "")
-    except Malformed as error:
+        return decode(Results, compact.whole(content) if schema == COMPACT else content, "")
+    except (Malformed, compact.NotCompact) as error:
         raise ArgumentError(f"{path}: expected results of {KIND}: {error}") from error
 
 

@@ -34,7 +34,7 @@ def export(path: Path) -> tuple[Results, list[str]]:
     found = replace(known.results, rows=rows)
     wrong = list(problems(found))
     if not wrong:
-        output_files.write(path, text(history.form(found)))
+        output_files.write(path, text(history.shipped(found)))
     return found, wrong
 
 

@@ -9,8 +9,8 @@
     # ceilings: {"copy": 4.2e12, ...}
     length,op,workload,dtype,backend,variant,median_us,...
 
-`pandas.read_csv(path, comment="#")` reads it too. Records are results/sweeps/<gpu>-<op>-<axis>.csv, those of channels-last
-tensors ...-channels-last.csv: in the folder of the user, and in perf those that ship.
+`pandas.read_csv(path, comment="#")` reads it too. Records of a user are results/sweeps/<gpu>-<op>-<axis>.csv in the user's
+folder, those that ship records/<gpu>/sweeps/<op>-<axis>.csv; those of channels-last tensors end with -channels-last.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from kernelmux.perf.rows.roofline import Ceilings
 from kernelmux.perf.rows.row_result import OK, RooflinePoint, Timed
 from kernelmux.registry.cases import CHANNELS_LAST
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.registry.util.files import file_stem
+from kernelmux.registry.util.files import RECORDS, file_stem
 
-FOLDER = history.FOLDER / "sweeps"
+FOLDER, NAME = RECORDS, "sweeps"  # of those that ship: <gpu>/sweeps
 HEAD = "kernelmux.perf sweep 1"
 COLUMNS = (
     "op", "workload", "dtype", "backend", "variant", "median_us", "spread", "least_us", "rounds", "rate", "rate_unit",
@@ -187,19 +187,36 @@ def record(curve: Curve, folder: Path | None = None) -> Path:
     return path
 
 
+def name_of(curve: Curve) -> str:
+    """With its GPU: nvidia_h200-softmax-N."""
+    return f"{file_stem(curve.machine.name)}-{curve.stem}"
+
+
 def path_of(curve: Curve, folder: Path | None = None) -> Path:
-    """The file of its record."""
-    return (folder or FOLDER) / f"{file_stem(curve.machine.name)}-{curve.stem}.csv"
+    """The file of its record: in a folder of all GPUs, or the one that ships."""
+    return (
+        folder / f"{name_of(curve)}.csv"
+        if folder
+        else FOLDER / file_stem(curve.machine.name) / NAME / f"{curve.stem}.csv"
+    )
 
 
 def folder_of_user() -> Path:
     """The user's sweeps; ArgumentError where there is no place for them."""
-    return history.folder_of_user() / FOLDER.name
+    return history.folder_of_user() / NAME
+
+
+def shipped() -> list[Path]:
+    """The files of sweeps that ship."""
+    return sorted(FOLDER.glob(f"*/{NAME}/*.csv"))
 
 
 def recorded(gpu: str = "", ops: tuple[str, ...] = (), *folders: Path) -> list[Curve]:
-    """The recorded sweeps, of a GPU by a part of its name and of some operators; ArgumentError names what there is."""
-    known = [read(path) for folder in folders or (FOLDER,) for path in sorted(folder.glob("*.csv"))]
+    """The recorded sweeps, of a GPU by a part of its name and of some operators; ArgumentError names what there is.
+
+    folders: of the user, whose sweeps come before those that ship.
+    """
+    known = [read(path) for folder in folders for path in sorted(folder.glob("*.csv"))] + [*map(read, shipped())]
     found = [c for c in known if file_stem(gpu) in file_stem(c.machine.name) and (not ops or c.op in ops)]
     if found:
         return found

@@ -40,8 +40,8 @@ def test_the_page_shows_every_option_of_sweeps():
 def test_the_page_has_what_is_on_record_and_a_picture_of_each():
     assert RECORDED.strip().startswith(curves.section()), "nox -s docs writes it anew"
     shown = set(re.findall(r"\(images/curves/(.*?)\.svg\)", RECORDED))
-    known = [curve.read(path) for path in sorted(curve.FOLDER.glob("*.csv"))]
-    assert shown == {curve.path_of(made).stem for made in known}
+    known = [curve.read(path) for path in curve.shipped()]
+    assert shown == {curve.name_of(made) for made in known}
     for made in known:
-        drawn = (PAGE.parent / f"images/curves/{curve.path_of(made).stem}.svg").read_text(encoding="utf-8")
+        drawn = (PAGE.parent / f"images/curves/{curve.name_of(made)}.svg").read_text(encoding="utf-8")
         assert made.shape.split()[0] in drawn and made.date in drawn

@@ -9,7 +9,7 @@ from kernelmux.perf.rows.machine import Machine
 from kernelmux.perf.rows.row_result import NotTimed, Result, Timed
 from kernelmux.perf.tests import synthetic
 
-RECORDS = sorted(history.FOLDER.glob("*.json"))
+RECORDS = history.PLACE.all()
 GOOD = encode(synthetic.row())
 
 
@@ -23,11 +23,11 @@ def test_all_of_a_run_survives_its_file(tmp_path):
     assert {type(row) for row in found.rows} == {Timed, NotTimed}
 
 
-@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.parent.name)
 def test_a_record_is_written_again_as_it_was(path):
     """Byte for byte: a new row must not change the lines of the others."""
     found = run_file.read(path)
-    assert run_file.text(history.form(found)) == path.read_text(encoding="utf-8")
+    assert run_file.text(history.shipped(found)) == path.read_text(encoding="utf-8")
     assert found.timed and all(row.point is not None and row.date for row in found.timed)
 
 

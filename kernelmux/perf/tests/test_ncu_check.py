@@ -9,11 +9,12 @@ import pytest
 from kernelmux import emulator
 from kernelmux.emulator import nvrtc
 from kernelmux.perf.emulated import ncu, ncu_calls, ncu_check
+from kernelmux.registry.util import files
 
 # Its calls run on the emulator on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore:backend .* runs its GPU kernels on the emulator")
 
-RECORDS = sorted((Path(emulator.__file__).parent / "validation" / "records").glob("ncu_*.json"))
+RECORDS = sorted(files.RECORDS.glob("*/ncu_*.json"))
 HEAD = '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
 TABLE = f"""==PROF== Connected to process 7
 {HEAD}

@@ -19,7 +19,7 @@ from kernelmux.perf.tests import synthetic
 from kernelmux.perf.timing import noise_floor
 
 VOID = {"meta", "br", "use", "path", "rect", "img"}
-RECORD = history.FOLDER / "nvidia_h200.json"
+RECORD = history.PLACE.of("NVIDIA H200")
 
 
 class Checker(HTMLParser):
@@ -146,8 +146,9 @@ def test_identifiers_in_a_chart_become_its_own(name):
 def test_a_record_is_rendered_without_a_gpu(tmp_path, capsys):
     """Two operators of it in one dtype: each chart takes long to draw, and they are alike."""
     told = json.loads(RECORD.read_text(encoding="utf-8"))
-    told["rows"] = [row for row in told["rows"] if row["op"] in ("softmax", "matmul") and row["dtype"] == "fp32"]
-    assert {row["op"] for row in told["rows"]} == {"softmax", "matmul"}
+    op, dtype = told["columns"].index("op"), told["columns"].index("dtype")
+    told["rows"] = [row for row in told["rows"] if row[op] in ("softmax", "matmul") and row[dtype] == "fp32"]
+    assert {row[op] for row in told["rows"]} == {"softmax", "matmul"}
     few, target = tmp_path / "few.json", tmp_path / "pages" / "report.html"
     few.write_text(json.dumps(told), encoding="utf-8")
     assert main.main(["--render", str(few), "--html", str(target)]) == 0

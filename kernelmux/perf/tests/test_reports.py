@@ -14,6 +14,7 @@ from kernelmux.perf.tests import synthetic
 from kernelmux.perf.wording import wording
 from kernelmux.perf.wording.groups import groups
 from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.util.files import GpuFiles
 
 
 def printed(show, *arguments):
@@ -93,7 +94,7 @@ def test_nothing_to_draw_is_no_picture(tmp_path):
 
 
 def test_a_document_is_updated_between_its_markers(tmp_path, monkeypatch):
-    monkeypatch.setattr(history, "FOLDER", tmp_path)
+    monkeypatch.setattr(history, "PLACE", GpuFiles(tmp_path))
     history.recorded.cache_clear()
     stale = synthetic.row(backend="triton", variant="online", source="0" * 12)
     history.record(synthetic.results([*synthetic.ladder(), stale]))
@@ -109,7 +110,7 @@ def test_a_document_is_updated_between_its_markers(tmp_path, monkeypatch):
 
 
 def test_products_in_fewer_bytes_stand_beside_those_in_bf16(tmp_path, monkeypatch):
-    monkeypatch.setattr(history, "FOLDER", tmp_path)
+    monkeypatch.setattr(history, "PLACE", GpuFiles(tmp_path))
     history.recorded.cache_clear()
     wide = {"op": "matmul", "workload": "a=8192x8192 b=8192x8192", "backend": "triton", "us": 1400.0}
     narrow = {**wide, "op": "int8_matmul", "workload": "a=8192x8192 b=8192x8192.mT", "dtype": "i8", "us": 900.0}

@@ -16,13 +16,14 @@ from kernelmux.perf.tests import synthetic
 from kernelmux.perf.tests.synthetic import GPU
 from kernelmux.registry.backend import timings
 from kernelmux.registry.errors import ArgumentError
+from kernelmux.registry.util.files import GpuFiles, rows_of
 
 WHOLE = replace(GPU, capability="9.0", processors=132)
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(history, "FOLDER", tmp_path)
+    monkeypatch.setattr(history, "PLACE", GpuFiles(tmp_path))
     history.recorded.cache_clear()
     yield tmp_path
     history.recorded.cache_clear()
@@ -54,7 +55,7 @@ def test_new_host_times_replace_all_of_that_operator_and_backend(folder):
     for rows in (old, new):
         history.record(synthetic.results(synthetic.ladder(), overhead=tuple(rows)))
     text = (folder / "nvidia_h200.json").read_text()
-    found = [(row["label"], row["direct_us"]) for row in json.loads(text)["overhead"]]
+    found = [(row["label"], row["direct_us"]) for row in rows_of(json.loads(text)["overhead"])]
     assert found == [("cuda/register_tiled", 8.0), ("cuda/wgmma", 7.0), ("triton/one", 8.0)]
 
 
@@ -109,7 +110,7 @@ def test_a_file_that_is_something_else_is_refused(tmp_path):
     with pytest.raises(ArgumentError, match="kind"):
         run_file.read(path)
     path.write_text('{"kind": "kernelmux.perf", "schema": 99}')
-    with pytest.raises(ArgumentError, match="schema 1, got 99"):
+    with pytest.raises(ArgumentError, match="schema 1 or 2, got 99"):
         run_file.read(path)
 
 
@@ -146,8 +147,8 @@ def test_a_record_gives_the_times_that_a_choice_of_backend_reads(folder, tmp_pat
     assert all((t.op, t.workload, t.dtype) == ("softmax", "x=16384x8192", "bf16") for t in table.rows)
 
 
-def test_recording_writes_the_times_as_well(folder, monkeypatch, tmp_path):
-    monkeypatch.setattr(timings, "TABLES", replace(timings.TABLES, folder=tmp_path / "times"))
+def test_times_of_what_ships_are_read_from_the_record(folder, monkeypatch, tmp_path):
+    monkeypatch.setattr(timings, "TABLES", replace(timings.TABLES, place=history.PLACE))
     args = main.parser().parse_args(["--record", "--into-checkout", "--out", str(tmp_path / "out")])
     (tmp_path / "out").mkdir()
     command.write(Console(quiet=True), synthetic.results(synthetic.ladder()), args)
@@ -161,8 +162,8 @@ def user(folder, monkeypatch, tmp_path):
     """The folder of a user, beside a copy of kernelmux that cannot be written."""
     place = tmp_path / "home"
     monkeypatch.setenv("KERNELMUX_HOME", str(place))
-    monkeypatch.setattr(timings, "TABLES", replace(timings.TABLES, folder=tmp_path / "times"))
-    monkeypatch.setattr(history, "FOLDER", tmp_path / "results")
+    monkeypatch.setattr(timings, "TABLES", replace(timings.TABLES, place=GpuFiles(tmp_path / "results")))
+    monkeypatch.setattr(history, "PLACE", GpuFiles(tmp_path / "results"))
     yield place
     monkeypatch.undo()
     timings.forget()
@@ -177,7 +178,7 @@ def test_a_user_keeps_times_in_a_folder_of_their_own(user, tmp_path, capsys):
     assert (user / "results/nvidia_h200.md").exists() and not (tmp_path / "results").exists()
     found = timings.TABLES.everywhere("NVIDIA H200")
     assert [f.row.variant for f in found] == ["plain", "resident", "naive", "registers"]
-    table = replace(timings.TABLES, folder=user / "times").of("NVIDIA H200")
+    table = timings.TABLES.at(user / "times").of("NVIDIA H200")
     assert (table.capability, table.processors) == ("9.0", 132)
     assert table.packages == {"torch": "2.11.0", "triton": "3.6.0", "driver": "580.1"}
     assert history.find("h200").gpu == "NVIDIA H200" and history.everywhere() == ()
@@ -189,7 +190,7 @@ def test_rows_of_other_packages_say_so_once_newer_ones_are_beside_them(user):
     history.record_for_user(synthetic.results(synthetic.ladder(), machine=WHOLE))
     newer = replace(WHOLE, versions={"torch": "2.12.0+cu130", "triton": "3.6.0"})
     history.record_for_user(synthetic.results([synthetic.row(variant="registers", us=120.0)], machine=newer))
-    rows = replace(timings.TABLES, folder=user / "times").of("NVIDIA H200")
+    rows = timings.TABLES.at(user / "times").of("NVIDIA H200")
     then = {"torch": "2.11.0", "triton": "3.6.0", "driver": "580.1"}
     assert rows.packages == then | {"torch": "2.12.0"}
     assert {row.variant: row.packages for row in rows.rows} == {
@@ -216,7 +217,7 @@ def test_a_users_record_is_exported_for_a_pull_request(user, tmp_path, capsys):
     history.record_for_user(synthetic.results([*synthetic.ladder(), stale], machine=WHOLE))
     assert main.main(["--export", str(tmp_path / "mine.json")]) == 0
     assert (
-        "4 rows of NVIDIA H200, 0 problems; add it as kernelmux/perf/results/nvidia_h200.json"
+        "4 rows of NVIDIA H200, 0 problems; add it as kernelmux/records/nvidia_h200/perf.json"
         in capsys.readouterr().out
     )
     assert [row.variant for row in run_file.read(tmp_path / "mine.json").timed] == [
@@ -272,13 +273,11 @@ def test_what_is_faster_than_its_card_or_noisy_or_has_no_head_does_not_ship(row,
     assert told in capsys.readouterr().out.replace("\n", " ")
 
 
-@pytest.mark.parametrize("path", sorted(history.FOLDER.glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", history.PLACE.all(), ids=lambda path: path.parent.name)
 def test_the_records_in_the_tree_may_ship(path):
     assert contribute.check(path)[1] == []
 
 
-@pytest.mark.parametrize("path", sorted(history.FOLDER.glob("*.json")), ids=lambda path: path.stem)
-def test_the_times_in_the_tree_are_those_of_the_record(path, tmp_path):
-    """If not: python -c 'from kernelmux.perf import records; records.derive(records.FOLDER / "<gpu>.json")'."""
-    made = history.derive(path, tmp_path)
-    assert made.read_text() == (timings.TABLES.folder / path.name).read_text()
+@pytest.mark.parametrize("path", history.PLACE.all(), ids=lambda path: path.parent.name)
+def test_the_times_of_a_record_that_ships_are_those_that_a_users_would_have(path, tmp_path):
+    assert timings.TABLES.read(path) == timings.TABLES.at(tmp_path).read(history.derive(path, tmp_path))

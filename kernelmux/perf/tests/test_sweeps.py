@@ -247,8 +247,8 @@ def test_lines_whose_source_has_changed_are_named(tmp_path):
 
 def test_a_recorded_file_is_drawn_for_light_and_dark(tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
-    curve.record(synthetic.curve(), tmp_path / "records")
     monkeypatch.setattr(curve, "FOLDER", tmp_path / "records")
+    curve.record(synthetic.curve())
     assert main.main(["--show-sweeps", "h200", "--plot", "--out", str(tmp_path)]) == 0
     told = capsys.readouterr().out
     assert "softmax x=4096xN bf16, us" in told and "50257" in told
@@ -307,7 +307,7 @@ def test_a_sweep_of_several_lines_is_told_and_recorded(tmp_path, monkeypatch, ca
     args = Namespace(out=str(tmp_path), plot=None, record=True, into_checkout=True)
     assert sweep.run(Console(width=160), [told], Options(device="cuda"), args, "python -m kernelmux.perf --record") == 0
     assert "WRONG softmax x=4096x256 bf16 peers/torch_compile: WrongOutput: y" in capsys.readouterr().out
-    kept = curve.read(tmp_path / "records/nvidia_h200-softmax-N.csv")
+    kept = curve.read(tmp_path / "records/nvidia_h200/sweeps/softmax-N.csv")
     assert kept.command == "python -m kernelmux.perf --record --sweep softmax:N=256,512"
     assert {line: list(rows) for line, rows in kept.lines.items()}["cuda/registers"] == [256, 512]
     assert kept.lines[f"{peers.NAME}/torch_compile"].keys() == {512}
@@ -315,7 +315,7 @@ def test_a_sweep_of_several_lines_is_told_and_recorded(tmp_path, monkeypatch, ca
     args.into_checkout = False
     sweep.run(Console(quiet=True), [told], Options(device="cuda"), args, "python -m kernelmux.perf --record")
     assert [path.name for path in (tmp_path / "home/results").rglob("*.csv")] == ["nvidia_h200-softmax-N.csv"]
-    (tmp_path / "records/nvidia_h200-softmax-N.csv").unlink()
+    (tmp_path / "records/nvidia_h200/sweeps/softmax-N.csv").unlink()
     capsys.readouterr()
     assert main.main(["--show-sweeps", "h200"]) == 0
     assert "--record --sweep softmax:N=256,512" in capsys.readouterr().out
@@ -328,10 +328,10 @@ def test_a_sweep_without_a_point_has_no_curve():
 
 
 def test_a_page_has_a_picture_of_each_recorded_sweep(tmp_path, monkeypatch):
-    monkeypatch.setattr(curve, "FOLDER", tmp_path)
+    monkeypatch.setattr(curve, "FOLDER", tmp_path / "records")
     assert curves.section() == "No sweep is on record."
-    curve.record(synthetic.curve(), tmp_path)
+    curve.record(synthetic.curve())
     told = curves.section()
     assert "![softmax x=4096xN bf16: time and rate over N](images/curves/nvidia_h200-softmax-N.svg)" in told
     assert "NVIDIA H200, driver 580.1" in told and "$ python -m kernelmux.perf --sweep softmax:N=" in told
-    assert "(../kernelmux/perf/results/sweeps/nvidia_h200-softmax-N.csv)." in told
+    assert "(../kernelmux/records/nvidia_h200/sweeps/softmax-N.csv)." in told

@@ -1,9 +1,10 @@
-"""Tables of what was found on each GPU: a file of JSON by its name, with a row on each line.
+"""Tables of what was found on each GPU: a file of JSON for each, with a row on each line.
 
-`timings` keeps times so, and `tuned_configs` configurations: those that ship, those of packages with operators, and the
-user's (`user_folder`). A row counts while what it was found with is unchanged. One that was found with other packages or
-another driver is "older": it counts after those of the packages at hand. A GPU has the rows of its name first, then those
-of GPUs with the same multiprocessors: their compute capability and how many there are. This module alone reads the files.
+`timings` keeps times so, and `tuned_configs` configurations: those that ship (`files.RECORDS`), those of packages with
+operators, and the user's (`user_folder`). A row counts while what it was found with is unchanged. One that was found with
+other packages or another driver is "older": it counts after those of the packages at hand. A GPU has the rows of its name
+first, then those of GPUs with the same multiprocessors: their compute capability and how many there are. This module alone
+reads the files.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from kernelmux.registry.backend import package_versions as packages
 from kernelmux.registry.errors import SpecError
 from kernelmux.registry.util import cards, user_folder
 from kernelmux.registry.util.cards import Card
-from kernelmux.registry.util.files import file_stem
+from kernelmux.registry.util.files import GpuFiles, in_full, said_once
 
 SCHEMA = 2  # 1 had a head of the name alone: its rows are older, and are for a GPU of that name
 FOUND_WITH = ("torch", "triton", "cupy")
@@ -65,16 +66,21 @@ class Found(Generic[Row]):
 
 @dataclass(frozen=True, eq=False)
 class Tables(Generic[Row]):
-    """The tables in a folder.
+    """The tables of all GPUs in one place.
 
-    what: they hold, as an error names it. label: of the rows in a file. row: a dataclass from what a file holds of it.
+    name: of the folder that the user, and a package with operators, has for them. what: they hold, as an error names it.
+    label: of the rows in a file. row: a dataclass from what a file holds of it. form: what a file holds as a table of this
+    form, where it is another. said_once: fields of a row that the files that ship say once for all rows that share them.
     theirs: behind the name of a GPU in a summary.
     """
 
-    folder: Path
+    place: GpuFiles
+    name: str
     what: str
     label: str
     row: Callable[[Any], Row]
+    form: Callable[[Any], Any] = dict
+    said_once: tuple[str, ...] = ()
     theirs: str = ""
     _known: dict[Path, Table[Row]] = field(default_factory=dict, init=False, repr=False)
     _beside: dict[Path, Tables[Row]] = field(default_factory=dict, init=False, repr=False)
@@ -103,7 +109,7 @@ class Tables(Generic[Row]):
 
     def _alike(self, gpu: str, card: Card) -> Iterator[Table[Row]]:
         """The tables of other GPUs with the multiprocessors of a card."""
-        for path in sorted(self.folder.glob("*.json")):
+        for path in self.place.all():
             with suppress(SpecError):
                 if path not in self._known:
                     self._known[path] = self.read(path)
@@ -116,26 +122,29 @@ class Tables(Generic[Row]):
 
     def _packages(self) -> dict[str, Tables[Row]]:
         listed = elsewhere.listed().packages
-        return {name: self._at(package.folder / self.folder.name) for name, package in listed.items()}
+        return {name: self.at(package.folder / self.name) for name, package in listed.items()}
 
     def _user(self) -> list[Tables[Row]]:
         place = user_folder.folder()
-        return [self._at(place / self.folder.name, ", yours")] if place else []
+        return [self.at(place / self.name, ", yours")] if place else []
 
-    def _at(self, folder: Path, theirs: str = "") -> Tables[Row]:
-        return self._beside.setdefault(folder, replace(self, folder=folder, theirs=theirs))
+    def at(self, folder: Path, theirs: str = "") -> Tables[Row]:
+        """The tables in another folder, a file for each GPU in it."""
+        if folder == self.place.folder:
+            return self
+        return self._beside.setdefault(folder, replace(self, place=GpuFiles(folder), theirs=theirs))
 
     def path(self, gpu: str) -> Path:
         """The file of a GPU."""
-        return self.folder / f"{file_stem(gpu)}.json"
+        return self.place.of(gpu)
 
     def read(self, path: Path) -> Table[Row]:
         """The table in a file; SpecError for one of another form."""
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = self.form(json.loads(path.read_text(encoding="utf-8")))
             if found["schema"] not in (1, SCHEMA):
                 raise ValueError(f"schema {found['schema']}")
-            rows = tuple(map(self.row, found[self.label]))
+            rows = tuple(map(self.row, in_full(found, found[self.label], *self.said_once)))
             head = {} if found["schema"] == 1 else {name: found[name] for name in HEAD}
             return Table(str(found["gpu"]), rows, **head)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -146,12 +155,16 @@ class Tables(Generic[Row]):
         """The file of a table."""
         head = {"schema": SCHEMA, "gpu": table.gpu} | {name: getattr(table, name) for name in HEAD}
         told = "".join(f" {json.dumps(name)}: {json.dumps(value)},\n" for name, value in head.items())
-        rows = ",\n".join(f"  {json.dumps(_kept(row))}" for row in table.rows)
+        found = [_kept(row) for row in table.rows]
+        if self.place.name:
+            shared, found = said_once(found, *self.said_once)
+            told += "".join(f" {json.dumps(name)}: {json.dumps(values)},\n" for name, values in shared.items())
+        rows = ",\n".join(f"  {json.dumps(row)}" for row in found)
         return f'{{\n{told} "{self.label}": [\n{rows}\n ]\n}}\n'
 
     def summary(self, lines: Callable[[Table[Row], str], Iterable[str]]) -> Iterator[str]:
         """What there is to say of each table, by its GPU and whose it is; behind "!" the error of one that is damaged."""
-        for path in sorted(self.folder.glob("*.json")):
+        for path in self.place.all():
             try:
                 table = self.read(path)
                 yield from lines(table, f"{table.gpu}{self.theirs}")

@@ -1,21 +1,20 @@
 """What "auto" knows of a GPU: the times of the variants that were measured on it, or on one with the same multiprocessors.
 
-`times/<gpu>.json`, in the folder of the user (`user_folder`) and in `registry`, is written with the record of `python -m
-kernelmux.perf --record`, from the same rows. A time counts while its variant launches for its workload what was measured
-(`launch_keys`), and that is the same work (bytes and flops); other rows say nothing. A call is compared with the nearest
-workload of its operator: the same dtypes, options, reduced axis and order of images in memory, and the least sum of
-|log2(length / length of the workload)| over the axes, at most FURTHEST. Workloads measured on this GPU with the packages
-at hand are asked first, then those of other packages, then those of another GPU.
+`times/<gpu>.json`, in the folder of the user (`user_folder`), is written with the record of `python -m kernelmux.perf
+--record`, from the same rows. Of what ships the record itself is read, `records/<gpu>/perf.json`. A time counts while its
+variant launches for its workload what was measured (`launch_keys`), and that is the same work (bytes and flops); other rows
+say nothing. A call is compared with the nearest workload of its operator: the same dtypes, options, reduced axis and order
+of images in memory, and the least sum of |log2(length / length of the workload)| over the axes, at most FURTHEST. Workloads
+measured on this GPU with the packages at hand are asked first, then those of other packages, then those of another GPU.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,6 +28,7 @@ from kernelmux.registry.spec.signature import Axis, Call
 from kernelmux.registry.spec.value_domains import Count
 from kernelmux.registry.util import cards, torch_modes
 from kernelmux.registry.util.cards import Card
+from kernelmux.registry.util.files import RECORDS, GpuFiles, in_full, rows_of
 
 FURTHEST = 4.0  # sixteen times the work, or a sixteenth: beyond it another variant may well be the fastest
 EQUAL = 1.03  # times within 3 % differ from run to run: the priority decides between them
@@ -240,7 +240,24 @@ def _distance(one: dict[str, float], other: dict[str, float]) -> float:
 
 # --- files ------------------------------------------------------------------------------------------------------
 
-TABLES = Tables(Path(__file__).parents[1] / "times", "times", "rows", lambda row: Time(**row))
+KIND = "kernelmux.perf"  # of perf's records
+
+
+def _table(found: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A record of perf as a table of times; a table as it is."""
+    if found.get("kind") != KIND:
+        return found
+    machine, names = found["machine"], {field.name for field in fields(Time)}
+    rows = [{name: x for name, x in row.items() if name in names} for row in rows_of(found)]
+    head = {"schema": device_tables.SCHEMA, "gpu": machine["name"], "capability": machine.get("capability", "")}
+    head |= {
+        "processors": machine.get("processors") or 0,
+        "packages": device_tables.versions_of(machine["versions"], machine.get("driver", "")),
+    }
+    return head | {"rows": in_full(found, rows, "packages")}
+
+
+TABLES = Tables(GpuFiles(RECORDS, "perf.json"), "times", "times", "rows", lambda row: Time(**row), _table)
 
 
 def _same(one: float, other: float) -> bool:

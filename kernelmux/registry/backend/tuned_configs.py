@@ -1,10 +1,10 @@
-"""What searches found faster than the rules beside the kernels: `tuned/<gpu>.json`, and who reads it.
+"""What searches found faster than the rules beside the kernels, by GPU, and who reads it.
 
-It lies in the folder of the user (`user_folder`) and in `registry`. An entry counts while its spec is that of the search,
-and its variant launches the same by the rule (`launch_keys`). A problem has the entry of its very sizes, else the nearest
-of those whose sizes round up to the same powers of two, of the same variant and kind: of this GPU and the packages at
-hand, else older ones, else of a GPU with the same multiprocessors. Without an entry, or without a table, the rule decides.
-A plan asks once, when it is made. `python -m kernelmux.tune` writes entries.
+It lies in the folder of the user (`user_folder`), `tuned/<gpu>.json`, and ships as `records/<gpu>/tuned.json`. An entry
+counts while its spec is that of the search, and its variant launches the same by the rule (`launch_keys`). A problem has
+the entry of its very sizes, else the nearest of those whose sizes round up to the same powers of two, of the same variant
+and kind: of this GPU and the packages at hand, else older ones, else of a GPU with the same multiprocessors. Without an
+entry, or without a table, the rule decides. A plan asks once, when it is made. `python -m kernelmux.tune` writes entries.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from kernelmux.registry import catalog
@@ -24,6 +23,7 @@ from kernelmux.registry.backend.device_tables import Found, Table, Tables
 from kernelmux.registry.backend.search_space import Config, Key, Space
 from kernelmux.registry.errors import SpecError, TunedTableWarning
 from kernelmux.registry.util.cards import Card
+from kernelmux.registry.util.files import RECORDS, GpuFiles
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,8 @@ def _entry(row: Any) -> Entry:
     return Entry(**{**row, "sizes": sizes, "config": config, "rule": dict(row["rule"]), "versions": found_with})
 
 
-TABLES = Tables(Path(__file__).parents[1] / "tuned", "tuned configurations", "entries", _entry)
+PLACE = GpuFiles(RECORDS, "tuned.json")
+TABLES = Tables(PLACE, "tuned", "tuned configurations", "entries", _entry, said_once=("versions",))
 
 
 def merged(table: Table[Entry], more: Iterable[Entry], refuted: Collection[tuple[str, ...]] = ()) -> Table[Entry]:

@@ -15,6 +15,7 @@ from kernelmux.registry.choice import precedence, warn_once
 from kernelmux.registry.errors import ArgumentError, SpecError, UnmeasuredWarning, UnsupportedError
 from kernelmux.registry.tests import fakes
 from kernelmux.registry.util import cards, user_folder
+from kernelmux.registry.util.files import GpuFiles
 
 pytestmark = pytest.mark.filterwarnings("ignore::kernelmux.registry.errors.FallbackWarning")  # see test_fallbacks
 
@@ -26,7 +27,7 @@ NOW, THEN = {"torch": "9.2", "driver": "900.1"}, {"torch": "9.1", "driver": "900
 def backends(monkeypatch, tmp_path):
     """Fake backends whose sources have known hashes, on a machine whose CPU is the made-up GPU."""
     fakes.install(monkeypatch)
-    monkeypatch.setattr(timings, "TABLES", replace(timings.TABLES, folder=tmp_path))
+    monkeypatch.setattr(timings, "TABLES", replace(timings.TABLES, place=GpuFiles(tmp_path)))
     monkeypatch.setattr(device_tables, "gpu", lambda device: GPU)
     monkeypatch.setattr(device_tables, "installed", lambda: NOW)
     monkeypatch.setenv("KERNELMUX_HOME", str(tmp_path / "home"))
@@ -49,7 +50,7 @@ def time(name, us, workload="x=64x64", dtype="fp32", op="transpose", **more):
 def write(*times, tables=None, **head):
     tables = tables or timings.TABLES
     table = device_tables.Table(**{"gpu": GPU, "rows": times, "packages": NOW} | head)
-    tables.folder.mkdir(parents=True, exist_ok=True)
+    tables.place.folder.mkdir(parents=True, exist_ok=True)
     path = tables.path(table.gpu)
     path.write_text(tables.text(table))
     timings.forget()
@@ -274,8 +275,7 @@ def test_of_a_backend_made_of_operators_of_torch_only_the_default_counts(monkeyp
 
 
 def mine():
-    """The user's tables."""
-    return replace(timings.TABLES, folder=user_folder.folder() / timings.TABLES.folder.name)
+    return timings.TABLES.at(user_folder.folder() / "times")
 
 
 def test_the_users_times_win_over_those_that_ship_for_the_same_variant_and_workload():

@@ -15,6 +15,7 @@ from kernelmux.registry.backend.tuned_configs import Entry
 from kernelmux.registry.cli import doctor
 from kernelmux.registry.errors import SpecError, TunedTableWarning
 from kernelmux.registry.util import cards
+from kernelmux.registry.util.files import GpuFiles
 
 GPU = "Fake GPU 9000"
 RULE = {"BLOCK": 1}
@@ -32,7 +33,7 @@ def too_wide(config, problem):
 
 @pytest.fixture
 def space(monkeypatch, tmp_path):
-    monkeypatch.setattr(tuned_configs, "TABLES", replace(tuned_configs.TABLES, folder=tmp_path))
+    monkeypatch.setattr(tuned_configs, "TABLES", replace(tuned_configs.TABLES, place=GpuFiles(tmp_path)))
     monkeypatch.setattr(device_tables, "gpu", lambda device: None if device == -1 else GPU)
     monkeypatch.setattr(registered, "source_hash", lambda backend, op, variant="": f"{backend} as it is")
     tuned_configs.forget()
@@ -122,8 +123,8 @@ def test_an_entry_of_other_packages_is_older_and_used_after_one_of_those_at_hand
 def test_the_users_entries_come_before_those_that_ship_and_those_of_gpus_alike_last(space, monkeypatch, tmp_path):
     monkeypatch.setenv("KERNELMUX_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(device_tables, "card", lambda device: cards.named("h100"))
-    mine = replace(tuned_configs.TABLES, folder=tmp_path / "home" / tmp_path.name)
-    mine.folder.mkdir(parents=True)
+    mine = tuned_configs.TABLES.at(tmp_path / "home/tuned")
+    mine.place.folder.mkdir(parents=True)
     other = tuned_configs.TABLES.path("Another GPU")
     other.write_text(tuned_configs.TABLES.text(Table("Another GPU", (entry(8), entry(8, 2000)), "9.0", 132)))
     write(entry(4), entry(4, 4000))
@@ -177,7 +178,7 @@ def test_plans_are_not_shared_between_choices(space):
 
 
 def test_auto_takes_tuned_times_for_calls_of_the_same_bucket(space, monkeypatch, tmp_path):
-    monkeypatch.setattr(timings, "TABLES", replace(timings.TABLES, folder=tmp_path / "times"))
+    monkeypatch.setattr(timings, "TABLES", replace(timings.TABLES, place=GpuFiles(tmp_path / "times")))
     (tmp_path / "times").mkdir()
     cost = catalog.spec("transpose").hypothetical(catalog.spec("transpose").case("x=64x64"), torch.float32).cost
     rows = [

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from kernelmux.registry.backend import tuned_configs
 from kernelmux.registry.errors import SpecError
+from kernelmux.registry.util.files import GpuFiles
 from kernelmux.tune import ahead, cli, progress
 from kernelmux.tune.tests import fakes
 from kernelmux.tune.tests.fakes import TABLE
@@ -102,7 +103,7 @@ def test_a_whole_search_writes_its_table(capsys, monkeypatch, tmp_path):
     assert [entry.config for entry in tuned_configs.TABLES.read(tmp_path / "home/tuned/fake_gpu_9000.json").rows] == [
         {"BLOCK": 8}
     ]
-    monkeypatch.setattr(tuned_configs, "TABLES", replace(tuned_configs.TABLES, folder=tmp_path / "tuned"))
+    monkeypatch.setattr(tuned_configs, "TABLES", replace(tuned_configs.TABLES, place=GpuFiles(tmp_path / "tuned")))
     assert cli.main(["--op", "matmul", *folders[2:], "--into-checkout"]) == 1
     assert len(tuned_configs.TABLES.of(fakes.GPU).rows) == 1
     capsys.readouterr()

@@ -11,6 +11,7 @@ from kernelmux.registry.backend import device_tables, tuned_configs
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.backend.device_tables import Table
 from kernelmux.registry.backend.tuned_configs import Entry
+from kernelmux.registry.util.files import GpuFiles
 from kernelmux.tune import ahead, check
 from kernelmux.tune.check import UNSEEN, refusal
 from kernelmux.tune.job import Job, candidates, problem_of
@@ -29,7 +30,7 @@ GRIDS = {PRODUCT: 2 * 1, IMAGES: 2 * 1}
 @pytest.fixture
 def table(monkeypatch, tmp_path):
     """The CPU is a made-up GPU with a table."""
-    monkeypatch.setattr(tuned_configs, "TABLES", replace(tuned_configs.TABLES, folder=tmp_path))
+    monkeypatch.setattr(tuned_configs, "TABLES", replace(tuned_configs.TABLES, place=GpuFiles(tmp_path)))
     monkeypatch.setattr(device_tables, "gpu", lambda device: GPU)
     tuned_configs.forget()
     yield tuned_configs.TABLES.path(GPU)

@@ -12,7 +12,7 @@ from kernelmux.emulator.validation.hardware.catalogue import cases
 from kernelmux.emulator.validation.hardware.comparing import Difference, digest
 from kernelmux.emulator.validation.hardware.launching import Runnable, emulate
 
-RECORD = Path(__file__).parents[1] / "records" / "bits_nvidia_h200.json"
+RECORD = Path(__file__).parents[3] / "records/nvidia_h200/instruction_bits.json"
 
 
 @dataclass(frozen=True)
