@@ -224,6 +224,12 @@ def docs(session: nox.Session) -> None:
         session.run("git", "diff", "--exit-code", *DOCUMENTS, TUNED, "kernelmux/__init__.pyi", external=True)
 
 
+@nox.session(default=False, venv_backend="none")
+def count(session: nox.Session) -> None:
+    """Lines by hand and by programs, and the limits of the latter (-- --at v0.3 for a commit beside it)."""
+    session.run(sys.executable, str(ROOT / "bazel/count_lines.py"), *session.posargs)
+
+
 @nox.session(default=False)
 def bazel(session: nox.Session) -> None:
     """Run bazel test //... on the interpreter that nox made (-- //kernelmux/conformance:cuda)."""

@@ -28,16 +28,21 @@ class DrawError(Exception):
     """A file that is no run, or runs that cannot be compared."""
 
 
-def read(path: Path) -> dict[str, Any]:
-    """A run as tiny_transformer.py wrote it."""
+def read(path: Path) -> list[dict[str, Any]]:
+    """The run that tiny_transformer.py wrote, or those of a record: "runs", and in "run" what they have in common."""
     try:
-        run: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        run["losses"] = [float(loss) for loss in run["losses"]]
-        how = ["compiled" if run["compile"] else "eager", *(["nudged"] if run.get("nudge") else [])]
-        return run | {"what": f"{', '.join((run['backend'], *how))} on {run['device']}"}
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return [_told(content["run"] | run) for run in content["runs"]] if "runs" in content else [_told(content)]
     except (OSError, ValueError, KeyError, TypeError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise DrawError(f"{path}: expected what tiny_transformer.py --out wrote, got {problem}") from error
+
+
+def _told(run: dict[str, Any]) -> dict[str, Any]:
+    """A run with its losses as numbers, and with its name for the legend."""
+    losses = [float(loss) for loss in run["losses"]]
+    how = ["compiled" if run["compile"] else "eager", *(["nudged"] if run.get("nudge") else [])]
+    return run | {"losses": losses, "what": f"{', '.join((run['backend'], *how))} on {run['device']}"}
 
 
 def compared(runs: list[dict[str, Any]]) -> None:
@@ -87,11 +92,13 @@ def main(words: list[str] | None = None) -> int:
     made = argparse.ArgumentParser(
         description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    made.add_argument("runs", nargs="+", type=Path, metavar="FILE", help="what tiny_transformer.py --out wrote")
+    made.add_argument(
+        "runs", nargs="+", type=Path, metavar="FILE", help="what tiny_transformer.py --out wrote, or a record"
+    )
     made.add_argument("--out", type=Path, default=PICTURE, metavar="SVG", help="default: docs/images/losses.svg")
     arguments = made.parse_args(words)
     try:
-        runs = [read(path) for path in arguments.runs]
+        runs = [run for path in arguments.runs for run in read(path)]
         compared(runs)
     except DrawError as error:
         print(f"draw_losses: {error}", file=sys.stderr)

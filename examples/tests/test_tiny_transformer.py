@@ -2,6 +2,7 @@
 
 import json
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -81,7 +82,9 @@ def test_runs_are_drawn_on_each_other(example, tmp_path, capsys):
     assert made.main([*files, str(tmp_path / "nudged.json"), "--out", str(tmp_path / "three.svg")]) == 0
     assert "triton, eager, nudged on cpu" in (tmp_path / "three.svg").read_text()
     assert drawn.count("triton, eager on cpu") == 1 and drawn.count("torch_ref, eager on cpu") == 2
-    made.main([*files, "--out", str(picture)])
+    runs = [json.loads(Path(file).read_text()) for file in files]
+    (tmp_path / "record.json").write_text(json.dumps({"run": run, "runs": runs}))
+    made.main([str(tmp_path / "record.json"), "--out", str(picture)])
     assert picture.read_text() == drawn
 
 

@@ -4,3 +4,4 @@ from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[2]  # of the checkout
 HOME = TOP / "docs"
+RECORDS = TOP / "kernelmux/records"  # of each GPU a folder; trials/ in it has what pages quote of single runs

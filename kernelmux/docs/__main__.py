@@ -2,11 +2,12 @@
 
 docs/operators/<op>.md    a page for each operator, and README.md, their index
 docs/images/speeds*.svg   well-known operators beside other libraries, for a narrow page and a wide one
+docs/images/curves/*.svg  recorded sweeps that pages show
 docs/*.md                 the ladders between <!-- rungs op --> and <!-- /rungs -->, and other marked tables
 README.md                 what is known of each card, between <!-- cards --> and <!-- /cards -->
 bazel/uses.bzl            which operators read the source of others, for the BUILD files
 docs/images/*.svg         with --pictures: what each rung asks of memory, counted on the emulator; the roofline of each GPU
-<drawn>/records/<gpu>.md  with --drawn: all recorded rows of each GPU, and their roofline
+<drawn>/                  with --drawn: pages of all recorded rows of each GPU with their roofline, and all other curves
 <out>/<op>.md             with --package: the pages of the operators of a package, and nothing else
 """
 
@@ -21,6 +22,7 @@ from kernelmux.docs import (
     HOME,
     bazel_uses,
     cards,
+    curve_pictures,
     fused,
     index_page,
     ladder_pictures,
@@ -47,6 +49,7 @@ def made() -> dict[Path, str]:
     found[PAGES / "README.md"] = index_page.page()
     found[HOME / "images/speeds.svg"] = speeds.picture()
     found[HOME / "images/speeds_wide.svg"] = speeds.picture(columns=2)
+    found |= curve_pictures.drawn(HOME / curve_pictures.SHOWN, shown=True)
     for path in sorted(HOME.glob("*.md")):
         text = path.read_text(encoding="utf-8")
         if any(marker in text for marker in MARKERS):
@@ -60,9 +63,10 @@ def made() -> dict[Path, str]:
 
 
 def differing(wanted: dict[Path, str]) -> list[Path]:
-    """Files that are not what they should be, and pages of operators that are there no more."""
+    """Files that are not what they should be, and pages of operators and curves that are there no more."""
     wrong = [path for path, text in wanted.items() if _differs(path, text)]
-    return [*wrong, *sorted(path for path in PAGES.glob("*.md") if path not in wanted)]
+    kept = (*PAGES.glob("*.md"), *(HOME / curve_pictures.SHOWN).glob("*.svg"))
+    return [*wrong, *sorted(path for path in kept if path not in wanted)]
 
 
 def _differs(path: Path, text: str) -> bool:
@@ -120,6 +124,9 @@ def _run(check: bool, pictures: bool, drawn: str | None) -> int:
     wanted = made() | (dict((*ladder_pictures.made(), *record_pages.rooflines())) if pictures else {})
     for path in record_pages.draw(Path(drawn)) if drawn else ():
         print(f"drawn from the records: {path}")
+    if drawn:
+        others = curve_pictures.drawn(Path(drawn) / "curves", shown=False)
+        _written(others, [path for path in others if _differs(path, others[path])], False, HOME.parent, "nox -s docs")
     return _written(wanted, differing(wanted), check, HOME.parent, "nox -s docs")
 
 

@@ -6,11 +6,11 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from kernelmux.docs import HOME
+from kernelmux.docs import RECORDS, TOP
 from kernelmux.registry.util import text_tables
 from kernelmux.registry.util.files import between
 
-RECORDS = HOME / "records"
+TRIALS = RECORDS / "nvidia_h200/trials"
 HEAD = ("rows x columns", "dtype", "who", "moves, in sizes of x", "us", "GB/s of that")
 
 
@@ -24,9 +24,9 @@ def filled(text: str) -> str:
 
 def content(example: str, table: Callable[[list[dict[str, Any]]], str]) -> str:
     """The table of an example's record, or how to record it."""
-    path = RECORDS / f"{example}_nvidia_h200.json"
+    path = TRIALS / f"{example}.json"
     if not path.exists():
-        return f"Not recorded yet; on a GPU: `python examples/{example}.py --out docs/records/{path.name}`."
+        return f"Not recorded yet; on a GPU: `python examples/{example}.py --out {path.relative_to(TOP)}`."
     record = json.loads(path.read_text(encoding="utf-8"))
     machine = record["machine"]
     versions = ", ".join(f"{k} {v}" for k, v in machine["versions"].items() if k in ("torch", "triton") or "cupy" in k)

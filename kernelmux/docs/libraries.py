@@ -2,7 +2,8 @@
 
 python -m kernelmux.docs.libraries                 print the command that times them
 python -m kernelmux.docs.libraries --triton        print the command for another version of Triton: our Triton kernels
-python -m kernelmux.docs.libraries results.json    keep what it wrote as docs/records/libraries_<gpu>_triton_<version>.json
+python -m kernelmux.docs.libraries results.json    keep the rows of the table in
+                                                   kernelmux/records/<gpu>/trials/libraries_triton_<version>.json
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kernelmux.docs import HOME
+from kernelmux.docs import HOME, RECORDS
 from kernelmux.perf import peers
 from kernelmux.perf.planning import plan
 from kernelmux.perf.record import history, run_file
@@ -29,7 +30,8 @@ from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.util import files, text_tables
 from kernelmux.registry.util.files import between, file_stem
 
-FOLDER = HOME / "records"
+FOLDER = RECORDS
+FILES = "*/trials/libraries_triton_*.json"  # in FOLDER
 OURS = {"cuda": "CUDA", "triton": "Triton"}
 HEADS = "4x32x4096x128"
 CALLS = {  # of each operator the call that is timed, in the order of the picture
@@ -111,7 +113,7 @@ def _short(op: str, text: str) -> str:
 
 def kept() -> list[Results]:
     """The runs on record: first the one beside other libraries, then those under other versions of Triton."""
-    found = [run_file.read(path) for path in sorted(FOLDER.glob("libraries_*.json"))]
+    found = [run_file.read(path) for path in sorted(FOLDER.glob(FILES))]
     return sorted(found, key=lambda run: not lines(run))
 
 
@@ -168,7 +170,7 @@ def _about(run: Results) -> str:
     twice = f" Each was timed twice; the two times differ by {apart:.1%} at most." if apart else ""
     return (
         f"One run on one {wording.where(run.machine)} ({run.date}), in {DTYPES[0]}{dtype}.{beside}{twice}\n"
-        f"[All rows of the run](records/{_path(run).name}) have its command; `python -m kernelmux.docs.libraries`"
+        f"[The rows of the table]({_link(run)}) have its command; `python -m kernelmux.docs.libraries`"
         " prints it."
     )
 
@@ -191,7 +193,7 @@ def _time(line: Line, backend: str) -> str:
 def _versions(runs: Sequence[Results]) -> str:
     """Times of our Triton kernels under each version on record."""
     ordered = sorted(runs, key=_triton)
-    names = [f"[Triton {run.machine.versions['triton']}](records/{_path(run).name}), us" for run in ordered]
+    names = [f"[Triton {run.machine.versions['triton']}]({_link(run)}), us" for run in ordered]
     found = [dict(_of_triton(run)) for run in ordered]
     ops = [op for op in CALLS if any(op in times for times in found)]
     rows = [[f"`{op}`", *(wording.microseconds(times.get(op)) for times in found)] for op in ops]
@@ -211,23 +213,41 @@ def _triton(run: Results) -> tuple[int, ...]:
 
 def _path(run: Results) -> Path:
     version = run.machine.versions.get("triton", "none").replace(".", "_")
-    return FOLDER / f"libraries_{file_stem(run.machine.name)}_triton_{version}.json"
+    return FOLDER / file_stem(run.machine.name) / f"trials/libraries_triton_{version}.json"
+
+
+def _link(run: Results) -> str:
+    """From a page in docs/."""
+    return f"../{(RECORDS / _path(run).relative_to(FOLDER)).relative_to(HOME.parent).as_posix()}"
+
+
+def _quoted(run: Results) -> tuple[Timed, ...]:
+    """The rows that the pages quote: of each call the fastest of each backend of ours, of torch and of other libraries."""
+    made: list[Timed] = []
+    for group in groups(run.rows):
+        if CALLS.get(group.op) == group.workload:
+            others = (plan.BASELINE, peers.NAME) if group.best_of(peers.NAME) else ()
+            made += [row for name in (*OURS, *others) if (row := group.best_of(name))]
+    return tuple(made)
 
 
 def keep(path: Path) -> Path:
     """Make the results at `path` the record; those of another GPU are removed. ArgumentError for a run of other calls."""
     run = run_file.read(path)
-    rows = tuple(row for row in run.timed if CALLS.get(row.op) == row.workload)
+    rows = _quoted(run)
     timed = {row.op for row in rows}
     if missing := [op for op in CALLS if op not in timed]:
         print(f"no times of {', '.join(missing)}: these operators will not be in the picture", file=sys.stderr)
     if run.machine.kind != "cuda" or not timed:
         raise ArgumentError(f"{path}: expected times of {', '.join(CALLS)} on a GPU; the command is\n{command()}")
-    for other in FOLDER.glob("libraries_*.json"):
+    for other in FOLDER.glob(FILES):
         if run_file.read(other).machine.name != run.machine.name:
             other.unlink()
     made = _path(run)
-    files.write(made, run_file.text(history.form(replace(run, rows=rows, overhead=()))))
+    made.parent.mkdir(parents=True, exist_ok=True)
+    form = history.form(replace(run, rows=rows, overhead=()))
+    known = [{name: value for name, value in row.items() if value is not None} for row in form["rows"]]
+    files.write(made, run_file.text(form | {"rows": known}))
     return made
 
 

@@ -16,6 +16,7 @@ import torch
 from kernelmux.conformance.verified import ledger
 from kernelmux.docs import TOP, rungs
 from kernelmux.docs.rungs import backends
+from kernelmux.perf.pictures import curves
 from kernelmux.perf.planning import plan
 from kernelmux.perf.record import history
 from kernelmux.perf.rows.row_result import Timed
@@ -32,7 +33,6 @@ from kernelmux.registry.spec.signature import REQUIRED
 from kernelmux.registry.util import text_tables
 
 SWEEPS = TOP / "kernelmux/records"  # <gpu>/sweeps/<op>-<axis>.csv
-CURVES = TOP / "docs/images/curves"  # their pictures, <gpu>-<op>-<axis>.svg
 
 
 def page(op: str) -> str:
@@ -241,7 +241,6 @@ def _curves(op: str) -> Iterator[str]:
         name = (
             f"{op} over {axes.removesuffix(last).replace('-', '=')}{', channels-last' if axes.endswith(last) else ''}"
         )
-        drawn = CURVES / f"{path.parts[-3]}-{path.stem}.svg"
-        picture = f"../{drawn.relative_to(TOP / 'docs').as_posix()}"
-        shown = f"![{name}: time and rate]({picture})\n\n" if drawn.exists() else ""
+        picture = f"../images/curves/{path.parts[-3]}-{path.stem}.svg"
+        shown = f"![{name}: time and rate]({picture})\n\n" if op in curves.PICTURED else ""
         yield f"{shown}The curve, {name}, [as numbers](../../{path.relative_to(TOP).as_posix()})."

@@ -23,6 +23,7 @@ CHECKOUT_ONLY = (
     "kernelmux/records/*/bits.json",
     "kernelmux/records/*/instruction_bits.json",
     "kernelmux/records/*/ncu_*.json",
+    "kernelmux/records/*/trials/*",
 )
 SHIPPED = {".py", ".cu", ".cuh", ".json", ".toml", ".html", ".css", ".csv", ".pyi"}
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"

@@ -52,7 +52,7 @@ PROGRAM = r"(?:nox (?:--no-venv )?-s|python -m kernelmux\.|kernelmux )"
 COMMAND = re.compile(rf"^(?:    |\$ )?((?:[A-Z_]+=\S* )*{PROGRAM}(?:[^\n]*\\\n)*[^\n]*)", re.MULTILINE)
 INLINE = re.compile(r"`((?:nox -s|python -m kernelmux\.|kernelmux )[^`]*)`")
 # Sessions of nox that give their words to others, or take none.
-NOT_OURS = ("lint", "tests", "docs", "dev", "build", "torch_versions", "triton_versions")
+NOT_OURS = ("lint", "tests", "docs", "dev", "build", "count", "torch_versions", "triton_versions")
 
 
 def commands() -> Iterator[tuple[str, str]]:

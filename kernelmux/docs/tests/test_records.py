@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,32 +11,36 @@ import pytest
 from kernelmux.registry.util.files import rows_of
 
 DOCS = Path(__file__).parents[3] / "docs"
-RECORDS = sorted((DOCS / "records").glob("*.json"))
-PERF = DOCS.parent / "kernelmux/records/nvidia_h200/perf.json"
+TRIALS = DOCS.parent / "kernelmux/records"
+RECORDS = sorted(TRIALS.glob("*/trials/*.json"))
+PERF = TRIALS / "nvidia_h200/perf.json"
+RUNS = ("first run", "second run", "third run")
 SECTIONS = ("Products", "Products in 8 bits", "Convolution and pooling")
 
 
-@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: f"{path.parts[-3]}/{path.stem}")
 def test_a_record_is_linked_and_names_its_gpu(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert json.loads(text) and re.search(r"NVIDIA H\d00", text)
-    assert any(f"records/{path.name}" in page.read_text(encoding="utf-8") for page in DOCS.glob("*.md"))
+    link = f"](../{path.relative_to(DOCS.parent).as_posix()})"
+    assert any(link in page.read_text(encoding="utf-8") for page in DOCS.glob("*.md"))
 
 
 @pytest.mark.parametrize("section", SECTIONS)
 def test_the_times_of_a_table_are_on_record(section: str) -> None:
     runs = record("vision_and_products")["us"]
-    held = {us for calls in runs.values() for found in calls.values() for us in flat(found.values())}
-    held |= {us for *_, own, copy in record("max_pool2d_trials")["rows"] for us in (own, copy)}
+    held = {us for row in runs for name, found in row.items() if name.startswith("run ") for us in found.values()}
+    pools = record("max_pool2d_trials")["rows"]
+    held |= {us for row in pools for us in (*row["us"].values(), row["copy us"])}
     held |= {us for found in record("product_tiles")["times, us"].values() for us in found.values()}
-    held |= {us for _, _, us, _ in record("product_pairs_trials")["rows"]}
     trials = record("clusters_and_matvec_trials")
-    held |= {us for run in ("first", "second", "third") for *_, us, _, _ in trials[f"{run} run"]}
-    held |= {us for found in record("fp8_and_odd_lines_trials")["us"].values() for us in flat(found.values())}
-    runs_of_perf = record("later_runs_beside_others")["runs"]
+    rows = [*record("product_pairs_trials")["rows"], *(row for run in RUNS for row in trials[run])]
+    held |= {us for row in rows for us in row["us"].values()}
+    held |= {us for found in record("fp8_and_odd_lines_trials")["us"].values() for us in found.values()}
+    beside = [row for run in record("later_runs_beside_others")["runs"] for row in run["rows"]]
+    held |= {us for row in beside for kind in ("us", "graph us") for us in row.get(kind, {}).values()}
     perf = rows_of(json.loads(PERF.read_text(encoding="utf-8")))
-    timed = [*perf, *(row for run in runs_of_perf for row in run["rows"])]
-    held |= {row[kind] for row in timed for kind in ("median_us", "graph_us") if row.get(kind)}
+    held |= {row[kind] for row in perf for kind in ("median_us", "graph_us") if row.get(kind)}
     wanted = [time for table in tables(section) for time in times(table)]
     missing = [text for text in wanted if not any(is_rounded(us, text) for us in held)]
     assert len(wanted) > 10 and not missing
@@ -77,7 +81,7 @@ def numbers(line: str) -> set[str]:
 
 
 def record(name: str) -> Any:
-    return json.loads((DOCS / f"records/{name}_nvidia_h200.json").read_text(encoding="utf-8"))
+    return json.loads((TRIALS / f"nvidia_h200/trials/{name}.json").read_text(encoding="utf-8"))
 
 
 def tables(section: str) -> list[list[str]]:
@@ -98,8 +102,3 @@ def is_rounded(us: float, text: str) -> bool:
     """Whether a page may quote the time as `text`; what is on record was rounded before, to a hundredth or less."""
     digits = len(text.partition(".")[2])
     return abs(us - float(text)) <= 0.5 * 10.0**-digits + 0.005
-
-
-def flat(found: Iterable[Any]) -> list[float]:
-    """Times, of which some stand in lists: several of one contestant."""
-    return [us for held in found for us in (held if isinstance(held, list) else [held])]

@@ -27,6 +27,7 @@ from kernelmux.perf.wording import wording
 from kernelmux.perf.wording.columns import Columns
 
 FORMATS = ("svg", "png")
+PICTURED = ("attention", "conv2d", "matmul", "reduce_sum", "softmax", "transpose")  # whose pictures the pages show
 SIZE, DPI = (10.4, 4.4), 130
 WIDEST = 100  # letters of a line of the title
 TENTH = 0.1  # rates below so many TFLOP/s are given in GFLOP/s
@@ -81,13 +82,18 @@ def draw(curve: Curve, path: Path, formats: Iterable[str] = FORMATS) -> list[Pat
     written = []
     if "svg" in formats:
         written.append(path.with_name(f"{path.name}.svg"))
-        with _drawn(curve, figures.LIGHT) as figure:
-            output_files.write(written[-1], figures.svg(figure))
+        output_files.write(written[-1], svg(curve))
     for ground, end in ((figures.LIGHT, ""), (themes.DARK, "-dark")) if "png" in formats else ():
         written.append(path.with_name(f"{path.name}{end}.png"))
         with _drawn(curve, ground) as figure:
             output_files.write(written[-1], figures.png(figure, DPI))
     return written
+
+
+def svg(curve: Curve) -> str:
+    """The picture as an SVG document."""
+    with _drawn(curve, figures.LIGHT) as figure:
+        return figures.svg(figure)
 
 
 @contextmanager
@@ -183,7 +189,7 @@ def show(console: Console, curve: Curve) -> None:
 
 
 def section() -> str:
-    """All sweeps on record, for a page in docs/: of each its picture, and what it was measured on and by."""
+    """All sweeps on record, for a page in docs/: of some the picture, of each what it was measured on and by."""
     known = measured.recorded() if measured.shipped() else []
     return "\n\n".join(map(_paragraph, known)) or "No sweep is on record."
 
@@ -191,10 +197,11 @@ def section() -> str:
 def _paragraph(curve: Curve) -> str:
     stale = f" Stale, since their source has changed: {', '.join(map(label, curve.stale))}." if curve.stale else ""
     numbers = measured.path_of(curve).relative_to(measured.FOLDER.parent).as_posix()
-    picture = f"![{curve.title}: time and rate over {curve.axis}](images/curves/{measured.name_of(curve)}.svg)"
+    shown = f"![{curve.title}: time and rate over {curve.axis}](images/curves/{measured.name_of(curve)}.svg)\n\n"
+    picture = shown if curve.op in PICTURED else ""
     where = f"{wording.where(curve.machine)}, {curve.date}; [CSV](../kernelmux/{numbers}).{stale}"
     heading = ", ".join([f"{curve.op} over {curve.axis}", *curve.order])
-    return f"### {heading}\n\n{picture}\n\n{where}\n\n```console\n$ {curve.command}\n```"
+    return f"### {heading}\n\n{picture}{where}\n\n```console\n$ {curve.command}\n```"
 
 
 def _cells(curve: Curve, length: int, rate: Rate) -> list[Text]:

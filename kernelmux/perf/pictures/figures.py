@@ -30,6 +30,9 @@ LIGHT = {colour: colour for colour in themes.DARK}
 UNDATED = dict.fromkeys(("Date", "Creator", "Format", "Type"))  # nothing of when and by which version
 PROLOGUE = re.compile(r"^.*?(?=<svg )", re.DOTALL)
 WITHIN = re.compile(r"\s*\n(?: {4,}|(?=[^<\s]))")  # a break within a path or a mark
+LONGEST = 1200  # letters of a line that holds a group of marks, such as an axis with its ticks
+OPENS = re.compile(r"\s*<(?:g|defs|clipPath)\b[^>]*>(?!.*</(?:g|defs|clipPath)>\s*$)")  # a line that begins a group
+CLOSES = re.compile(r"\s*</(?:g|defs|clipPath)>\s*$")  # a line that ends one
 IDS = re.compile(r'(\bid="|url\(#|href="#)')
 
 
@@ -56,8 +59,23 @@ def blank(width: float, height: float, ground: dict[str, str] = LIGHT, size: flo
 
 
 def svg(figure: Any) -> str:
-    """A document of its own, which follows its reader's light or dark setting; a mark of it is a line."""
-    return WITHIN.sub(" ", themes.themed(_text(figure)))
+    """A document of its own, which follows its reader's light or dark setting; a mark or a small group is a line."""
+    return joined(WITHIN.sub(" ", themes.themed(_text(figure))))
+
+
+def joined(text: str) -> str:
+    """SVG with each group of at most `LONGEST` letters in one line, so that a changed number is a changed line."""
+    open_groups: list[list[str]] = [[]]
+    for line in text.splitlines():
+        begins = OPENS.match(line) is not None
+        if begins:
+            open_groups.append([])
+        open_groups[-1].append(line)
+        if len(open_groups) > 1 and CLOSES.match(line):
+            group = open_groups.pop()
+            told = "".join([group[0].rstrip(), *(part.strip() for part in group[1:])])
+            open_groups[-1] += [told] if len(told) <= LONGEST else group
+    return "\n".join(line for group in open_groups for line in group) + "\n"
 
 
 def inside(figure: Any, name: str) -> str:

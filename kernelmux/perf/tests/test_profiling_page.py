@@ -75,7 +75,9 @@ def test_the_commands_at_the_top_are_understood() -> None:
 
 def test_what_was_planted_on_a_gpu_was_named() -> None:
     """The table of the page, the record of that run, and what `test_profile_gpu` looks for."""
-    found = json.loads((PAGE.parent / "records/profile_planted_nvidia_h200.json").read_text(encoding="utf-8"))
+    found = json.loads(
+        (PAGE.parents[1] / "kernelmux/records/nvidia_h200/trials/profile_planted.json").read_text(encoding="utf-8")
+    )
     rows = re.findall(r"^\| [^|]*\| (?:timeline|ncu) \| (.*) \|$", TEXT, re.MULTILINE)
     for planted_thing, row in zip(("idle gap", "uncoalesced store", "spill"), rows, strict=True):
         begin, _, end = row.partition(" ...")

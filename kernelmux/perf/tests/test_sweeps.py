@@ -327,7 +327,7 @@ def test_a_sweep_without_a_point_has_no_curve():
     assert sweep.curve_of(made, results) is None
 
 
-def test_a_page_has_a_picture_of_each_recorded_sweep(tmp_path, monkeypatch):
+def test_a_page_has_each_recorded_sweep_and_pictures_of_some(tmp_path, monkeypatch):
     monkeypatch.setattr(curve, "FOLDER", tmp_path / "records")
     assert curves.section() == "No sweep is on record."
     curve.record(synthetic.curve())

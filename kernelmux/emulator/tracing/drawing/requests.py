@@ -32,9 +32,12 @@ def height(traffic: Traffic) -> float:
 def draw(canvas: Canvas, x: float, y: float, traffic: Traffic) -> None:
     """The example of a kind of access, under a line that says what it costs on average."""
     tint = TINTS[traffic.verdict]
+    canvas.part()
     _title(canvas, x, y, traffic, tint)
     if traffic.example is not None and traffic.space != "bulk":
+        canvas.part()
         (_sectors if traffic.space == "global" else _banks)(canvas, x, y + HEAD, traffic, tint)
+    canvas.part()
 
 
 def _title(canvas: Canvas, x: float, y: float, traffic: Traffic, tint: Tint) -> None:

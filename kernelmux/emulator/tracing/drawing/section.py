@@ -22,6 +22,7 @@ WORST = ("uncoalesced", "conflicts", "cached", "coalesced", "conflict-free", "pl
 
 def draw(canvas: Canvas, y: float, launch: Any, title: str, context: bool = True) -> float:
     """Draws a launch from `y` on; returns where it ends. context: with the neighbours of the lines that matter."""
+    canvas.part()
     bottom = _head(canvas, y, launch, title)
     canvas.line(MARGIN, bottom, WIDTH - MARGIN, bottom, RULE)
     return _body(canvas, bottom + 16, launch, context)
@@ -149,6 +150,7 @@ def _body(canvas: Canvas, y: float, launch: Any, context: bool) -> float:
 
 def _code(canvas: Canvas, y: float, row: excerpt.ExcerptLine) -> float:
     """A line, over several rows if it accesses memory and is long; returns its height."""
+    canvas.part()
     if row.number is None:
         canvas.text(CODE + GUTTER, y + 12, row.text, CODE_SIZE, FAINT)
         return CODE_ROW

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import NamedTuple
-from xml.etree.ElementTree import Element, SubElement, indent, tostring
+from xml.etree.ElementTree import Element, SubElement, tostring
 
 from kernelmux.emulator.tracing.drawing import themes
 from kernelmux.emulator.tracing.drawing.themes import INK, PAPER
 
 MONO = "ui-monospace, 'SFMono-Regular', Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 SANS = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', 'Liberation Sans', sans-serif"
+LONGEST = 1200  # letters of a line of the file
 MONO_WIDTH = 0.602  # of a letter, in units of the type size
 
 
@@ -35,10 +37,16 @@ TINTS = {
 
 
 class Canvas:
-    """Collects shapes."""
+    """Collects shapes. Those between two calls of `part` belong together, and share lines of the file."""
 
     def __init__(self) -> None:
         self.shapes: list[Element] = []
+        self._parts: list[int] = []  # of each shape the number of its part
+        self._part = 0
+
+    def part(self) -> None:
+        """What follows is another part of the picture."""
+        self._part += 1
 
     def rect(
         self, x: float, y: float, width: float, height: float, fill: str, stroke: str = "none", radius: float = 0,
@@ -77,6 +85,7 @@ class Canvas:
         told = {key.replace("_", "-"): value for key, value in attributes.items() if value is not None}
         numbers = {key: f"{round(value, 2):g}" for key, value in told.items() if not isinstance(value, str)}
         self.shapes.append(Element(name, {key: str(value) for key, value in (told | numbers).items()}))
+        self._parts.append(self._part)
         return self.shapes[-1]
 
     def image(self, width: float, height: float) -> str:
@@ -85,9 +94,21 @@ class Canvas:
         made = Element("svg", size, xmlns="http://www.w3.org/2000/svg")
         SubElement(made, "style").text = f"text{{font-family:{SANS};white-space:pre}}.m{{font-family:{MONO}}}"
         SubElement(made, "rect", width="100%", height="100%", fill=PAPER)
+        made[-1].tail = made.text = "\n"
+        made[0].tail = "\n"
         made.extend(self.shapes)
-        indent(made, "")
+        for _, part in groupby(zip(self._parts, self.shapes, strict=True), key=lambda pair: pair[0]):
+            _in_lines([shape for _, shape in part])
         return themes.themed(tostring(made, encoding="unicode"))
+
+
+def _in_lines(shapes: list[Element]) -> None:
+    """Break lines of `LONGEST` letters behind the last shape that fits."""
+    length = 0
+    for shape, following in zip(shapes, [*shapes[1:], None], strict=True):
+        length += len(tostring(shape))
+        if following is None or length + len(tostring(following)) > LONGEST:
+            shape.tail, length = "\n", 0
 
 
 def clipped(text: str, width: float, size: float) -> str:

@@ -57,6 +57,7 @@ def _range(part: slice) -> str:
 
 def draw(canvas: Canvas, x: float, y: float, shown: BlockMap) -> None:
     """The array as a rectangle of the blocks' colours; dark is what the drawn warp writes."""
+    canvas.part()
     canvas.text(x, y + 12, shown.title, 12, INK, bold=True)
     canvas.text(x, y + 26, shown.caption, 10.5, GREY)
     top, small = y + CAPTION, _reduced(shown.owner)
