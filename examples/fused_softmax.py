@@ -100,8 +100,15 @@ def row(shape: str, dtype: str, one: Contestant) -> dict[str, object]:
     rows, columns = shape_of(shape)
     gigabytes = one.moved * rows * columns * dtypes.parse(dtype).itemsize / 1e9
     median = statistics.median(one.us)
-    return {"shape": shape, "dtype": dtype, "name": one.name, "us": round(median, 2), "least_us": round(min(one.us), 2),
-            "moved": round(one.moved, 4), "gb_per_s": round(gigabytes / median * 1e6, 1)}  # fmt: skip
+    return {
+        "shape": shape,
+        "dtype": dtype,
+        "name": one.name,
+        "us": round(median, 2),
+        "least_us": round(min(one.us), 2),
+        "moved": round(one.moved, 4),
+        "gb_per_s": round(gigabytes / median * 1e6, 1),
+    }
 
 
 def show(rows: list[dict[str, object]]) -> None:

@@ -32,9 +32,15 @@ def model(way: str) -> Any:
 
         apply_liger_kernel_to_llama()
     config = transformers.LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=2048, intermediate_size=5632, num_hidden_layers=12, num_attention_heads=32,
-        num_key_value_heads=4, max_position_embeddings=4096, use_cache=False,
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        hidden_size=2048,
+        intermediate_size=5632,
+        num_hidden_layers=12,
+        num_attention_heads=32,
+        num_key_value_heads=4,
+        max_position_embeddings=4096,
+        use_cache=False,
+    )
     torch.manual_seed(0)
     with torch.device("cuda"):
         return transformers.LlamaForCausalLM(config).to(torch.bfloat16)

@@ -8,8 +8,15 @@ from kernelmux.registry import catalog
 
 # Those that come first, in this order; others follow by name.
 FIRST = (
-    "Element by element", "Rows", "Reductions", "Losses", "Products", "Attention", "Images", "Moving data",
-)  # fmt: skip
+    "Element by element",
+    "Rows",
+    "Reductions",
+    "Losses",
+    "Products",
+    "Attention",
+    "Images",
+    "Moving data",
+)
 
 
 def by_family(ops: Iterable[str]) -> dict[str, list[str]]:

@@ -50,21 +50,47 @@ CALLS = {  # of each operator the call that is timed, in the order of the pictur
 }
 DTYPES = ("bf16", "e4m3")  # e4m3: of fp8_matmul
 RUNGS = (  # the fast ones of these operators
-    "cuda/wgmma", "cuda/fused", "cuda/fused_atomic", "cuda/implicit_gemm_tma", "cuda/registers", "cuda/rows",
-    "cuda/vectorized", "cuda/heads", "cuda/online", "cuda/clusters", "triton/persistent", "triton/specialised",
-    "triton/descriptors", "triton/resident", "triton/blocked", "triton/heads", "triton/online", "triton/staying",
-)  # fmt: skip
+    "cuda/wgmma",
+    "cuda/fused",
+    "cuda/fused_atomic",
+    "cuda/implicit_gemm_tma",
+    "cuda/registers",
+    "cuda/rows",
+    "cuda/vectorized",
+    "cuda/heads",
+    "cuda/online",
+    "cuda/clusters",
+    "triton/persistent",
+    "triton/specialised",
+    "triton/descriptors",
+    "triton/resident",
+    "triton/blocked",
+    "triton/heads",
+    "triton/online",
+    "triton/staying",
+)
 HOW = ("--quick", "--brief", "--rest", "0.1", "--limit", "60")
 LIBRARIES = {  # by the variant in kernelmux/perf/peers, for readers
-    "torch_compile": "torch.compile", "cublas": "cuBLAS", "scaled_mm": "cuBLAS", "cudnn": "cuDNN",
-    "flash_2": "FlashAttention-2", "flash_4": "FlashAttention-4", "efficient": "torch's memory-efficient",
-    "quack": "QuACK", "liger": "Liger", "flag_gems": "FlagGems",
-}  # fmt: skip
+    "torch_compile": "torch.compile",
+    "cublas": "cuBLAS",
+    "scaled_mm": "cuBLAS",
+    "cudnn": "cuDNN",
+    "flash_2": "FlashAttention-2",
+    "flash_4": "FlashAttention-4",
+    "efficient": "torch's memory-efficient",
+    "quack": "QuACK",
+    "liger": "Liger",
+    "flag_gems": "FlagGems",
+}
 BY_TORCH = {"matmul": "cuBLAS", "fp8_matmul": "cuBLAS", "conv2d": "cuDNN"}  # what torch calls, compiled or not
 PACKAGES = {  # the version of a library
-    "flash-attn-4": "FlashAttention-4", "quack-kernels": "QuACK", "liger-kernel": "Liger", "flag-gems": "FlagGems",
-    "nvidia-cublas": "cuBLAS", "nvidia-cudnn-cu13": "cuDNN",
-}  # fmt: skip
+    "flash-attn-4": "FlashAttention-4",
+    "quack-kernels": "QuACK",
+    "liger-kernel": "Liger",
+    "flag-gems": "FlagGems",
+    "nvidia-cublas": "cuBLAS",
+    "nvidia-cudnn-cu13": "cuDNN",
+}
 
 
 @dataclass(frozen=True)

@@ -119,8 +119,16 @@ def _support(op: str) -> str:
     for entry in entries:
         found = registered.variants(entry.backend, op)[entry.variant]
         in_place = support_matrix.read_in_place(entry) if entry.able else ""
-        rows.append((f"{entry.backend}/{entry.variant}", found.idea, "/".join(entry.dtypes) or "-", _needs(entry),
-                     in_place, _status(op, entry)))  # fmt: skip
+        rows.append(
+            (
+                f"{entry.backend}/{entry.variant}",
+                found.idea,
+                "/".join(entry.dtypes) or "-",
+                _needs(entry),
+                in_place,
+                _status(op, entry),
+            )
+        )
     head = ("variant", "idea", f"dtypes on {rungs.GPU}", "needs", "reads in place", "verified")
     return (
         f"{text_tables.markdown(head, rows)}\n\n“Reads in place” names the strides with which a variant reads an input"

@@ -41,10 +41,17 @@ def picture(columns: int = 1) -> str:
             where = f"{runs[0].machine.name}, torch {versions['torch']}, Triton {versions['triton']}"
             figure.text(0, 1 - 45 / height, where, color=GREY)
             figure.legend(
-                *figure.axes[0].get_legend_handles_labels(), loc="upper left", bbox_to_anchor=(0, 1 - 54 / height),
-                ncols=len(OURS), frameon=False, borderpad=0, borderaxespad=0, handlelength=0.9, handleheight=0.9,
+                *figure.axes[0].get_legend_handles_labels(),
+                loc="upper left",
+                bbox_to_anchor=(0, 1 - 54 / height),
+                ncols=len(OURS),
+                frameon=False,
+                borderpad=0,
+                borderaxespad=0,
+                handlelength=0.9,
+                handleheight=0.9,
                 handletextpad=0.5,
-            )  # fmt: skip
+            )
         return figures.svg(figure)
 
 

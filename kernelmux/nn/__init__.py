@@ -16,6 +16,19 @@ from kernelmux.nn.pooling import MaxPool2d
 from kernelmux.nn.rotary import RotaryEmbedding
 
 __all__ = [
-    "GELU", "Conv2d", "CrossEntropyLoss", "LayerNorm", "Linear", "LogSoftmax", "MaxPool2d", "Patch", "RMSNorm",
-    "RotaryEmbedding", "Softmax", "SwiGLU", "attention", "check_model", "patch",
-]  # fmt: skip
+    "GELU",
+    "Conv2d",
+    "CrossEntropyLoss",
+    "LayerNorm",
+    "Linear",
+    "LogSoftmax",
+    "MaxPool2d",
+    "Patch",
+    "RMSNorm",
+    "RotaryEmbedding",
+    "Softmax",
+    "SwiGLU",
+    "attention",
+    "check_model",
+    "patch",
+]

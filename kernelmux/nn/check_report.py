@@ -165,7 +165,7 @@ class Report:
             "end to end, each with its own inputs: outputs, and the gradients that come back to them:",
             text_tables.text(("module", *NUMBERS[:-1]), self._flow(every_row), NUMBERS, (), width),
             "",
-        ]  # fmt: skip
+        ]
         if self.uncalled:
             lines.append(f"swapped, and not called: {', '.join(self.uncalled)}")
         if self.rounding:

@@ -28,9 +28,14 @@ from kernelmux.nn.module import Ours, outside, unfit
 ROTARY, TABLE = "apply_rotary_pos_emb", "ALL_ATTENTION_FUNCTIONS"
 # What "sdpa" ignores as well; a window that matters comes as a mask.
 HARMLESS = {
-    "position_ids", "use_cache", "cache_position", "num_items_in_batch", "output_attentions", "output_hidden_states",
+    "position_ids",
+    "use_cache",
+    "cache_position",
+    "num_items_in_batch",
+    "output_attentions",
+    "output_hidden_states",
     "sliding_window",
-}  # fmt: skip
+}
 
 
 class LlamaRMSNorm(Ours):

@@ -46,11 +46,22 @@ def named_model(
         raise ArgumentError(f"hidden: expected a multiple of {2 * head}, got {hidden}")
     heads = hidden // head
     sizes = dict(
-        vocab_size=vocabulary, hidden_size=hidden, intermediate_size=2 * hidden, num_hidden_layers=layers,
-        num_attention_heads=heads, num_key_value_heads=max(1, heads // 2), head_dim=head, num_experts=4, moe_topk=2,
-        initializer_range=hidden**-0.5, max_position_embeddings=8192, use_cache=False, pad_token_id=0, bos_token_id=1,
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=max(1, heads // 2),
+        head_dim=head,
+        num_experts=4,
+        moe_topk=2,
+        initializer_range=hidden**-0.5,
+        max_position_embeddings=8192,
+        use_cache=False,
+        pad_token_id=0,
+        bos_token_id=1,
         eos_token_id=2,
-    )  # fmt: skip
+    )
     config_class = kinds[name]
     known = {*inspect.signature(config_class).parameters, *getattr(config_class, "attribute_map", ())}
     masked = config_class in transformers.MODEL_FOR_MASKED_LM_MAPPING

@@ -132,12 +132,21 @@ def entries(searches: Iterable[Search]) -> Iterator[Entry]:
         if search.wins and (measured := search.measured):
             job, key = search.job, search.found.key
             yield Entry(
-                op=job.op, backend=job.backend, variant=job.variant, kind=key.kind, sizes=key.sizes,
-                config=measured.config, us=round(measured.us, 2), rule=search.found.rule,
-                rule_us=round(measured.rule_us, 2), workload=job.workload,
-                dtype=job.dtype, spec=catalog.spec(job.op).hash,
-                source=registered.source_hash(job.backend, job.op, job.variant), versions=dict(device_tables.installed()),
-            )  # fmt: skip
+                op=job.op,
+                backend=job.backend,
+                variant=job.variant,
+                kind=key.kind,
+                sizes=key.sizes,
+                config=measured.config,
+                us=round(measured.us, 2),
+                rule=search.found.rule,
+                rule_us=round(measured.rule_us, 2),
+                workload=job.workload,
+                dtype=job.dtype,
+                spec=catalog.spec(job.op).hash,
+                source=registered.source_hash(job.backend, job.op, job.variant),
+                versions=dict(device_tables.installed()),
+            )
 
 
 def refuted(searches: Iterable[Search]) -> set[tuple[str, ...]]:

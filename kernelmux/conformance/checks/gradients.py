@@ -89,8 +89,10 @@ def _turned(g: torch.Tensor) -> torch.Tensor:
 
 
 LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "expanded": _expanded, "turned": _turned, "contiguous": lambda g: g,
-}  # fmt: skip
+    "expanded": _expanded,
+    "turned": _turned,
+    "contiguous": lambda g: g,
+}
 
 
 def _without_gradient(judge: Judge) -> None:

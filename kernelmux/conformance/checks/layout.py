@@ -24,15 +24,22 @@ MANY = ((4, 4, 4), (2, 3, 3, 4, 4))  # axes of calls of many ranks, some of one 
 ROW = 24
 ALIGNED = 32  # length of all axes of a call that the fastest path of a kernel can take
 PITCHES = (
-    "transposed with a gap", "axes reversed", "rows and matrices with gaps of their own", "matrices one row apart",
+    "transposed with a gap",
+    "axes reversed",
+    "rows and matrices with gaps of their own",
+    "matrices one row apart",
     "first axis expanded",
-)  # fmt: skip
+)
 GAPS = ("transposed", "transposed with a gap", "rows with an aligned gap")
 SLICES = ("matrices one row apart", "rows and matrices with gaps of their own")
 DEEP = (*PITCHES, "transposed", "every second element", "last axis expanded")  # of emulated calls of higher rank
 BY_SIZE = (  # what depends on how many bytes an element has: whether 16 of them lie together, and where that begins
-    "rows with an aligned gap", "negative bit", "address 2 modulo 16", "address 4 modulo 16", "address 8 modulo 16",
-)  # fmt: skip
+    "rows with an aligned gap",
+    "negative bit",
+    "address 2 modulo 16",
+    "address 4 modulo 16",
+    "address 8 modulo 16",
+)
 TURNS = 2  # pitches, in turn, of each emulated call that differs in its axis, a choice or equal lengths alone
 
 

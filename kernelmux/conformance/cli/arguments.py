@@ -175,11 +175,24 @@ def options_of(args: argparse.Namespace) -> Options:
     """The options of a command line; a KernelmuxError says what is wrong with it."""
     seeds = tuple(dict.fromkeys(args.seed)) or (0,)
     chosen = Options(
-        tuple(args.op), tuple(args.backend), tuple(args.check), tuple(args.case), tuple(args.dtype),
-        args.tier or Options.tier, seeds[0], args.device or ("cuda" if torch.cuda.is_available() else "cpu"), args.out,
-        seeds if len(seeds) > 1 else (), tuple(args.expected), args.program, args.mutants, verbose=args.verbose,
-        quiet=args.quiet, keyword=args.keyword.strip(), records=args.record,
-    )  # fmt: skip
+        tuple(args.op),
+        tuple(args.backend),
+        tuple(args.check),
+        tuple(args.case),
+        tuple(args.dtype),
+        args.tier or Options.tier,
+        seeds[0],
+        args.device or ("cuda" if torch.cuda.is_available() else "cpu"),
+        args.out,
+        seeds if len(seeds) > 1 else (),
+        tuple(args.expected),
+        args.program,
+        args.mutants,
+        verbose=args.verbose,
+        quiet=args.quiet,
+        keyword=args.keyword.strip(),
+        records=args.record,
+    )
     chosen = _with_impl(chosen, args) if args.impl else chosen
     if args.card:
         chosen = replace(chosen, card=cards.named(args.card).key, program=f"{chosen.program} --card {args.card}")

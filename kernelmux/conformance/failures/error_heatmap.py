@@ -10,10 +10,15 @@ import torch
 ROWS, COLUMNS = 64, 128  # cells at most
 # What each level of a cell means, and up to which error / bound it goes. The colours are in page.html.
 LEVELS = (
-    ("no error", 0.0), ("up to 1/4 of the bound", 0.25), ("up to 1/2", 0.5), ("up to all of it", 1.0),
-    ("up to 10 times", 10.0), ("up to 1000 times", 1e3), ("more", torch.finfo(torch.float64).max),
+    ("no error", 0.0),
+    ("up to 1/4 of the bound", 0.25),
+    ("up to 1/2", 0.5),
+    ("up to all of it", 1.0),
+    ("up to 10 times", 10.0),
+    ("up to 1000 times", 1e3),
+    ("more", torch.finfo(torch.float64).max),
     ("NaN or infinity", torch.inf),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,14 @@ LENGTHS = (0, 1, 1, 2, 3, 4, 5, 7, 8, 16, 17, 33)
 SURROUNDINGS = ("autocast", "inference", "no_grad", "float64", "use", "default", "autocast fp16")
 WILD_SURROUNDINGS = (*SURROUNDINGS, "fake", "meta", "deterministic", "strict")
 FUNCTION, OPERATOR, WHICH, EXPLAIN, BIND, MAPPED, MAPPED_OPERATOR = (
-    "function", "torch.ops", "which", "explain", "bind", "vmap", "vmap of torch.ops",
-)  # fmt: skip
+    "function",
+    "torch.ops",
+    "which",
+    "explain",
+    "bind",
+    "vmap",
+    "vmap of torch.ops",
+)
 ROUTES = (FUNCTION, FUNCTION, FUNCTION, OPERATOR, OPERATOR, WHICH, EXPLAIN, BIND, MAPPED, MAPPED_OPERATOR)
 KEYWORDS = ("unheard_of", "dim", "input", "out", "_others", "backends", "self")
 

@@ -220,9 +220,16 @@ def _watched(seed: int, count: int, ops: Sequence[str], workers: int, console: C
     """The calls of a seed, with a bar in a terminal and now and then a line elsewhere."""
     found, told = Found(), time.monotonic()
     bar = Progress(
-        TextColumn(f"fuzz, seed {seed}"), BarColumn(), MofNCompleteColumn(), TextColumn("[red]{task.fields[bad]}"),
-        TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal,
-    )  # fmt: skip
+        TextColumn(f"fuzz, seed {seed}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("[red]{task.fields[bad]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
     with bar:
         task = bar.add_task("calls", total=count, bad="")
         for found in _run(seed, count, ops, workers):

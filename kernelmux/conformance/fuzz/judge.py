@@ -21,9 +21,13 @@ from kernelmux.registry.interop import autocast, torch_ops
 from kernelmux.registry.spec import REQUIRED, Tensor
 
 RETURNED, SPELLING, OUTSIDE, TOO_LARGE, UNTYPED, WRONG = (
-    "returned", "TypeError of a wrong keyword", "torch refused it before kernelmux", "too large for memory",
-    "untyped", "returned something else",
-)  # fmt: skip
+    "returned",
+    "TypeError of a wrong keyword",
+    "torch refused it before kernelmux",
+    "too large for memory",
+    "untyped",
+    "returned something else",
+)
 CLASS = "raised by the class of a tensor's own code"
 BAD = (UNTYPED, WRONG)
 HOME, OWN = Path(kernelmux.__file__).parent, Path(__file__).parent

@@ -15,13 +15,23 @@ MARGIN = 1024  # bytes before and behind; a multiple of every alignment a kernel
 
 _aten = torch.ops.aten
 EMPTY = {
-    _aten.empty.memory_format, _aten.empty_strided.default, _aten.empty_like.default,
-    _aten.new_empty.default, _aten.new_empty_strided.default,
-}  # fmt: skip
+    _aten.empty.memory_format,
+    _aten.empty_strided.default,
+    _aten.empty_like.default,
+    _aten.new_empty.default,
+    _aten.new_empty_strided.default,
+}
 FILLED = {
-    _aten.zeros.default, _aten.zeros_like.default, _aten.new_zeros.default, _aten.ones.default, _aten.ones_like.default,
-    _aten.full.default, _aten.full_like.default, _aten.new_full.default, _aten.clone.default,
-}  # fmt: skip
+    _aten.zeros.default,
+    _aten.zeros_like.default,
+    _aten.new_zeros.default,
+    _aten.ones.default,
+    _aten.ones_like.default,
+    _aten.full.default,
+    _aten.full_like.default,
+    _aten.new_full.default,
+    _aten.clone.default,
+}
 
 
 @dataclass(frozen=True)

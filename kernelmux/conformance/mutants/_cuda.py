@@ -17,9 +17,15 @@ ELEMENTS = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__
 
 
 def launch(
-    source: Path, entry: str, grid: Any, block: Any, args: tuple[Any, ...], dtype: torch.dtype, shared: int = 0,
+    source: Path,
+    entry: str,
+    grid: Any,
+    block: Any,
+    args: tuple[Any, ...],
+    dtype: torch.dtype,
+    shared: int = 0,
     **defines: object,
-) -> None:  # fmt: skip
+) -> None:
     """Run `entry` of a file, compiled with -DELEMENT for `dtype` and -D for each of `defines`.
 
     args: tensors and numpy scalars. shared: bytes of dynamic shared memory.

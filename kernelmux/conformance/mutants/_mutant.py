@@ -48,9 +48,16 @@ class Mutants:
         self.found: list[Made] = []
 
     def __call__(
-        self, idea: str, *, family: str, caught_by: str = "", only: str = "", shown_by: str = "", name: str = "",
+        self,
+        idea: str,
+        *,
+        family: str,
+        caught_by: str = "",
+        only: str = "",
+        shown_by: str = "",
+        name: str = "",
         **fields: Any,
-    ) -> Callable[[F], F]:  # fmt: skip
+    ) -> Callable[[F], F]:
         """A function is a mutant, under its name or another; fields: of its `Implementation`."""
 
         def added(fn: F) -> F:

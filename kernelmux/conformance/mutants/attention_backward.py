@@ -21,9 +21,18 @@ BLOCK = 32  # queries, and keys, of a block
 
 
 def weights(
-    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, ahead: Limit,
+    grad_out: T,
+    q: T,
+    k: T,
+    v: T,
+    y: T,
+    lse: T,
+    causal: bool,
+    scale: float,
+    window: Limit,
+    ahead: Limit,
     leveled: bool = True,
-) -> tuple[T, T]:  # fmt: skip
+) -> tuple[T, T]:
     """p and its gradient ds, in float64."""
     s = scores(q, k, causal, scale, window, ahead, k.shape[2] - q.shape[2])
     unseen = hidden(q, k, causal, window, ahead, k.shape[2] - q.shape[2])

@@ -116,12 +116,18 @@ class Reporter:
         self.verbose, self.quiet = verbose, quiet
         self.start = self.told = time.monotonic()  # told: when a line of a log was last printed
         self.bar = Progress(
-            TextColumn("conformance"), BarColumn(None, table_column=Column(ratio=2)),
-            MofNCompleteColumn(table_column=Column(no_wrap=True)), TextColumn("{task.fields[failed]}"),
-            TimeElapsedColumn(table_column=Column(no_wrap=True)), TextColumn("{task.fields[left]}"),
+            TextColumn("conformance"),
+            BarColumn(None, table_column=Column(ratio=2)),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[failed]}"),
+            TimeElapsedColumn(table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[left]}"),
             TextColumn("[dim]{task.fields[last]}", table_column=Column(ratio=3, no_wrap=True, overflow="ellipsis")),
-            console=console, transient=True, expand=True, disable=not console.is_terminal or quiet,
-        )  # fmt: skip
+            console=console,
+            transient=True,
+            expand=True,
+            disable=not console.is_terminal or quiet,
+        )
         self.task = self.bar.add_task("run", total=len(items), failed="", last="", left="")
 
     @pytest.hookimpl(optionalhook=True)

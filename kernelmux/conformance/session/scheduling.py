@@ -15,9 +15,20 @@ from kernelmux.conformance.session.plan import Item
 # Seconds of an item on an H200 with empty caches of compilers, about: kernels of cuda and torch_ref; others take OTHERS as
 # many times as long, for Triton compiles each dtype and pattern of strides anew. What is not listed takes a moment.
 SECONDS = {
-    "accuracy": 6.0, "ambience": 5.0, "layout": 6.0, "memory": 5.0, "shapes": 4.0, "torch": 4.0, "state": 3.0,
-    "offsets": 2.0, "scalars": 2.0, "gradients": 1.0, "extent": 1.0, "exact": 1.0, "special_values": 1.0,
-}  # fmt: skip
+    "accuracy": 6.0,
+    "ambience": 5.0,
+    "layout": 6.0,
+    "memory": 5.0,
+    "shapes": 4.0,
+    "torch": 4.0,
+    "state": 3.0,
+    "offsets": 2.0,
+    "scalars": 2.0,
+    "gradients": 1.0,
+    "extent": 1.0,
+    "exact": 1.0,
+    "special_values": 1.0,
+}
 FAST, OTHERS = ("cuda", "torch_ref"), 6.0
 MOMENT = 0.2
 ALONE = {"offsets"}  # checks that take gigabytes of a GPU, one process at a time (`alone`)

@@ -56,9 +56,13 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_page_has_every_file() -> None:
     assert sorted(name for name in FILES if not name.endswith(".toml")) == [
-        "our_cuda/__init__.py", "our_cuda/ours.cuh", "our_cuda/transpose.cu", "our_cuda/transpose.py",
-        "our_triton/__init__.py", "our_triton/rms_norm.py",
-    ]  # fmt: skip
+        "our_cuda/__init__.py",
+        "our_cuda/ours.cuh",
+        "our_cuda/transpose.cu",
+        "our_cuda/transpose.py",
+        "our_triton/__init__.py",
+        "our_triton/rms_norm.py",
+    ]
 
 
 def test_the_backends_are_found_and_chosen_by_name(folder: Path) -> None:

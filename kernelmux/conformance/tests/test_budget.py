@@ -36,13 +36,23 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("given", "minutes"),
     [
-        ("", WHOLE_CI), ("--tier smoke", time_budget.WHOLE["cpu"]["smoke"]), ("--minutes 7", 7.0),
-        ("--tier full --minutes 0.5", 0.5), ("--op softmax", WHOLE_CI), ("--backend cuda", WHOLE_CI),
+        ("", WHOLE_CI),
+        ("--tier smoke", time_budget.WHOLE["cpu"]["smoke"]),
+        ("--minutes 7", 7.0),
+        ("--tier full --minutes 0.5", 0.5),
+        ("--op softmax", WHOLE_CI),
+        ("--backend cuda", WHOLE_CI),
         ("-k layout", WHOLE_CI),
-        ("--tier ci", 0.0), ("--tier full", 0.0), ("--check exact", 0.0), ("--dtype bf16", 0.0), ("--seed 3", 0.0),
-        ("--op softmax --case x37x1000", 0.0), ("--mutants", 0.0), ("--op softmax --pdb", 0.0),
+        ("--tier ci", 0.0),
+        ("--tier full", 0.0),
+        ("--check exact", 0.0),
+        ("--dtype bf16", 0.0),
+        ("--seed 3", 0.0),
+        ("--op softmax --case x37x1000", 0.0),
+        ("--mutants", 0.0),
+        ("--op softmax --pdb", 0.0),
     ],
-)  # fmt: skip
+)
 def test_the_minutes_of_a_run(given: str, minutes: float, no_gpu: None) -> None:
     assert chosen(*given.split()).minutes == minutes
 

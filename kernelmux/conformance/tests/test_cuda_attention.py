@@ -83,9 +83,14 @@ def test_how_the_join_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("sizes", "variant"),
-    [((1, 32, 8, 1, 65536), "split_keys"), ((64, 32, 4, 4, 4096), "split_keys"), ((32, 32, 8, 16, 8192), "split_keys"),
-     ((8, 32, 8, 16, 16384), "split_wgmma"), ((64, 32, 4, 16, 4096), "split_wgmma")],
-)  # fmt: skip
+    [
+        ((1, 32, 8, 1, 65536), "split_keys"),
+        ((64, 32, 4, 4, 4096), "split_keys"),
+        ((32, 32, 8, 16, 8192), "split_keys"),
+        ((8, 32, 8, 16, 16384), "split_wgmma"),
+        ((64, 32, 4, 16, 4096), "split_wgmma"),
+    ],
+)
 def test_rows_and_heads_decide_the_variant(sizes: tuple[int, int, int, int, int], variant: str) -> None:
     assert chosen(*sizes) == variant
 

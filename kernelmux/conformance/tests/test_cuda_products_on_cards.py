@@ -86,11 +86,15 @@ def test_rates_are_those_of_the_card() -> None:
 @pytest.mark.parametrize(
     ("key", "m", "want"),
     [
-        ("t4", 4096, (128, 128, 64, 2)), ("a100", 4096, (128, 256, 128, 3)), ("rtx3090", 4096, (128, 256, 64, 4)),
-        ("rtx4090", 4096, (128, 256, 64, 4)), ("rtx5090", 4096, (128, 256, 64, 4)), ("b200", 4096, (128, 256, 128, 3)),
+        ("t4", 4096, (128, 128, 64, 2)),
+        ("a100", 4096, (128, 256, 128, 3)),
+        ("rtx3090", 4096, (128, 256, 64, 4)),
+        ("rtx4090", 4096, (128, 256, 64, 4)),
+        ("rtx5090", 4096, (128, 256, 64, 4)),
+        ("b200", 4096, (128, 256, 128, 3)),
         ("t4", 16, (16, 128, 128, 2)),
     ],
-)  # fmt: skip
+)
 def test_large_and_narrow_products_choose_the_tiles_for_them(key: str, m: int, want: tuple[int, ...]) -> None:
     a, b = (layout(meta(*shape, dtype=torch.float16)) for shape in ((m, 4096), (4096, 4096)))
     t, _ = products.choice(a, b, cards.named(key))

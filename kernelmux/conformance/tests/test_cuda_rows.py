@@ -104,9 +104,15 @@ def test_threads_that_hold_four_vectors_keep_their_registers() -> None:
 
 @pytest.mark.parametrize(
     ("n", "threads", "vectors", "hold"),
-    [(2048, 64, 4, False), (4096, 256, 2, True), (5120, 320, 2, True), (8192, 512, 2, True), (12288, 768, 2, False),
-     (18432, 768, 3, False)],
-)  # fmt: skip
+    [
+        (2048, 64, 4, False),
+        (4096, 256, 2, True),
+        (5120, 320, 2, True),
+        (8192, 512, 2, True),
+        (12288, 768, 2, False),
+        (18432, 768, 3, False),
+    ],
+)
 def test_gradients_have_more_threads_for_rows_of_middle_length(n: int, threads: int, vectors: int, hold: bool) -> None:
     plan, holds = gradient_plan(n, 2, 8)
     assert (plan.group, plan.vectors, holds) == (threads, vectors, hold)

@@ -171,9 +171,11 @@ def test_junit_has_what_pytest_writes(tmp_path: Path) -> None:
     told = tested_backends.Tested({"on the CPU": ["torch_ref"]}, {"theirs": ""}, {"theirs": "pip install theirs"})
     item = Item("add", "torch_ref", "plain", "exact")
     outcomes = [
-        Outcome(item, "passed", seconds=1.5), Outcome(item, "failed", "a \x00\x1b[0m <&> \ud800\nsecond"),
-        Outcome(item, "skipped", "no GPU"), Outcome(item, "expected", "expected failure: known"),
-    ]  # fmt: skip
+        Outcome(item, "passed", seconds=1.5),
+        Outcome(item, "failed", "a \x00\x1b[0m <&> \ud800\nsecond"),
+        Outcome(item, "skipped", "no GPU"),
+        Outcome(item, "expected", "expected failure: known"),
+    ]
     junit.write(tmp_path / "ours.xml", outcomes, 12.3456, told, ["1 of 5 items did not report"])
     theirs, ours = (ElementTree.parse(tmp_path / f"{name}.xml").getroot() for name in ("theirs", "ours"))
     assert set(forms(ours)) <= set(forms(theirs))

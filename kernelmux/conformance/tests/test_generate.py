@@ -66,8 +66,11 @@ def test_attention_is_drawn_causal_with_unusual_scales(seed: int) -> None:
 
 
 def test_numbers_are_drawn_from_the_trials_of_the_spec() -> None:
-    found = [case.scalars["eps"] for case, _ in generate.cases(catalog.spec("rms_norm"), (), 60, 2**13, 0)
-             if "eps" in case.scalars]  # fmt: skip
+    found = [
+        case.scalars["eps"]
+        for case, _ in generate.cases(catalog.spec("rms_norm"), (), 60, 2**13, 0)
+        if "eps" in case.scalars
+    ]
     item = next(i for i in catalog.spec("rms_norm").scalars if i.name == "eps")
     assert isinstance(item, Scalar)
     assert set(found) <= set(generate.pool(item)) and {0.0, 1.0} <= set(found)

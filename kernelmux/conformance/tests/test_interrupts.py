@@ -29,8 +29,10 @@ def started(work: str) -> subprocess.Popen[str]:
         [sys.executable, "-c", PROGRAM.format(work=work)],
         env=os.environ | {"PYTHONPATH": os.environ.get("PYTHONPATH", str(Path(__file__).parents[3]))},
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.default_int_handler),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def said(process: subprocess.Popen[str]) -> str:

@@ -42,13 +42,20 @@ def shown(width: int, encoding: str = "utf-8") -> Console:
 
 
 def test_a_backend_has_one_mark_for_all_variants_and_checks() -> None:
-    found = board.of([
-        outcome("add", "cuda/scalar"), outcome("add", "cuda/scalar", "graphs", "skipped"), outcome("add", "cuda/wide"),
-        outcome("add", "triton/a"), outcome("add", "triton/b", status="failed"),
-        outcome("gelu", "cuda/scalar", status="expected"), outcome("gelu", "triton/a"),
-        outcome("gelu", "triton/b", status="skipped"), outcome("gelu", "theirs", status="skipped"),
-        outcome("gelu", "spec", "vacuity"),
-    ])  # fmt: skip
+    found = board.of(
+        [
+            outcome("add", "cuda/scalar"),
+            outcome("add", "cuda/scalar", "graphs", "skipped"),
+            outcome("add", "cuda/wide"),
+            outcome("add", "triton/a"),
+            outcome("add", "triton/b", status="failed"),
+            outcome("gelu", "cuda/scalar", status="expected"),
+            outcome("gelu", "triton/a"),
+            outcome("gelu", "triton/b", status="skipped"),
+            outcome("gelu", "theirs", status="skipped"),
+            outcome("gelu", "spec", "vacuity"),
+        ]
+    )
     assert found.backends == ["cuda", "theirs", "triton", "spec"]
     assert found.marks["add"] == {"cuda": board.PASSED, "triton": board.FAILED}
     gelu = {"cuda": board.PART, "triton": board.PART, "theirs": board.NOTHING, "spec": board.PASSED}
@@ -115,9 +122,11 @@ def test_many_causes_are_cut_and_a_broken_backend_is_one() -> None:
 
 def test_what_was_tested_is_taken_from_outcomes(monkeypatch: pytest.MonkeyPatch) -> None:
     made = [
-        outcome("add", "cuda/scalar", status="failed"), outcome("add", "torch_ref/eager"),
-        outcome("add", "triton/a", status="skipped"), outcome("add", "spec", "vacuity"),
-    ]  # fmt: skip
+        outcome("add", "cuda/scalar", status="failed"),
+        outcome("add", "torch_ref/eager"),
+        outcome("add", "triton/a", status="skipped"),
+        outcome("add", "spec", "vacuity"),
+    ]
     found = tested_backends.of(Options(), made)
     assert str(found) == "torch_ref on the CPU; cuda emulated on the CPU; not tested: triton"
     assert found.notes == ["triton is not tested: every item of it was skipped"] and not found.failures

@@ -335,6 +335,17 @@ def test_nobody_writes(what: str) -> None:
     offences(what, found)
 
 
+def test_the_formatter_is_passed_over_for_arguments_of_kernels_alone() -> None:
+    """A kernel has up to 40; one a line, its body would not fit a screen. Other tables are data, or one value a line."""
+    found = [
+        f"{path}:{number}"
+        for path in files("*.py", parts=(*PARTS, "examples"))
+        for number, line in enumerate(text(path).splitlines(), 1)
+        if line.endswith("# fmt: " + "skip") and path.parts[1] != "backends" and not line.strip().startswith("):")
+    ]
+    offences("no mark for the formatter", found)
+
+
 def test_settings_are_arguments_and_not_environment_variables() -> None:
     (listed,) = re.findall(r"^VARIABLES = \((.*?)\)", text(VARIABLES), re.DOTALL | re.MULTILINE)
     law = "|".join([*re.findall(r"KERNELMUX_\w+", listed), r"KERNELMUX_BACKEND_\w*", "KERNELMUX_"])

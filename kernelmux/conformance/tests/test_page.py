@@ -52,11 +52,18 @@ def test_the_page_leads_from_the_matrix_to_the_failing_case(failed: tuple[Path, 
     assert str(folder / "report-partial.html") in told
     HTMLParser().feed(page)
     for text in (
-        'href="#softmax-impl/softmax-accuracy"', 'id="softmax-impl/softmax-accuracy"', "rounding", "accumulation",
-        "all at index 99 of axis 1", '<path class="level', "prefers-color-scheme: dark", "--impl",
+        'href="#softmax-impl/softmax-accuracy"',
+        'id="softmax-impl/softmax-accuracy"',
+        "rounding",
+        "accumulation",
+        "all at index 99 of axis 1",
+        '<path class="level',
+        "prefers-color-scheme: dark",
+        "--impl",
         "impl, torch_ref on the CPU; not tested: cuda, triton",
-        'title="softmax, impl: failed">✗', "softmax, torch_ref: passed",
-    ):  # fmt: skip
+        'title="softmax, impl: failed">✗',
+        "softmax, torch_ref: passed",
+    ):
         assert text in page, text
     assert "http://" not in page and "https://" not in page and "<script" not in page
 
@@ -125,13 +132,16 @@ def test_pdb_opens_where_a_trial_fails(
     assert status == 1 and len(seen) == 1 and {"got", "ref", "limit"} <= seen[0], told
 
 
-@pytest.mark.parametrize(("word", "told"), [
-    ("nowhere.py:softmax", "no such file: nowhere.py"),
-    ("mine.py:softmx", 'did you mean "softmax"?'),
-    ("mine.py:other", "impl/other registered softmax(x, dim) but the spec is (x, axis, scale)"),
-    ("mine.py", "expected path.py:function"),
-    ("broken.py:softmax", "cannot be imported: ZeroDivisionError"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("nowhere.py:softmax", "no such file: nowhere.py"),
+        ("mine.py:softmx", 'did you mean "softmax"?'),
+        ("mine.py:other", "impl/other registered softmax(x, dim) but the spec is (x, axis, scale)"),
+        ("mine.py", "expected path.py:function"),
+        ("broken.py:softmax", "cannot be imported: ZeroDivisionError"),
+    ],
+)
 def test_what_cannot_be_loaded_is_one_line(
     word: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

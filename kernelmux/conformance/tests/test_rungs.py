@@ -50,10 +50,16 @@ def test_what_a_variant_is_asked(variant: str, options: Options, tier: str, monk
     assert asked == [tier]
 
 
-@pytest.mark.parametrize(("label", "check", "status"), [
-    ("cuda/wgmma", "layout", "skipped"), ("cuda/wgmma", "compile_only", "passed"), ("torch_ref/exact", "layout", "passed"),
-    ("cuda/wgmma", "extent", "skipped"), ("torch_ref/exact", "extent", "passed"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("label", "check", "status"),
+    [
+        ("cuda/wgmma", "layout", "skipped"),
+        ("cuda/wgmma", "compile_only", "passed"),
+        ("torch_ref/exact", "layout", "passed"),
+        ("cuda/wgmma", "extent", "skipped"),
+        ("torch_ref/exact", "extent", "passed"),
+    ],
+)
 def test_what_is_asked_of_a_verified_variant(
     label: str, check: str, status: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

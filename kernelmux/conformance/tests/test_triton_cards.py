@@ -55,22 +55,24 @@ def test_an_h200_takes_the_tiles_that_were_fitted_to_it() -> None:
 
 @pytest.mark.parametrize("name", ["t4", "a100", "rtx3090", "rtx4090", "b200", "rtx5090", "gb10"])
 def test_numbers_follow_the_card(name: str) -> None:
-    with cards.standing_for(name) as card:
-        assert card.of_l2(2**28, -1) == 2**28 * card.l2 // cards.table()["h200"].l2
-        assert card.enough(-1) == 100 * card.processors // 132
+    with cards.standing_for(name) as gpu:
+        assert card.of_l2(2**28, -1) == 2**28 * gpu.l2 // cards.table()["h200"].l2
+        assert card.enough(-1) == 100 * gpu.processors // 132
         for n in (512, 4096, 8192, 16384):
             config = row_gradients.rule(n, 4, 2, shared_bytes(-1))
-            assert config["PER_SM"] * (config["STAGES"] - 1) * 8 * n <= card.shared_per_block
+            assert config["PER_SM"] * (config["STAGES"] - 1) * 8 * n <= gpu.shared_per_block
 
 
 @pytest.mark.parametrize(
     ("variant", "text", "dtype"),
-    [("matmul/persistent", "a=512x7168 b=7168x2048", torch.bfloat16),
-     ("matmul/persistent", "a=4096x4096 b=4096x4096", torch.float16),
-     ("matmul/k_major", "a=4096x4096 b=4096x4096 precision=tf32", torch.float32),
-     ("int8_matmul/persistent", "a=8192x8192 b=8192x8192.mT", torch.int8),
-     ("rms_norm_backward/fused", "grad_out=4096x8192 x=4096x8192 weight=8192", torch.float32)],
-)  # fmt: skip
+    [
+        ("matmul/persistent", "a=512x7168 b=7168x2048", torch.bfloat16),
+        ("matmul/persistent", "a=4096x4096 b=4096x4096", torch.float16),
+        ("matmul/k_major", "a=4096x4096 b=4096x4096 precision=tf32", torch.float32),
+        ("int8_matmul/persistent", "a=8192x8192 b=8192x8192.mT", torch.int8),
+        ("rms_norm_backward/fused", "grad_out=4096x8192 x=4096x8192 weight=8192", torch.float32),
+    ],
+)
 def test_what_a_5090_takes_fits(variant: str, text: str, dtype: torch.dtype) -> None:
     """Triton refuses what needs more shared memory than there is."""
     op, name = variant.split("/")
@@ -83,9 +85,13 @@ def test_what_a_5090_takes_fits(variant: str, text: str, dtype: torch.dtype) -> 
 
 @pytest.mark.parametrize(
     ("op", "text"),
-    [("matmul", "a=64x64 b=64x64"), ("linear", "x=64x64 weight=64x64 bias=64"),
-     ("attention", "q=1x2x64x64 k=1x2x64x64 v=1x2x64x64"), ("attention", "q=1x2x1x64 k=1x2x64x64 v=1x2x64x64")],
-)  # fmt: skip
+    [
+        ("matmul", "a=64x64 b=64x64"),
+        ("linear", "x=64x64 weight=64x64 bias=64"),
+        ("attention", "q=1x2x64x64 k=1x2x64x64 v=1x2x64x64"),
+        ("attention", "q=1x2x1x64 k=1x2x64x64 v=1x2x64x64"),
+    ],
+)
 def test_a_t4_refuses_products_of_halves(op: str, text: str) -> None:
     """Triton makes them of fp32 instructions there, of which those of fp32 are."""
     with cards.standing_for("t4"):

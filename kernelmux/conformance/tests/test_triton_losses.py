@@ -16,9 +16,13 @@ from kernelmux.registry.util import cards
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*on the emulator", "ignore:.*FP_FUSION")
 LONG = [
-    (17, 16385, torch.bfloat16), (11, 20480, torch.bfloat16), (13, 30003, torch.bfloat16), (11, 20481, torch.float32),
-    (5, 40003, torch.float32), (5, 60000, torch.float32),
-]  # fmt: skip
+    (17, 16385, torch.bfloat16),
+    (11, 20480, torch.bfloat16),
+    (13, 30003, torch.bfloat16),
+    (11, 20481, torch.float32),
+    (5, 40003, torch.float32),
+    (5, 60000, torch.float32),
+]
 
 
 @pytest.mark.parametrize(("rows", "n", "dtype"), LONG)

@@ -36,9 +36,14 @@ from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.spec import OpSpec
 
 CARD = SimpleNamespace(  # what an H100 and an H200 answer alike
-    name="card", major=9, minor=0, multi_processor_count=132, total_memory=80 << 30,
-    shared_memory_per_block_optin=232448, shared_memory_per_multiprocessor=233472,
-)  # fmt: skip
+    name="card",
+    major=9,
+    minor=0,
+    multi_processor_count=132,
+    total_memory=80 << 30,
+    shared_memory_per_block_optin=232448,
+    shared_memory_per_multiprocessor=233472,
+)
 GPU = torch.device("cuda", 0)
 
 

@@ -37,10 +37,9 @@ from kernelmux.registry.spec import (
 )
 
 DIGITS = 12
-PARTS = (
-    "inputs", "outputs", "reference", "error", "arithmetics", "exact", "special", "constraints", "derive", "normalise",
-    "properties", "formats",
-)  # fmt: skip
+PARTS = tuple(
+    "inputs outputs reference error arithmetics exact special constraints derive normalise properties formats".split()
+)
 # Of these the fields count, and not the code that works with them, which has tests of its own.
 VOCABULARY = (Tensor, Scalar, Axis, Output, Domain)
 # Texts of failures, and how inputs are drawn: what is right does not depend on them.

@@ -30,8 +30,21 @@ from kernelmux.registry.util.text_tables import counted
 JUDGE, CARRIED = "judge", "carried"
 SHOWN = 3  # places in an error
 # Of what is not ours: code reads these attributes too, so that a name which they have is not a field of ours alone.
-FOREIGN = (torch.Tensor, torch.finfo(torch.float32), torch.iinfo(torch.int32), torch.dtype, str, bytes, list, tuple, dict,
-           set, int, float, complex)  # fmt: skip
+FOREIGN = (
+    torch.Tensor,
+    torch.finfo(torch.float32),
+    torch.iinfo(torch.int32),
+    torch.dtype,
+    str,
+    bytes,
+    list,
+    tuple,
+    dict,
+    set,
+    int,
+    float,
+    complex,
+)
 
 
 @dataclass(frozen=True)

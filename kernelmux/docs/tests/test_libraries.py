@@ -31,10 +31,24 @@ def row(op: str, label: str, us: float, again_us: float | None = None) -> Timed:
     second = SecondTiming(again_us=again_us, apart=again_us / us - 1) if again_us else None
     dtype = "e4m3" if op == "fp8_matmul" else "bf16"
     return Timed(
-        op=op, workload=libraries.CALLS[op], dtype=dtype, backend=name, variant=variant, spec="", source="",
-        median_us=us, spread=0.0, least_us=us, rounds=9, bytes=1.0, flops=1.0, unit="fma", link="", budget=0.1,
+        op=op,
+        workload=libraries.CALLS[op],
+        dtype=dtype,
+        backend=name,
+        variant=variant,
+        spec="",
+        source="",
+        median_us=us,
+        spread=0.0,
+        least_us=us,
+        rounds=9,
+        bytes=1.0,
+        flops=1.0,
+        unit="fma",
+        link="",
+        budget=0.1,
         second=second,
-    )  # fmt: skip
+    )
 
 
 def run(*rows: Timed, triton: str = "3.6.0", gpu: str = "NVIDIA X1") -> Results:
@@ -44,13 +58,21 @@ def run(*rows: Timed, triton: str = "3.6.0", gpu: str = "NVIDIA X1") -> Results:
 
 
 MEASURED = run(
-    row("softmax", "cuda/online", 50.0), row("softmax", "cuda/registers", 40.0, again_us=41.0),
-    row("softmax", "triton/resident", 80.0), row("softmax", "peers/liger", 60.0), row("softmax", "peers/quack", 70.0),
-    row("softmax", "torch_ref/plain", 90.0), row("rope", "cuda/heads", 30.0), row("rope", "peers/torch_compile", 90.0),
-    row("rope", "torch_ref/plain", 99.0), row("matmul", "triton/persistent", 120.0),
-    row("matmul", "torch_ref/plain", 100.0), row("matmul", "peers/torch_compile", 101.0),
-    row("swiglu", "cuda/vectorized", 10.0), row("swiglu", "torch_ref/plain", 20.0),
-)  # fmt: skip
+    row("softmax", "cuda/online", 50.0),
+    row("softmax", "cuda/registers", 40.0, again_us=41.0),
+    row("softmax", "triton/resident", 80.0),
+    row("softmax", "peers/liger", 60.0),
+    row("softmax", "peers/quack", 70.0),
+    row("softmax", "torch_ref/plain", 90.0),
+    row("rope", "cuda/heads", 30.0),
+    row("rope", "peers/torch_compile", 90.0),
+    row("rope", "torch_ref/plain", 99.0),
+    row("matmul", "triton/persistent", 120.0),
+    row("matmul", "torch_ref/plain", 100.0),
+    row("matmul", "peers/torch_compile", 101.0),
+    row("swiglu", "cuda/vectorized", 10.0),
+    row("swiglu", "torch_ref/plain", 20.0),
+)
 
 
 @pytest.fixture

@@ -92,8 +92,11 @@ def row(op, variant, us, backend="triton"):
 def test_what_passed_on_a_gpu_is_on_record_in_the_package(home, ours, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: GPU)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    items = [Item("hardswish", "triton", "blocked", "accuracy"), Item("softmax", "triton", SHORT, "accuracy"),
-             Item("softmax", "triton", "online", "accuracy")]  # fmt: skip
+    items = [
+        Item("hardswish", "triton", "blocked", "accuracy"),
+        Item("softmax", "triton", SHORT, "accuracy"),
+        Item("softmax", "triton", "online", "accuracy"),
+    ]
     good = [Record("x", "fp32", "", 0, "passed", assertions=1)]
     ledger.record(Options(), items, [Outcome(item, "passed", records=good) for item in items])
     theirs, own = (json.loads((p / "nvidia_h200.json").read_text()) for p in (home / "verified", ours / "verified"))
@@ -134,9 +137,22 @@ def test_times_are_kept_in_the_package_and_auto_goes_by_them(home, ours, monkeyp
 
 def test_tiles_are_kept_in_the_package(home, ours):
     spec, source = catalog.spec("softmax").hash, registered.source_hash("triton", "softmax", SHORT)
-    entry = Entry(op="softmax", backend="triton", variant=SHORT, kind="", sizes=(1,), config={"a": 2}, us=1.0,
-                  rule={"a": 1}, rule_us=2.0, workload="x=4096x1024", dtype="bf16", spec=spec, source=source,
-                  versions=dict(device_tables.installed()))  # fmt: skip
+    entry = Entry(
+        op="softmax",
+        backend="triton",
+        variant=SHORT,
+        kind="",
+        sizes=(1,),
+        config={"a": 2},
+        us=1.0,
+        rule={"a": 1},
+        rule_us=2.0,
+        workload="x=4096x1024",
+        dtype="bf16",
+        spec=spec,
+        source=source,
+        versions=dict(device_tables.installed()),
+    )
     ours_job, theirs = (Job("softmax", "triton", v, "x=4x8", "bf16") for v in ("online", SHORT))
     assert cli._table_of(ours_job, ours / "tuned") == ours / "tuned"
     assert cli._table_of(theirs, ours / "tuned") == home / "tuned" and cli._table_of(theirs, ours) == ours

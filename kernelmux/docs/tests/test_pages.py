@@ -88,9 +88,15 @@ def test_the_snippets_print_what_the_page_shows(page: str, tmp_path: Path, monke
 
 @needs_emulator
 @pytest.mark.parametrize(
-    "command", [line for page in PAGES for block in blocks(page, "console") for line in block.splitlines()
-                if line.startswith("kernelmux ")],
-)  # fmt: skip
+    "command",
+    [
+        line
+        for page in PAGES
+        for block in blocks(page, "console")
+        for line in block.splitlines()
+        if line.startswith("kernelmux ")
+    ],
+)
 def test_the_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert main.main(shlex.split(command)[1:]) == 0

@@ -139,8 +139,13 @@ def rsqrt64_ftz(x: Any) -> Any:
     total = units.interpolate(RECIPROCAL_ROOT, size >> 14 & 127, (size & 0x3FFF) << 3).astype(I4)
     total += size & 0x1FFFFF == 1 << 20
     total = (total >> 3) + (1021 - ((size >> 20) - 1023 >> 1) << 20)
-    return _joined(total, (size == 0x7FF << 20, 0), (high < 0, units.NAN), (size < 1 << 20, sign | 0x7FF << 20),
-                   (size > 0x7FF << 20, units.NAN))  # fmt: skip
+    return _joined(
+        total,
+        (size == 0x7FF << 20, 0),
+        (high < 0, units.NAN),
+        (size < 1 << 20, sign | 0x7FF << 20),
+        (size > 0x7FF << 20, units.NAN),
+    )
 
 
 def _upper(x: Any) -> tuple[Any, Any, Any]:

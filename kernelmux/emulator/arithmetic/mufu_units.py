@@ -145,8 +145,14 @@ def lg2(x: Any) -> Any:
     if normal(bits):
         return chosen(log, (bits == 127 << 23, 0))
     zero = SIGN | INFINITY
-    return chosen(log, (bits == 127 << 23, 0), (size == INFINITY, INFINITY), (bits < 0, NAN), (size < ONE, zero),
-                  (size > INFINITY, NAN))  # fmt: skip
+    return chosen(
+        log,
+        (bits == 127 << 23, 0),
+        (size == INFINITY, INFINITY),
+        (bits < 0, NAN),
+        (size < ONE, zero),
+        (size > INFINITY, NAN),
+    )
 
 
 def sin(x: Any) -> Any:
@@ -181,5 +187,6 @@ def tanh(x: Any) -> Any:
     place = (size & FRACTION) >> TANH_UNUSED.take(octave)
     total = cut(interpolate(TANH, TANH_FIRST.take(octave) + (place >> 17), place & REST))
     sign, result = bits & SIGN, np.asarray(total).view(I4)
-    return chosen(result | sign, (size < 119 << 23, bits), (size >= 130 << 23, sign | 127 << 23),
-                  (size > INFINITY, NAN))  # fmt: skip
+    return chosen(
+        result | sign, (size < 119 << 23, bits), (size >= 130 << 23, sign | 127 << 23), (size > INFINITY, NAN)
+    )

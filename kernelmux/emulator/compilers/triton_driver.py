@@ -240,9 +240,18 @@ class Launcher:
         return load(_INLINE_ASSEMBLY.sub(_without_lines, ptx)).kernel(self.metadata.name)
 
     def __call__(
-        self, grid_x: int, grid_y: int, grid_z: int, stream: int, function: str, packed_metadata: Any,
-        launch_metadata: Any, enter_hook: Any, exit_hook: Any, *arguments: Any,
-    ) -> None:  # fmt: skip
+        self,
+        grid_x: int,
+        grid_y: int,
+        grid_z: int,
+        stream: int,
+        function: str,
+        packed_metadata: Any,
+        launch_metadata: Any,
+        enter_hook: Any,
+        exit_hook: Any,
+        *arguments: Any,
+    ) -> None:
         kernel = self.kernel
         launch_log.remember(kernel.module.ptx, self.recipe)
         values = list(self._values(arguments))

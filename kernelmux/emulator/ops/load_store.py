@@ -28,8 +28,15 @@ def load(ins: Instruction) -> Action:
     def run(wanted: tuple[bool, ...] | None = None) -> Any:
         return _loader(ins, count, wanted)
 
-    return Action(run(), (address(source),), outputs, guarded=True, near=ins.space == "shared",
-                  partly=run if count > 1 else None, exact=True)  # fmt: skip
+    return Action(
+        run(),
+        (address(source),),
+        outputs,
+        guarded=True,
+        near=ins.space == "shared",
+        partly=run if count > 1 else None,
+        exact=True,
+    )
 
 
 def _loader(ins: Instruction, count: int, wanted: tuple[bool, ...] | None) -> Any:

@@ -29,9 +29,16 @@ U32 = np.uint32
 ORDERED = "sp::ordered_metadata"
 # K by type of A, and how many values the selector has for each.
 SELECTORS = {
-    "f16": {16: 4, 32: 2}, "bf16": {16: 4, 32: 2}, "tf32": {8: 4, 16: 2}, "s8": {32: 2, 64: 1}, "u8": {32: 2, 64: 1},
-    "s4": {64: 2, 128: 1}, "u4": {64: 2, 128: 1}, "e4m3": {64: 1}, "e5m2": {64: 1},
-}  # fmt: skip
+    "f16": {16: 4, 32: 2},
+    "bf16": {16: 4, 32: 2},
+    "tf32": {8: 4, 16: 2},
+    "s8": {32: 2, 64: 1},
+    "u8": {32: 2, 64: 1},
+    "s4": {64: 2, 128: 1},
+    "u4": {64: 2, 128: 1},
+    "e4m3": {64: 1},
+    "e5m2": {64: 1},
+}
 INTEGERS = ("s8", "u8", "s4", "u4")
 PAIRS_IN_ORDER = (0b0100, 0b1000, 0b1001, 0b1100, 0b1101, 0b1110)
 PAIRS = tuple(code for code in range(16) if code & 3 != code >> 2)

@@ -170,9 +170,16 @@ def operand(group: Any, descriptor: Any, rows: int, k: int, kind: str, transpose
 
 
 def _gather(
-    group: Any, descriptors: Array, blocks: Array, rows: int, k: int, storage: Any, transposed: bool, reader: Reader,
+    group: Any,
+    descriptors: Array,
+    blocks: Array,
+    rows: int,
+    k: int,
+    storage: Any,
+    transposed: bool,
+    reader: Reader,
     first: int,
-) -> Array:  # fmt: skip
+) -> Array:
     """Operands whose descriptors differ only in their start; `first` is the number of the first warpgroup."""
     layout = int(descriptors[0])
     if layout >> 49 & 7:

@@ -23,9 +23,25 @@ from kernelmux.emulator.ptx.operands import (
 from kernelmux.emulator.ptx.syntax import Function, Instruction, Location, Parameter, ParsedModule, Variable
 
 __all__ = [
-    "SINK", "Address", "Function", "Immediate", "Instruction", "Location", "Operand", "Pair", "Parameter",
-    "ParsedModule", "Register", "Sink", "Special", "Symbol", "TensorAddress", "Variable", "Vector", "parse",
-]  # fmt: skip
+    "SINK",
+    "Address",
+    "Function",
+    "Immediate",
+    "Instruction",
+    "Location",
+    "Operand",
+    "Pair",
+    "Parameter",
+    "ParsedModule",
+    "Register",
+    "Sink",
+    "Special",
+    "Symbol",
+    "TensorAddress",
+    "Variable",
+    "Vector",
+    "parse",
+]
 
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 _LABEL = re.compile(r"([$A-Za-z_][$\w]*)\s*:(?!:)")

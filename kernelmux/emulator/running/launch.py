@@ -191,9 +191,17 @@ class Kernel:
             self._run(grid3, block3, cluster3, memory, parameters, shared, checks, watch, deadline)
 
     def _run(
-        self, grid: Triple, block: Triple, size: Triple, memory: GlobalMemory, parameters: np.ndarray, shared: int,
-        checks: str, watch: watch_hook.LaunchWatch | None, deadline: Deadline,
-    ) -> None:  # fmt: skip
+        self,
+        grid: Triple,
+        block: Triple,
+        size: Triple,
+        memory: GlobalMemory,
+        parameters: np.ndarray,
+        shared: int,
+        checks: str,
+        watch: watch_hook.LaunchWatch | None,
+        deadline: Deadline,
+    ) -> None:
         program = self.program(self.name, watch is not None)
         assert program is not None
         blocks, threads = deadline.blocks, block[0] * block[1] * block[2]

@@ -7,9 +7,21 @@ import numpy as np
 Place = Callable[[int, int], tuple[int, int]]  # lane and element -> row and column
 
 BITS = {
-    "f64": 64, "f32": 32, "s32": 32, "tf32": 32, "f16": 16, "bf16": 16, "u16": 16, "e4m3": 8, "e5m2": 8,
-    "s8": 8, "u8": 8, "s4": 4, "u4": 4, "b1": 1,
-}  # fmt: skip
+    "f64": 64,
+    "f32": 32,
+    "s32": 32,
+    "tf32": 32,
+    "f16": 16,
+    "bf16": 16,
+    "u16": 16,
+    "e4m3": 8,
+    "e5m2": 8,
+    "s8": 8,
+    "u8": 8,
+    "s4": 4,
+    "u4": 4,
+    "b1": 1,
+}
 
 
 def packed(matrices: np.ndarray, place: Place, count: int, kind: str) -> np.ndarray:

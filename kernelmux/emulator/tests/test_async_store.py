@@ -59,9 +59,19 @@ def test_in_clusters_of_other_shapes() -> None:
 # --- reductions -----------------------------------------------------------------------------------------------
 
 OPERATIONS = [
-    ("add", "u32"), ("add", "s32"), ("add", "u64"), ("min", "u32"), ("min", "s32"), ("max", "u32"), ("max", "s32"),
-    ("inc", "u32"), ("dec", "u32"), ("and", "b32"), ("or", "b32"), ("xor", "b32"),
-]  # fmt: skip
+    ("add", "u32"),
+    ("add", "s32"),
+    ("add", "u64"),
+    ("min", "u32"),
+    ("min", "s32"),
+    ("max", "u32"),
+    ("max", "s32"),
+    ("inc", "u32"),
+    ("dec", "u32"),
+    ("and", "b32"),
+    ("or", "b32"),
+    ("xor", "b32"),
+]
 
 
 def reduction(kind: str, dtype: str, space: str = ".shared::cluster") -> str:
@@ -87,9 +97,13 @@ def reduced(kind: str, old: int, values: np.ndarray) -> int:
             old = value if old == 0 or old > value else old - 1
         else:
             changed: dict[str, Any] = {
-                "add": old + value, "min": min(old, value), "max": max(old, value),
-                "and": old & value, "or": old | value, "xor": old ^ value,
-            }  # fmt: skip
+                "add": old + value,
+                "min": min(old, value),
+                "max": max(old, value),
+                "and": old & value,
+                "or": old | value,
+                "xor": old ^ value,
+            }
             old = changed[kind]
             if kind == "add":
                 old = (old + (limit >> 1 if values.dtype.kind == "i" else 0)) % limit
@@ -120,9 +134,15 @@ def test_reductions(kind: str, dtype: str) -> None:
 STORE, REDUCE = store("b32", 1), reduction("add", "u32")
 ORDERED = STORE.replace("ld.global", "st.shared.u32 [%tile], %t; ld.global", 1)
 DEFECTS = {
-    "stores read before they are waited for": (store("b32", 1, wait="bar.sync 0;"), "uninitialised", "before any write"),
+    "stores read before they are waited for": (
+        store("b32", 1, wait="bar.sync 0;"),
+        "uninitialised",
+        "before any write",
+    ),
     "sums read before they are waited for": (
-        REDUCE.replace(WAIT, "bar.sync 0;"), "uninitialised", "reduction of it was waited for"
+        REDUCE.replace(WAIT, "bar.sync 0;"),
+        "uninitialised",
+        "reduction of it was waited for",
     ),
     "no thread waits": (store("b32", 1, wait="bra end;", end="end: " + SYNC), "asynchronous", "no thread had waited"),
     "fewer bytes expected": (store("b32", 1, expect=EXPECT.replace("{}", "124")), "deadlock", "try_wait"),
@@ -134,11 +154,14 @@ DEFECTS = {
     "misaligned": (STORE.replace("[%mine], %v0, [%ra]", "[%mine+2], %v0, [%ra]"), "misaligned", "multiple of 4"),
     "reduction of nothing": (REDUCE.replace("%p, %t, 8;", "%p, %t, 7;"), "uninitialised", "before any write"),
     "place that others still read": (
-        STORE.replace("st.async", "ld.shared.u32 %v1, [%tile+512]; st.async").replace("%t, 4, %rtile", "%t, 4, %rtile")
+        STORE.replace("st.async", "ld.shared.u32 %v1, [%tile+512]; st.async")
+        .replace("%t, 4, %rtile", "%t, 4, %rtile")
         .replace(INIT, INIT + "mad.lo.u32 %mine, %t, 4, %tile; st.shared.u32 [%mine+512], %t; bar.sync 0;")
-        .replace("[%mine], %v0, [%ra]", "[%mine+512], %v0, [%ra]"), "race", "read"
+        .replace("[%mine], %v0, [%ra]", "[%mine+512], %v0, [%ra]"),
+        "race",
+        "read",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", DEFECTS)

@@ -10,9 +10,25 @@ from kernelmux.emulator.tests.single import kernel, run
 
 NAN = 0x7FFFFFFF
 EDGES = np.array(
-    [0, 0x80000000, 1, 0x80000001, 0x007FFFFF, 0x00800000, 0x3F800000, 0xBF800000, 0x3F800001, 0x7F7FFFFF, 0x7F800000,
-     0xFF800000, 0x7FC00000, 0xFFC00001, 0x7F800001], np.uint32
-)  # fmt: skip
+    [
+        0,
+        0x80000000,
+        1,
+        0x80000001,
+        0x007FFFFF,
+        0x00800000,
+        0x3F800000,
+        0xBF800000,
+        0x3F800001,
+        0x7F7FFFFF,
+        0x7F800000,
+        0xFF800000,
+        0x7FC00000,
+        0xFFC00001,
+        0x7F800001,
+    ],
+    np.uint32,
+)
 
 
 def numbers(columns: int, rows: int = 256) -> list[np.ndarray]:
@@ -49,8 +65,10 @@ def test_a_pair_is_two_numbers(opcode: str) -> None:
 def test_operands_of_16_bits_are_widened(opcode: str, half: str) -> None:
     *short, last = numbers(3 if opcode.startswith("fma") else 2)
     halves = [a.astype(np.uint16) for a in short]
-    wide = [(h.astype(np.uint32) << 16 if half == "bf16" else h.view(np.float16).astype(np.float32).view(np.uint32))
-            for h in halves]  # fmt: skip
+    wide = [
+        (h.astype(np.uint32) << 16 if half == "bf16" else h.view(np.float16).astype(np.float32).view(np.uint32))
+        for h in halves
+    ]
     names = ", ".join(f"%a{i}" for i in range(len(halves) + 1))
     got = run(f"{opcode}.f32.{half} %d0, {names};", "b32", ["b16"] * len(halves) + ["b32"], [*halves, last])
     equal(got, run(f"{opcode}.f32 %d0, {names};", "b32", ["b32"] * (len(halves) + 1), [*wide, last]))

@@ -63,8 +63,18 @@ def test_a_copy_from_block_to_block() -> None:
     assert np.array_equal(y, np.roll(x, 1, axis=0))
 
 
-SHARED = [("add", "u32"), ("add", "s32"), ("add", "u64"), ("min", "u32"), ("max", "s32"), ("inc", "u32"), ("dec", "u32"),
-          ("and", "b32"), ("or", "b32"), ("xor", "b32")]  # fmt: skip
+SHARED = [
+    ("add", "u32"),
+    ("add", "s32"),
+    ("add", "u64"),
+    ("min", "u32"),
+    ("max", "s32"),
+    ("inc", "u32"),
+    ("dec", "u32"),
+    ("and", "b32"),
+    ("or", "b32"),
+    ("xor", "b32"),
+]
 REDUCE = f"""{INIT}{EXPECT.format(128)}{FILL}mad.lo.u32 %mine, %t, 4, %tile; st.shared.b32 [%mine], 77; {FENCE}{SYNC}
 @%first cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.KIND [%rtile], [%other], 128, [%ra];
 {WAIT}{COPY_OUT}{SYNC}"""
@@ -73,10 +83,15 @@ REDUCE = f"""{INIT}{EXPECT.format(128)}{FILL}mad.lo.u32 %mine, %t, 4, %tile; st.
 def reduced(kind: str, old: np.ndarray, new: np.ndarray) -> np.ndarray:
     """What a reduction leaves, one element at a time."""
     functions: dict[str, Any] = {
-        "add": np.add, "min": np.minimum, "max": np.maximum,
-        "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
-        "inc": lambda a, b: np.where(a >= b, 0, a + 1), "dec": lambda a, b: np.where((a == 0) | (a > b), b, a - 1),
-    }  # fmt: skip
+        "add": np.add,
+        "min": np.minimum,
+        "max": np.maximum,
+        "and": np.bitwise_and,
+        "or": np.bitwise_or,
+        "xor": np.bitwise_xor,
+        "inc": lambda a, b: np.where(a >= b, 0, a + 1),
+        "dec": lambda a, b: np.where((a == 0) | (a > b), b, a - 1),
+    }
     with np.errstate(all="ignore"):
         result: np.ndarray = np.asarray(functions[kind](old, new)).astype(old.dtype)
     return result
@@ -100,8 +115,10 @@ def test_reductions_from_block_to_block(kind: str, dtype: str) -> None:
 GLOBAL = [
     *(("add", t) for t in ("u32", "s32", "u64", "f32", "f64", "f16", "bf16")),
     *((k, t) for k in ("min", "max") for t in ("u32", "s32", "u64", "s64", "f16", "bf16")),
-    ("inc", "u32"), ("dec", "u32"), *((k, t) for k in ("and", "or", "xor") for t in ("b32", "b64")),
-]  # fmt: skip
+    ("inc", "u32"),
+    ("dec", "u32"),
+    *((k, t) for k in ("and", "or", "xor") for t in ("b32", "b64")),
+]
 OUT = f"""{FILL}{FENCE}
 @%first cp.reduce.async.bulk.global.shared::cta.bulk_group.KIND [%y], [%other], 128;
 @%first cp.async.bulk.commit_group; @%first cp.async.bulk.wait_group 0;"""
@@ -159,9 +176,13 @@ TILE = f"""{FILL}{FENCE} mov.b32 %v0, 0; mov.b32 %v1, 2;
 
 @pytest.mark.parametrize(
     ("kind", "element"),
-    [(k, e) for k in ("add", "min", "max", "and", "or", "xor", "inc", "dec") for e in ELEMENTS
-     if (k, e) in GLOBAL or (k in ("and", "or", "xor") and e[0] in "us")],
-)  # fmt: skip
+    [
+        (k, e)
+        for k in ("add", "min", "max", "and", "or", "xor", "inc", "dec")
+        for e in ELEMENTS
+        if (k, e) in GLOBAL or (k in ("and", "or", "xor") and e[0] in "us")
+    ],
+)
 def test_tensor_reductions(kind: str, element: str) -> None:
     """The tile has four rows of 32 bytes at row 2 of an array of five: the last row lies outside."""
     dtype = np.dtype(np.uint16 if element == "bf16" else numpy_type(element))
@@ -212,17 +233,32 @@ DEFECTS = {
     "sum read before the wait": (INTO.replace(WAIT, "bar.sync 0;"), "uninitialised", "reduction of it was waited for"),
     "source changed": (SEND.replace(WAIT, LATE + WAIT), "asynchronous", "overwritten"),
     "source of a sum changed": (INTO.replace(WAIT, LATE + WAIT), "asynchronous", "overwritten"),
-    "source of a global sum changed": (ADD.replace("@%first cp.async.bulk.wait", LATE + "@%first cp.async.bulk.wait"),
-                                       "asynchronous", "overwritten"),
-    "sum not committed": (ADD.replace("@%first cp.async.bulk.commit_group;", ""), "asynchronous", "no thread had waited"),
-    "sum not waited for": (ADD.replace("@%first cp.async.bulk.wait_group 0;", ""), "asynchronous", "no thread had waited"),
+    "source of a global sum changed": (
+        ADD.replace("@%first cp.async.bulk.wait", LATE + "@%first cp.async.bulk.wait"),
+        "asynchronous",
+        "overwritten",
+    ),
+    "sum not committed": (
+        ADD.replace("@%first cp.async.bulk.commit_group;", ""),
+        "asynchronous",
+        "no thread had waited",
+    ),
+    "sum not waited for": (
+        ADD.replace("@%first cp.async.bulk.wait_group 0;", ""),
+        "asynchronous",
+        "no thread had waited",
+    ),
     "sender leaves early": (
-        SEND.replace("@%first cp.async.bulk.shared::cluster", f"{RANK_0} @%p cp.async.bulk.shared::cluster")
-        .replace(WAIT, "setp.eq.u32 %p, %rank, 0; @!%p bra wait; exit;" + WAIT),
-        "asynchronous", "ended before it had been read"
+        SEND.replace("@%first cp.async.bulk.shared::cluster", f"{RANK_0} @%p cp.async.bulk.shared::cluster").replace(
+            WAIT, "setp.eq.u32 %p, %rank, 0; @!%p bra wait; exit;" + WAIT
+        ),
+        "asynchronous",
+        "ended before it had been read",
     ),
     "receiver leaves early": (
-        SEND.replace(WAIT, "setp.eq.u32 %p, %rank, 0; @!%p bra wait; exit;" + WAIT), "asynchronous", "the block ends"
+        SEND.replace(WAIT, "setp.eq.u32 %p, %rank, 0; @!%p bra wait; exit;" + WAIT),
+        "asynchronous",
+        "the block ends",
     ),
     "no mbarrier": (SEND.replace(INIT + EXPECT.format(128), ""), "asynchronous", "no initialised mbarrier"),
     "size no multiple of 16": (ADD.replace("128;", "120;"), "misaligned", "multiples of 16"),
@@ -231,7 +267,7 @@ DEFECTS = {
     "a reduction without .noftz": (OUT.replace("KIND", "add.f16"), "unsupported", "noftz"),
     "a reduction of no type": (OUT.replace("KIND", "min.f32"), "unsupported", "no such reduction"),
     "a mask of bytes": (OUT.replace("cp.reduce", "cp").replace("KIND", "cp_mask"), "unsupported", "cp_mask"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", DEFECTS)
@@ -295,7 +331,7 @@ HINTED = {
     "a reduction": f"""{POLICY} {FILL}{FENCE}
     @%first cp.reduce.async.bulk.global.shared::cta.bulk_group.L2::cache_hint.or.b32 [%y], [%other], 128, %d5;
     @%first cp.async.bulk.commit_group; @%first cp.async.bulk.wait_group 0;""",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", HINTED)

@@ -10,8 +10,9 @@ from kernelmux.emulator.running.launch import Kernel, load
 
 NAMES = (
     *(f"{n}.{axis}" for n in ("ctaid", "cluster_ctaid", "cluster_nctaid", "clusterid", "nclusterid") for axis in "xyz"),
-    "cluster_ctarank", "cluster_nctarank",
-)  # fmt: skip
+    "cluster_ctarank",
+    "cluster_nctarank",
+)
 HEAD = ".version 8.0\n.target sm_90a\n.address_size 64\n"
 # The number of a block in the grid, x running fastest.
 BLOCK = """.reg .b32 %x, %y, %z, %nx, %ny, %n, %v;
@@ -46,9 +47,12 @@ def expected(grid: tuple[int, ...], shape: tuple[int, ...]) -> np.ndarray:
 
 
 SHAPES = [
-    ((4, 2, 1), (2, 2, 1)), ((3, 4, 2), (1, 2, 2)), ((2, 3, 4), (1, 1, 4)), ((6, 2, 2), (3, 1, 2)),
+    ((4, 2, 1), (2, 2, 1)),
+    ((3, 4, 2), (1, 2, 2)),
+    ((2, 3, 4), (1, 1, 4)),
+    ((6, 2, 2), (3, 1, 2)),
     ((4, 1, 1), (4, 1, 1)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("grid", "shape"), SHAPES)

@@ -12,9 +12,12 @@ from kernelmux.emulator.tests.single import run
 # Bits of the significand with its hidden one, and least exponent of a normal number.
 FORMATS = {"f16": (11, -14), "bf16": (8, -126), "tf32": (11, -126), "f32": (24, -126), "f64": (53, -1022)}
 LARGEST = {
-    "f16": Fraction(65504), "bf16": (2 - Fraction(1, 128)) * 2**127, "tf32": (2 - Fraction(1, 1024)) * 2**127,
-    "f32": (2 - Fraction(1, 2**23)) * 2**127, "f64": (2 - Fraction(1, 2**52)) * 2**1023,
-}  # fmt: skip
+    "f16": Fraction(65504),
+    "bf16": (2 - Fraction(1, 128)) * 2**127,
+    "tf32": (2 - Fraction(1, 1024)) * 2**127,
+    "f32": (2 - Fraction(1, 2**23)) * 2**127,
+    "f64": (2 - Fraction(1, 2**52)) * 2**1023,
+}
 
 
 def rounded(value: Fraction, kind: str, mode: str) -> float:
@@ -30,9 +33,12 @@ def rounded(value: Fraction, kind: str, mode: str) -> float:
     below, rest = divmod(size, step)
     negative = value < 0
     up = {
-        "rn": rest * 2 > step or (rest * 2 == step and below % 2 == 1), "rna": rest * 2 >= step,
-        "rz": False, "rm": negative and rest > 0, "rp": not negative and rest > 0,
-    }[mode]  # fmt: skip
+        "rn": rest * 2 > step or (rest * 2 == step and below % 2 == 1),
+        "rna": rest * 2 >= step,
+        "rz": False,
+        "rm": negative and rest > 0,
+        "rp": not negative and rest > 0,
+    }[mode]
     result = (below + up) * step
     if result > LARGEST[kind]:
         away = mode in ("rn", "rna") or (mode == "rm" and negative) or (mode == "rp" and not negative)
@@ -81,9 +87,10 @@ INTEGERS = ["s16", "u16", "s32", "u32", "s64", "u64"]
 
 
 @pytest.mark.parametrize("mode", ["rn", "rz", "rm", "rp"])
-@pytest.mark.parametrize(("target", "source"), [
-    *((t, s) for t in ("f16", "f32", "f64") for s in ("s8", "u8", *INTEGERS)), *(("bf16", s) for s in INTEGERS)
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("target", "source"),
+    [*((t, s) for t in ("f16", "f32", "f64") for s in ("s8", "u8", *INTEGERS)), *(("bf16", s) for s in INTEGERS)],
+)
 def test_integers_to_floats(target: str, source: str, mode: str) -> None:
     numbers, register = integers(source), WIDTH[int(source[1:])]
     size = 16 if register == "b16" else int(register[1:])
@@ -99,14 +106,51 @@ def floats(kind: str) -> np.ndarray:
     random = np.random.default_rng(2)
     if kind == "f64":
         random_bits = random.integers(0, 2**64 - 1, 400, np.uint64)
-        near = [v * s for v in (1.0, 1 + 2.0**-11, 1 + 2.0**-8, 1 + 2.0**-24, 65519.99, 65520.0, 3.4028235677973366e38,
-                                6e-8,
-                                2.0**-25, 2.0**-24, 2.0**-150, 1e-320, math.inf, 0.0, 1 + 2.0**-8 + 2.0**-50,
-                                1 + 2.0**-24 + 2.0**-50, 2.0**-150 * 1.0000001) for s in (1, -1)]  # fmt: skip
+        near = [
+            v * s
+            for v in (
+                1.0,
+                1 + 2.0**-11,
+                1 + 2.0**-8,
+                1 + 2.0**-24,
+                65519.99,
+                65520.0,
+                3.4028235677973366e38,
+                6e-8,
+                2.0**-25,
+                2.0**-24,
+                2.0**-150,
+                1e-320,
+                math.inf,
+                0.0,
+                1 + 2.0**-8 + 2.0**-50,
+                1 + 2.0**-24 + 2.0**-50,
+                2.0**-150 * 1.0000001,
+            )
+            for s in (1, -1)
+        ]
         return np.append(random_bits, np.array([*near, math.nan]).view(np.uint64))
     random_bits = random.integers(0, 2**32, 400, np.uint64).astype(np.uint32)
-    near = [v * s for v in (1.0, 1 + 2.0**-11, 1 + 2.0**-8, 1 + 3 * 2.0**-11, 65519.9, 65520.0, 3.3895313892515355e38,
-                            3.4e38, 6e-8, 2.0**-25, 1e-41, 2.0**-149, math.inf, 0.0) for s in (1, -1)]  # fmt: skip
+    near = [
+        v * s
+        for v in (
+            1.0,
+            1 + 2.0**-11,
+            1 + 2.0**-8,
+            1 + 3 * 2.0**-11,
+            65519.9,
+            65520.0,
+            3.3895313892515355e38,
+            3.4e38,
+            6e-8,
+            2.0**-25,
+            1e-41,
+            2.0**-149,
+            math.inf,
+            0.0,
+        )
+        for s in (1, -1)
+    ]
     return np.append(random_bits, np.array([*near, math.nan], np.float32).view(np.uint32))
 
 

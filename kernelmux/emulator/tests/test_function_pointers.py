@@ -109,8 +109,10 @@ def test_a_pointer_into_the_middle_of_nowhere(add: int) -> None:
 
 
 def test_a_pointer_of_another_type() -> None:
-    source = TABLE.replace("F f = (F)((unsigned long long)table[0] + add);\n  y[threadIdx.x] = f(1, 2);",
-                           "float (*f)(float) = (float (*)(float))table[add];\n  y[threadIdx.x] = f(1);")  # fmt: skip
+    source = TABLE.replace(
+        "F f = (F)((unsigned long long)table[0] + add);\n  y[threadIdx.x] = f(1, 2);",
+        "float (*f)(float) = (float (*)(float))table[add];\n  y[threadIdx.x] = f(1);",
+    )
     with pytest.raises(EmulatorError, match="pointer of another type") as raised:
         launch(source, "damaged", 1, 32, np.zeros(32, np.float32), np.uint64(1))
     assert raised.value.kind == "bad pointer"

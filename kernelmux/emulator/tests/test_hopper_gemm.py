@@ -55,11 +55,14 @@ DEFECTS = {
     "no bulk wait": ('asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");', "", "asynchronous", None),
     "stage freed early": ("    arrive(&s.empty[stage]);\n", "", None, None),
     "tile misaligned": ("load_tile(s.a[stage],", "load_tile(s.a[stage] + 64,", "misaligned", "cp.async.bulk.tensor"),
-    "map of another rank": ("tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}]",
-                            "tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2}]",
-                            "asynchronous", None),
+    "map of another rank": (
+        "tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}]",
+        "tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2}]",
+        "asynchronous",
+        None,
+    ),
     "not a map": ('"l"(&map), "r"(x)', '"l"((const char*)&map + 8), "r"(x)', None, None),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("defect", DEFECTS)

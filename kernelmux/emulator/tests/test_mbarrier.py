@@ -116,7 +116,7 @@ DEFECTS = {
     "too few arrivals": (READY.replace("COUNT", "65") + "arrive(&bar); wait(&bar, 0);", "deadlock", "64 threads"),
     "no arrivals": (READY.replace("COUNT", "64") + "arrive(&bar); wait(&bar, 0); wait(&bar, 1);", "deadlock", "try"),
     "misaligned": ("if (t == 0) init((unsigned long long*)((char*)&bar + 4), 1);", "misaligned", "8 bytes"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("defect", DEFECTS)

@@ -242,7 +242,10 @@ def test_what_only_the_own_block_may_do(form: str) -> None:
 
 ONE = "mbarrier.init.shared.b64 [%a], 2;\n"
 MISUSE = {
-    "a phase completed quietly": (ONE + "mbarrier.arrive.noComplete.shared.b64 %state0, [%a], 2;", "completes the phase"),
+    "a phase completed quietly": (
+        ONE + "mbarrier.arrive.noComplete.shared.b64 %state0, [%a], 2;",
+        "completes the phase",
+    ),
     "dropped quietly": (ONE + "mbarrier.arrive_drop.noComplete.shared.b64 %state0, [%a], 2;", "completes the phase"),
     "more than is missing": (ONE + "mbarrier.arrive.shared.b64 %state0, [%a], 3;", "more arrivals"),
     "no arrival": (ONE + "mbarrier.arrive.shared.b64 %state0, [%a], 0;", "counts for 0"),
@@ -254,9 +257,10 @@ MISUSE = {
         "neither to the current phase",
     ),
     "copies never begun for it": (
-        "mbarrier.init.shared.b64 [%a], 1; cp.async.mbarrier.arrive.noinc.shared.b64 [%a];", "no thread had waited"
+        "mbarrier.init.shared.b64 [%a], 1; cp.async.mbarrier.arrive.noinc.shared.b64 [%a];",
+        "no thread had waited",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", MISUSE)

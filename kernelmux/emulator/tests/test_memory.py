@@ -183,8 +183,13 @@ def test_vectors_of_pairs(opcode: str, value: int, before: int, after: int) -> N
     """The type stands before the operation; -0 is below +0, a NaN loses."""
     values, places, old = (np.array([x], np.uint64) for x in (value, before, 0))
     code = ".reg .b32 %v; .reg .b32 %w; ld.global.v2.b32 {%v, %w}, [%q0];"
-    copy(f"{code} atom.global.v2.{opcode} {{%v, %w}}, [%q1], {{%v, %w}}; st.global.v2.b32 [%q2], {{%v, %w}};",
-         1, values, places, old)  # fmt: skip
+    copy(
+        f"{code} atom.global.v2.{opcode} {{%v, %w}}, [%q1], {{%v, %w}}; st.global.v2.b32 [%q2], {{%v, %w}};",
+        1,
+        values,
+        places,
+        old,
+    )
     assert (hex(places[0]), hex(old[0])) == (hex(after), hex(before))
 
 

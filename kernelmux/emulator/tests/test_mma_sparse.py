@@ -118,12 +118,24 @@ def words_of(matrices: np.ndarray, place: Any, count: int, kind: str) -> np.ndar
     return packed(matrices, place, count, kind)
 
 
-SHAPES = {"f16": (16, 32), "bf16": (16, 32), "tf32": (8, 16), "s8": (32, 64), "u8": (32, 64), "s4": (64, 128),
-          "u4": (64, 128),
-          "e4m3": (64,), "e5m2": (64,)}  # fmt: skip
+SHAPES = {
+    "f16": (16, 32),
+    "bf16": (16, 32),
+    "tf32": (8, 16),
+    "s8": (32, 64),
+    "u8": (32, 64),
+    "s4": (64, 128),
+    "u4": (64, 128),
+    "e4m3": (64,),
+    "e5m2": (64,),
+}
 SELECTORS = {("f16", 16): 4, ("f16", 32): 2, ("tf32", 8): 4, ("tf32", 16): 2, ("s8", 32): 2, ("s4", 64): 2}
-CASES = [(kind, k, s) for kind, ks in SHAPES.items() for k in ks
-         for s in range(SELECTORS.get((kind.replace("bf16", "f16").replace("u", "s"), k), 1))]  # fmt: skip
+CASES = [
+    (kind, k, s)
+    for kind, ks in SHAPES.items()
+    for k in ks
+    for s in range(SELECTORS.get((kind.replace("bf16", "f16").replace("u", "s"), k), 1))
+]
 
 
 @pytest.mark.parametrize(("kind", "k", "selector"), CASES)

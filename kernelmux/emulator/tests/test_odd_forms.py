@@ -20,8 +20,12 @@ EDGES[64] = [0, 1, 2, 0x7FFFFFFFFFFFFFFF, 1 << 63, (1 << 64) - 1, 0x123456789ABC
 def values(bits: int, columns: int, seed: int = 0) -> list[list[int]]:
     """Columns of numbers: all edges, and random ones."""
     random = np.random.default_rng(seed)
-    rows = [[int(v) for v in random.integers(0, 1 << bits, columns, np.uint64, endpoint=bits == 64 and False)] if bits < 64
-            else [int(v) for v in random.integers(0, 2**64 - 1, columns, np.uint64)] for _ in range(200)]  # fmt: skip
+    rows = [
+        [int(v) for v in random.integers(0, 1 << bits, columns, np.uint64, endpoint=bits == 64 and False)]
+        if bits < 64
+        else [int(v) for v in random.integers(0, 2**64 - 1, columns, np.uint64)]
+        for _ in range(200)
+    ]
     rows += [
         [int(random.choice(EDGES[bits])) if bits < 64 else EDGES[64][random.integers(8)] for _ in range(columns)]
         for _ in range(200)
@@ -248,9 +252,14 @@ def test_extremes_of_pairs(opcode: str) -> None:
 
 FLOATS = [0.0, -0.0, 1.0, -1.0, 2.5, np.nan, np.inf, -np.inf]
 RELATIONS: dict[str, Callable[[float, float], bool]] = {
-    "eq": lambda a, b: a == b, "ne": lambda a, b: a < b or a > b, "lt": lambda a, b: a < b, "ge": lambda a, b: a >= b,
-    "ltu": lambda a, b: not a >= b, "num": lambda a, b: a == a and b == b, "nan": lambda a, b: a != a or b != b,
-}  # fmt: skip
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a < b or a > b,
+    "lt": lambda a, b: a < b,
+    "ge": lambda a, b: a >= b,
+    "ltu": lambda a, b: not a >= b,
+    "num": lambda a, b: a == a and b == b,
+    "nan": lambda a, b: a != a or b != b,
+}
 COMBINE: dict[str, Callable[[bool, bool], bool]] = {
     "and": lambda p, q: p and q,
     "or": lambda p, q: p or q,
@@ -280,11 +289,14 @@ PAIRS = [(a, b) for a in FLOATS for b in FLOATS]
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize(("result", "source"), [
-    *((r, "f16") for r in ("f16", "u16", "s16", "u32", "s32")),
-    *((r, "bf16") for r in ("bf16", "u16", "s16", "u32", "s32")),
-    *((r, "f32") for r in ("f32", "u32", "s32")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("result", "source"),
+    [
+        *((r, "f16") for r in ("f16", "u16", "s16", "u32", "s32")),
+        *((r, "bf16") for r in ("bf16", "u16", "s16", "u32", "s32")),
+        *((r, "f32") for r in ("f32", "u32", "s32")),
+    ],
+)
 def test_set(relation: str, result: str, source: str) -> None:
     a, b = (encoded(source, column) for column in zip(*PAIRS, strict=True))
     width = {"f16": "b16", "bf16": "b16", "f32": "b32"}[source]

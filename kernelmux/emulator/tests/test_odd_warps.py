@@ -35,8 +35,11 @@ def test_votes_of_negated_predicates(limit: int, mode: str, negated: str) -> Non
 
 
 def test_a_ballot_of_a_part_of_the_warp() -> None:
-    got = kernel("setp.ge.u32 %p, %t, 16; mov.b32 %v, 0; @%p vote.sync.ballot.b32 %v, !%p, 0xFFFF0000;"
-                 "@!%p vote.sync.ballot.b32 %v, !%p, 0x0000FFFF;", 32)  # fmt: skip
+    got = kernel(
+        "setp.ge.u32 %p, %t, 16; mov.b32 %v, 0; @%p vote.sync.ballot.b32 %v, !%p, 0xFFFF0000;"
+        "@!%p vote.sync.ballot.b32 %v, !%p, 0x0000FFFF;",
+        32,
+    )
     assert got.tolist() == [0xFFFF] * 16 + [0] * 16
 
 

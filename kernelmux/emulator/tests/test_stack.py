@@ -72,13 +72,17 @@ def test_32_bit_pointers() -> None:
     ("body", "kind", "text"),
     [
         ("alloca.u64 %p, 16; ld.local.b32 %v, [%p+8];", "uninitialised", "before any write"),
-        ("stacksave.u64 %save; alloca.u64 %p, 16; st.local.b32 [%p], 1; stackrestore.u64 %save; alloca.u64 %p, 16; "
-         "ld.local.b32 %v, [%p];", "uninitialised", "before any write"),
+        (
+            "stacksave.u64 %save; alloca.u64 %p, 16; st.local.b32 [%p], 1; stackrestore.u64 %save; alloca.u64 %p, 16; "
+            "ld.local.b32 %v, [%p];",
+            "uninitialised",
+            "before any write",
+        ),
         ("alloca.u64 %p, 1048576;", "call stack", "524288 bytes"),
         ("mov.b64 %save, 999; stackrestore.u64 %save;", "call stack", "no stacksave"),
         ("alloca.u64 %p, 16; st.local.b32 [%p+4096], 1;", "out of bounds", "local memory"),
     ],
-)  # fmt: skip
+)
 def test_misuse(body: str, kind: str, text: str) -> None:
     with pytest.raises(EmulatorError, match=text) as raised:
         run(body)

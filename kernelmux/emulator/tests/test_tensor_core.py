@@ -222,10 +222,18 @@ def run_wmma(kind: str, shape: tuple[int, int, int], layouts: tuple[str, str], t
     d = torch.zeros_like(c)
     in_memory = [x if layout == "row" else x.transpose(1, 2) for x, layout in zip((a, b), layouts, strict=True)]
     defines = dict(
-        M=m, N=n, K=k, WARPS=WARPS, MULTIPLICAND=types[0], STORED=types[1], ACCUMULATOR=types[2],
-        LAYOUT_A=f"{layouts[0]}_major", LAYOUT_B=f"{layouts[1]}_major",
-        LDA=k if layouts[0] == "row" else m, LDB=n if layouts[1] == "row" else k,
-    )  # fmt: skip
+        M=m,
+        N=n,
+        K=k,
+        WARPS=WARPS,
+        MULTIPLICAND=types[0],
+        STORED=types[1],
+        ACCUMULATOR=types[2],
+        LAYOUT_A=f"{layouts[0]}_major",
+        LAYOUT_B=f"{layouts[1]}_major",
+        LDA=k if layouts[0] == "row" else m,
+        LDB=n if layouts[1] == "row" else k,
+    )
     head = "".join(f"#define {name} {value}\n" for name, value in defines.items())
     source = WMMA.replace("using namespace", head + "using namespace")
     launch(source, "product", *(x.contiguous() for x in in_memory), c, d)

@@ -136,9 +136,22 @@ def test_integers(name: str) -> None:
     quotient = _quotient(x, y)
     with np.errstate(over="ignore"):
         expected = [
-            x + y, x - y, x * y, quotient, x - quotient * y, x & y, x | y, x ^ y, ~x, x << (y & 7), x >> (y & 7),
-            np.maximum(x, y), np.minimum(x, y), np.where(x < y, x, -y), (x < y),
-        ]  # fmt: skip
+            x + y,
+            x - y,
+            x * y,
+            quotient,
+            x - quotient * y,
+            x & y,
+            x | y,
+            x ^ y,
+            ~x,
+            x << (y & 7),
+            x >> (y & 7),
+            np.maximum(x, y),
+            np.minimum(x, y),
+            np.where(x < y, x, -y),
+            (x < y),
+        ]
     for i, (got, want) in enumerate(zip(out, expected, strict=True)):
         assert (got == want.astype(dtype)).all(), f"row {i}: {got[:8]} and not {want[:8]}"
 
@@ -247,10 +260,15 @@ def test_integer_functions() -> None:
             (a & 0xFFFFFFFF).to_bytes(4, "little") + b.to_bytes(4, "little", signed=True),
         )
         expected = [
-            32 if a == 0 else bits.index("1"), bits.count("1"), int(bits[::-1], 2),
-            bits[::-1].index("1") + 1 if a else 0, a * b >> 32, (a & 0xFFFF) * (b & 0xFF), (a + b) >> 1,
+            32 if a == 0 else bits.index("1"),
+            bits.count("1"),
+            int(bits[::-1], 2),
+            bits[::-1].index("1") + 1 if a else 0,
+            a * b >> 32,
+            (a & 0xFFFF) * (b & 0xFF),
+            (a + b) >> 1,
             int.from_bytes(bytes(parts[k] for k in (5, 7, 1, 3)), "little"),
-        ]  # fmt: skip
+        ]
         assert [int(v) & 0xFFFFFFFF for v in out[:, i]] == [v & 0xFFFFFFFF for v in expected]
 
 

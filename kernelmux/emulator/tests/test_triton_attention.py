@@ -36,14 +36,26 @@ def test_forward(
     torch.manual_seed(0)
     heads, scale = 4, d**-0.5
     q, k, v = (
-        torch.randn(1, h, s, d).to(dtype)
-        for h, s in ((heads, m), (heads // per_group, n), (heads // per_group, n))
-    )  # fmt: skip
+        torch.randn(1, h, s, d).to(dtype) for h, s in ((heads, m), (heads // per_group, n), (heads // per_group, n))
+    )
     o, lse = torch.empty_like(q), torch.empty(1, heads, m)
     kernels.attention_kernel[(-(-m // block[0]), heads)](
-        q, k, v, o, lse, heads, m, n, scale, HEADS_PER_GROUP=per_group, CAUSAL=causal,
-        BLOCK_M=block[0], BLOCK_N=block[1], D=d, num_stages=num_stages,
-    )  # fmt: skip
+        q,
+        k,
+        v,
+        o,
+        lse,
+        heads,
+        m,
+        n,
+        scale,
+        HEADS_PER_GROUP=per_group,
+        CAUSAL=causal,
+        BLOCK_M=block[0],
+        BLOCK_N=block[1],
+        D=d,
+        num_stages=num_stages,
+    )
     k, v = (x.double().repeat_interleave(per_group, 1) for x in (k, v))
     p = probabilities(q.double(), k, scale, causal)
     assert_near(o, p @ v, 2, p @ v.abs(), UNITS[dtype])  # the probabilities are rounded to the dtype of v

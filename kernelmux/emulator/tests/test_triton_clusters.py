@@ -68,9 +68,26 @@ def test_matmul(num_ctas: int, num_stages: int) -> None:
     m, n, k = 200, 136, 96
     a, b, c = torch.randn(m, k).half(), torch.randn(k, n).half(), torch.empty(m, n)
     compiled = matmul.matmul_kernel[(4,)](
-        a, b, c, m, n, k, k, 1, n, 1, n, PRECISION="ieee", IMPRECISE=None, BLOCK_M=128, BLOCK_N=128, BLOCK_K=32,
-        GROUP=2, num_ctas=num_ctas, num_stages=num_stages,
-    )  # fmt: skip
+        a,
+        b,
+        c,
+        m,
+        n,
+        k,
+        k,
+        1,
+        n,
+        1,
+        n,
+        PRECISION="ieee",
+        IMPRECISE=None,
+        BLOCK_M=128,
+        BLOCK_N=128,
+        BLOCK_K=32,
+        GROUP=2,
+        num_ctas=num_ctas,
+        num_stages=num_stages,
+    )
     assert "wgmma.mma_async" in compiled.asm["ptx"]
     assert_near(c, a.double() @ b.double(), 16, a.double().abs() @ b.double().abs(), FP32)
 
@@ -82,8 +99,18 @@ def test_matmul_by_tma(num_stages: int) -> None:
     a, b, c = torch.randn(m, k).half(), torch.randn(n, k).half(), torch.empty(m, n, dtype=torch.float16)
     tensors: Any = (TensorDescriptor.from_tensor(t, s) for t, s in ((a, [128, 32]), (b, [64, 32]), (c, [128, 64])))
     compiled = matmul.persistent_kernel[(2,)](
-        *tensors, m, n, k, BLOCK_M=128, BLOCK_N=64, BLOCK_K=32, GROUP=2, FLATTEN=False, SPECIALIZE=False,
-        num_ctas=2, num_stages=num_stages,
-    )  # fmt: skip
+        *tensors,
+        m,
+        n,
+        k,
+        BLOCK_M=128,
+        BLOCK_N=64,
+        BLOCK_K=32,
+        GROUP=2,
+        FLATTEN=False,
+        SPECIALIZE=False,
+        num_ctas=2,
+        num_stages=num_stages,
+    )
     assert "cp.async.bulk.tensor" in compiled.asm["ptx"]
     assert_near(c, a.double() @ b.double().T, 16, a.double().abs() @ b.double().abs().T, FP32)

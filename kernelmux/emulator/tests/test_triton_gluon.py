@@ -106,9 +106,13 @@ def test_pixels_under_a_filter(r: int, s: int, steps: list[int]) -> None:
     x = torch.randn(2, 6, 5, 16).half()  # [N, H, W, C]
     out = torch.empty(64, 16, dtype=torch.float16)
     source = TensorDescriptorIm2Col.from_tensor(
-        x, [64, 16], gl.NVMMASharedLayout.get_default_for([64, 16], gl.float16), element_strides=[1, *steps, 1],
-        pixel_box_lower_corner=[-1, -1], pixel_box_upper_corner=[-1, -1],
-    )  # fmt: skip
+        x,
+        [64, 16],
+        gl.NVMMASharedLayout.get_default_for([64, 16], gl.float16),
+        element_strides=[1, *steps, 1],
+        pixel_box_lower_corner=[-1, -1],
+        pixel_box_upper_corner=[-1, -1],
+    )
     layout = gl.BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0])
     kernels.im2col_kernel[(1,)](source, out, 0, -1, -1, R=r, S=s, LAYOUT=layout, num_warps=4)
     padded = torch.nn.functional.pad(x, (0, 0, 1, 1, 1, 1))

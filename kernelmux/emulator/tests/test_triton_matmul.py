@@ -27,15 +27,36 @@ def operands(dtype: torch.dtype, m: int = M, n: int = N, k: int = K) -> tuple[to
 
 
 def run(
-    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, precision: str = "ieee", imprecise: int | None = None,
-    block: tuple[int, int, int] = (32, 32, 32), sums: Any = tl.float32, **options: Any,
-) -> Any:  # fmt: skip
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor,
+    precision: str = "ieee",
+    imprecise: int | None = None,
+    block: tuple[int, int, int] = (32, 32, 32),
+    sums: Any = tl.float32,
+    **options: Any,
+) -> Any:
     (m, k), n = a.shape, b.shape[1]
     grid = (triton.cdiv(m, block[0]) * triton.cdiv(n, block[1]),)
     return kernels.matmul_kernel[grid](
-        a, b, c, m, n, k, *a.stride(), *b.stride(), c.stride(0), PRECISION=precision, IMPRECISE=imprecise,
-        BLOCK_M=block[0], BLOCK_N=block[1], BLOCK_K=block[2], GROUP=2, SUMS=sums, **options,
-    )  # fmt: skip
+        a,
+        b,
+        c,
+        m,
+        n,
+        k,
+        *a.stride(),
+        *b.stride(),
+        c.stride(0),
+        PRECISION=precision,
+        IMPRECISE=imprecise,
+        BLOCK_M=block[0],
+        BLOCK_N=block[1],
+        BLOCK_K=block[2],
+        GROUP=2,
+        SUMS=sums,
+        **options,
+    )
 
 
 def check(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, unit: float = FP32, roundings: float = 16) -> None:

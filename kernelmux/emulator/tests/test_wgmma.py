@@ -140,9 +140,14 @@ def bits_of(x: torch.Tensor) -> np.ndarray:
 
 
 def make_case(
-    kind: str, n: int, layout_a: tuple[str, int], layout_b: tuple[str, int], sums: str = "f32", add: int = 1,
+    kind: str,
+    n: int,
+    layout_a: tuple[str, int],
+    layout_b: tuple[str, int],
+    sums: str = "f32",
+    add: int = 1,
     signs: tuple[int, int] = (1, 1),
-) -> Case:  # fmt: skip
+) -> Case:
     """D = sign * A * B (+ C): layouts are ("k" or "mn", swizzle), or ("registers", 0) for A."""
     torch.manual_seed(n)
     k = 32 // torch.empty(0, dtype=TORCH[kind]).element_size()
@@ -162,10 +167,17 @@ def make_case(
     opcode = f"wgmma.mma_async.sync.aligned.m64n{n}k{k}.{sums}.{kind}.{kind}"
     image = torch.from_numpy(np.concatenate([left.image, right.image]))
     arguments = (
-        image, np.int32(len(image)), registers_of(a) if in_registers else None,
-        np.uint64(left.descriptor), np.uint64(right.descriptor + (len(left.image) >> 4)),
-        np.int32(left.step >> 4), np.int32(right.step >> 4), c_registers, torch.zeros_like(c_registers), np.int32(add),
-    )  # fmt: skip
+        image,
+        np.int32(len(image)),
+        registers_of(a) if in_registers else None,
+        np.uint64(left.descriptor),
+        np.uint64(right.descriptor + (len(left.image) >> 4)),
+        np.int32(left.step >> 4),
+        np.int32(right.step >> 4),
+        c_registers,
+        torch.zeros_like(c_registers),
+        np.int32(add),
+    )
     product = signs[0] * signs[1] * (a.float().double() @ b.float().double().T).numpy()
     expected = (product + (c.double().numpy() if add else 0))[row, column]
     source = source_of(opcode, count, c_type, immediates, a_in_registers=in_registers)

@@ -154,9 +154,11 @@ class FunctionCounts:
 def _is_around(steps: list[Step], pc: int) -> bool:
     """Whether a step is the jump that stands for the guard of the next one."""
     step = steps[pc]
-    return step.instruction.opcode == "bra" and pc + 1 < len(steps) and (
-        step.instruction.text == steps[pc + 1].instruction.text and steps[pc + 1].action is not None
-    )  # fmt: skip
+    return (
+        step.instruction.opcode == "bra"
+        and pc + 1 < len(steps)
+        and (step.instruction.text == steps[pc + 1].instruction.text and steps[pc + 1].action is not None)
+    )
 
 
 def _tile_rows(group: Any, tiles: list[Any], coordinates: tuple[Any, ...]) -> list[list[tuple[int, int]]]:

@@ -25,9 +25,15 @@ from kernelmux.registry.observe import counters
 HALVES = (torch.float16, torch.bfloat16)
 DTYPES = (*FLOATS, torch.float64, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool, torch.complex64)
 SHAPES = {
-    "vector": (8,), "rows": (3, 8), "images": (2, 8, 4, 8), "number": (), "no rows": (0, 8), "no columns": (3, 0),
-    "one column": (3, 1), "other columns": (3, 5),
-}  # fmt: skip
+    "vector": (8,),
+    "rows": (3, 8),
+    "images": (2, 8, 4, 8),
+    "number": (),
+    "no rows": (0, 8),
+    "no columns": (3, 0),
+    "one column": (3, 1),
+    "other columns": (3, 5),
+}
 MODULES: dict[str, Any] = {
     "Linear": lambda: theirs.Linear(8, 5),
     "Linear without bias": lambda: theirs.Linear(8, 5, bias=False),

@@ -18,9 +18,15 @@ modeling_llama = pytest.importorskip("transformers.models.llama.modeling_llama",
 Conv1D: Any = pytest.importorskip("transformers.pytorch_utils", reason="as above").Conv1D
 
 SIZES = dict(
-    vocab_size=61, hidden_size=32, intermediate_size=56, num_hidden_layers=2, num_attention_heads=4, pad_token_id=0,
-    bos_token_id=1, eos_token_id=2,
-)  # fmt: skip
+    vocab_size=61,
+    hidden_size=32,
+    intermediate_size=56,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    pad_token_id=0,
+    bos_token_id=1,
+    eos_token_id=2,
+)
 HEADS = dict(num_key_value_heads=2, head_dim=8, max_position_embeddings=64)
 GPT2 = dict(vocab_size=61, n_embd=32, n_layer=2, n_head=4, n_positions=64, bos_token_id=1, eos_token_id=2)
 IDS = torch.randint(3, 61, (3, 12), generator=torch.Generator().manual_seed(5))
@@ -132,11 +138,19 @@ def test_which_gelu_a_module_is_follows_from_its_code():
     found = [
         gpt.formula(module)
         for module in (
-            activations.GELUActivation(), activations.GELUTanh(), activations.NewGELUActivation(), torch.nn.GELU("tanh"),
-            other, strange, activations.FastGELUActivation(), activations.QuickGELUActivation(),
-            activations.GELUActivation(use_gelu_python=True), torch.nn.SiLU(), torch.nn.Linear(2, 2),
+            activations.GELUActivation(),
+            activations.GELUTanh(),
+            activations.NewGELUActivation(),
+            torch.nn.GELU("tanh"),
+            other,
+            strange,
+            activations.FastGELUActivation(),
+            activations.QuickGELUActivation(),
+            activations.GELUActivation(use_gelu_python=True),
+            torch.nn.SiLU(),
+            torch.nn.Linear(2, 2),
         )
-    ]  # fmt: skip
+    ]
     assert found == ["none", "tanh", "tanh", "tanh", "tanh", *6 * [None]]
 
 

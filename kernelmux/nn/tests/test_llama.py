@@ -16,9 +16,16 @@ from kernelmux.registry.choice import warn_once
 transformers = pytest.importorskip("transformers", reason="bazel/requirements.lock has it")
 
 SIZES = dict(
-    vocab_size=61, hidden_size=32, intermediate_size=56, num_hidden_layers=2, num_attention_heads=4,
-    num_key_value_heads=2, head_dim=8, max_position_embeddings=64, pad_token_id=0,
-)  # fmt: skip
+    vocab_size=61,
+    hidden_size=32,
+    intermediate_size=56,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=8,
+    max_position_embeddings=64,
+    pad_token_id=0,
+)
 IDS = torch.randint(1, 61, (3, 12), generator=torch.Generator().manual_seed(5))
 UNIT = 2.0**-24
 # Of a logit or a gradient: two layers, each with some eight sums of at most 56 products, each of which may round that

@@ -67,11 +67,19 @@ def compare(setup: Setup, options: Options, everything: bool, command: str, log:
             raise
         interrupted = True
     return Comparison(
-        date=machine.today(), command=command, machine=on, base=setup.base.name, here=setup.here.name,
-        confidence=CONFIDENCE, rows=(*found.broken, *judged), equal=tuple(found.equal),
-        only_base=tuple(found.only_base), only_here=tuple(found.only_here), respecified=tuple(found.respecified),
+        date=machine.today(),
+        command=command,
+        machine=on,
+        base=setup.base.name,
+        here=setup.here.name,
+        confidence=CONFIDENCE,
+        rows=(*found.broken, *judged),
+        equal=tuple(found.equal),
+        only_base=tuple(found.only_base),
+        only_here=tuple(found.only_here),
+        respecified=tuple(found.respecified),
         interrupted=interrupted,
-    )  # fmt: skip
+    )
 
 
 def _all(session: Session, rows: list[Row], judged: list[Judged], watch: Watch) -> None:

@@ -36,9 +36,15 @@ class Worker:
     def _start(self) -> None:
         # In a session of its own: Ctrl-C reaches the parent alone, which ends it.
         self.process = subprocess.Popen(
-            [sys.executable, "-P", str(PROGRAM), self.device], env=environment(self.tree), start_new_session=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, bufsize=1,
-        )  # fmt: skip
+            [sys.executable, "-P", str(PROGRAM), self.device],
+            env=environment(self.tree),
+            start_new_session=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+            bufsize=1,
+        )
         # Popen cannot say in its type that a stream asked for as PIPE is there.
         self.requests, self.answers = cast(IO[str], self.process.stdin), cast(IO[str], self.process.stdout)
         self.send("where")

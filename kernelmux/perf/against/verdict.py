@@ -93,10 +93,18 @@ def judge(row: Contestant, apart: Sequence[Round], rounds: Sequence[Round]) -> J
     found = interval(ratios)
     verdict = _verdict(found, limit)
     return Judged(
-        **row.identity, verdict=verdict, confidence=_confidence(verdict, ratios, limit), noise=noise, limit=limit,
-        ratio=found.ratio, low=found.low, high=found.high, rounds=len(ratios),
-        base_us=statistics.median(r.base for r in rounds) * 1e6, here_us=statistics.median(r.here for r in rounds) * 1e6,
-    )  # fmt: skip
+        **row.identity,
+        verdict=verdict,
+        confidence=_confidence(verdict, ratios, limit),
+        noise=noise,
+        limit=limit,
+        ratio=found.ratio,
+        low=found.low,
+        high=found.high,
+        rounds=len(ratios),
+        base_us=statistics.median(r.base for r in rounds) * 1e6,
+        here_us=statistics.median(r.here for r in rounds) * 1e6,
+    )
 
 
 def _verdict(found: Interval, limit: float) -> str:

@@ -54,9 +54,15 @@ def _cells(row: Judged) -> list[str]:
     times = (wording.microseconds(row.base_us), wording.microseconds(row.here_us))
     interval = f"{row.low:.3f} to {row.high:.3f}"
     return [
-        row.name, *times, f"{row.ratio:.3f}", interval, f"{row.noise:.1%}", f"{row.limit:.1%}", row.verdict,
+        row.name,
+        *times,
+        f"{row.ratio:.3f}",
+        interval,
+        f"{row.noise:.1%}",
+        f"{row.limit:.1%}",
+        row.verdict,
         _confidence(row.confidence),
-    ]  # fmt: skip
+    ]
 
 
 def _confidence(value: float | None) -> str:

@@ -28,9 +28,21 @@ from kernelmux.registry.util.files import json_rows
 
 OK, WORSE, NOTHING = 0, 1, 3
 ALONE = (
-    "aa", "peers", "overhead", "record", "compare", "html", "render", "show", "update", "list", "samples", "jobs", "sweep",
+    "aa",
+    "peers",
+    "overhead",
+    "record",
+    "compare",
+    "html",
+    "render",
+    "show",
+    "update",
+    "list",
+    "samples",
+    "jobs",
+    "sweep",
     "rest",
-)  # fmt: skip
+)
 
 
 class Progressing:
@@ -39,9 +51,15 @@ class Progressing:
     def __init__(self, console: Console) -> None:
         self.console, self.began, self.done, self.total = console, time.monotonic(), 0, 0
         self.bar = Progress(
-            TextColumn("against"), BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn(),
-            TextColumn("[dim]{task.fields[last]}"), console=console, transient=True, disable=not console.is_terminal,
-        )  # fmt: skip
+            TextColumn("against"),
+            BarColumn(24),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("[dim]{task.fields[last]}"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
         self.task = self.bar.add_task("rows", total=None, last="starting")
 
     def __enter__(self) -> Progressing:

@@ -50,11 +50,19 @@ class Watch:
     def __init__(self, console: Console, total: int, by_row: bool = True) -> None:
         self.console, self.failed, self.by_row = console, 0, by_row
         self.bar = Progress(
-            TextColumn("perf"), BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[failed]}"),
-            TimeElapsedColumn(), TextColumn("[dim]left"), TimeRemainingColumn(),
+            TextColumn("perf"),
+            BarColumn(24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[failed]}"),
+            TimeElapsedColumn(),
+            TextColumn("[dim]left"),
+            TimeRemainingColumn(),
             TextColumn("[dim]{task.fields[last]}", table_column=Column(ratio=1, no_wrap=True)),
-            console=console, transient=True, expand=True, disable=not console.is_terminal,
-        )  # fmt: skip
+            console=console,
+            transient=True,
+            expand=True,
+            disable=not console.is_terminal,
+        )
         self.task = self.bar.add_task("run", total=total, failed="", last="starting")
 
     def __enter__(self) -> Watch:
@@ -122,10 +130,16 @@ def results_of(outcome: supervisor.Outcome, command: str, options: Options) -> R
     """What the workers reported, each variant with its second time; a backend that lacks its package is an error."""
     rows = tuple(noise_floor.fold(outcome.rows))
     return Results(
-        date=machine.today(), command=command, machine=outcome.machine, ceilings=outcome.ceilings, rows=rows,
-        errors=(*outcome.errors, *lacking(options)), seconds=outcome.seconds, compiled=outcome.compiled,
+        date=machine.today(),
+        command=command,
+        machine=outcome.machine,
+        ceilings=outcome.ceilings,
+        rows=rows,
+        errors=(*outcome.errors, *lacking(options)),
+        seconds=outcome.seconds,
+        compiled=outcome.compiled,
         tested=tuple(dict.fromkeys(row.backend for row in rows if isinstance(row, Timed))),
-    )  # fmt: skip
+    )
 
 
 def lacking(options: Options) -> Iterator[str]:

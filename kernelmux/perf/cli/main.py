@@ -35,10 +35,7 @@ MINUTES = (
     " without a selection, 0.7 per operator with --op alone on a GPU, else no limit)"
 )
 # With one of these the rows that fit are timed as for a record: a fixed number of samples, and all columns.
-RIGOROUS = (
-    "every_row", "workload", "dtype", "samples", "quick", "aa", "peers", "impl", "stale", "into_checkout", "sweep",
-    "against",
-)  # fmt: skip
+RIGOROUS = tuple("every_row workload dtype samples quick aa peers impl stale into_checkout sweep against".split())
 OK = 0
 
 EPILOG = """
@@ -163,10 +160,14 @@ def _timing(made: argparse.ArgumentParser) -> None:
 
 def _sweeps(made: argparse.ArgumentParser) -> None:
     made.add_argument(
-        "--sweep", nargs="+", action="extend", default=[], metavar="OP:AXIS=FROM..TO",
+        "--sweep",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="OP:AXIS=FROM..TO",
         help="time over the length of an axis: N=256..65536 (powers of two and lengths between), N=256..65536:x2,"
         " N=1000..50000:9 (so many), N=1000,50257 (these); several axes: M=N=K=256..8192",
-    )  # fmt: skip
+    )
     made.add_argument(
         "--plot",
         nargs="*",
@@ -265,13 +266,23 @@ def options_of(args: argparse.Namespace, began: float = 0.0) -> Options:
     limit, quick = limit_of(args, device, began), is_quick(args, device)
     samples = args.samples or (QUICK_SAMPLES if args.quick else SAMPLES)
     return Options(
-        tuple(args.op), tuple(args.backend), tuple(args.workload), tuple(args.dtype),
-        quick=args.quick or args.stale, samples=samples, device=device, out=args.out,
+        tuple(args.op),
+        tuple(args.backend),
+        tuple(args.workload),
+        tuple(args.dtype),
+        quick=args.quick or args.stale,
+        samples=samples,
+        device=device,
+        out=args.out,
         row_limit=args.limit or (QUICK_LIMIT if quick else LIMIT),
-        jobs=_jobs(args, quick), brief=quick or args.brief, until_known=quick or args.brief, until=limit.rows_until,
-        peers=args.peers or (quick and device == "cuda" and not args.op), rest=args.rest or REST_SECONDS,
+        jobs=_jobs(args, quick),
+        brief=quick or args.brief,
+        until_known=quick or args.brief,
+        until=limit.rows_until,
+        peers=args.peers or (quick and device == "cuda" and not args.op),
+        rest=args.rest or REST_SECONDS,
         impl=":".join(map(str, temporary_backends.located(args.impl))) if args.impl else "",
-    )  # fmt: skip
+    )
 
 
 def _jobs(args: argparse.Namespace, quick: bool) -> int:

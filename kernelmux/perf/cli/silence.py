@@ -82,9 +82,11 @@ def _write(path: Path, device: str, words: str, counts: dict[str, int], judged: 
 
 def _parser() -> argparse.ArgumentParser:
     made = terminal.Parser(
-        prog="python -m kernelmux.perf.cli.silence", description=__doc__, allow_abbrev=False,
+        prog="python -m kernelmux.perf.cli.silence",
+        description=__doc__,
+        allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     made.add_argument("--sets", type=terminal.positive, default=4, metavar="N", help="sets of processes (default: 4)")
     made.add_argument("--times", type=terminal.positive, default=5, metavar="N", help="in each set (default: 5)")
     made.add_argument("--json", default="silence.json", metavar="FILE", help="for the verdicts (default: silence.json)")

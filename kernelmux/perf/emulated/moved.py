@@ -70,7 +70,10 @@ def known(ops: Iterable[str] = ()) -> tuple[Moved, ...]:
     for question in questions(ops):
         if row := _recorded(RECORD).get((question.op, question.backend)):
             same = (row.workload, row.dtype, row.spec, row.source) == (
-                question.workload, question.dtype, *question.hashes)  # fmt: skip
+                question.workload,
+                question.dtype,
+                *question.hashes,
+            )
             found.append(replace(row, stale=not same))
     return tuple(found)
 

@@ -42,8 +42,20 @@ def known(tool: str) -> set[str]:
 
 def run(tool: str, command: Sequence[str], metrics: Sequence[str], table: Path, *more: str) -> str | None:
     """Run a command under ncu, at the clock as it is, and write its table; what went wrong, or None."""
-    line = [tool, "--clock-control", "none", "--metrics", ",".join(metrics), "--csv", "--log-file", str(table),
-            "--print-units", "base", *more, *command]  # fmt: skip
+    line = [
+        tool,
+        "--clock-control",
+        "none",
+        "--metrics",
+        ",".join(metrics),
+        "--csv",
+        "--log-file",
+        str(table),
+        "--print-units",
+        "base",
+        *more,
+        *command,
+    ]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     log = table.read_text() if table.is_file() else ""
     if "ERR_NVGPUCTRPERM" in log + done.stdout + done.stderr:

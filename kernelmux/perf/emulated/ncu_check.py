@@ -24,22 +24,39 @@ from kernelmux.perf.emulated.ncu_calls import compared_calls
 from kernelmux.registry.backend.package_versions import version
 from kernelmux.registry.errors import BackendUnavailable
 
-GLOBAL = [f"l1tex__t_{what}_pipe_lsu_mem_global_op_{op}.sum"
-          for op in ("ld", "st", "atom", "red") for what in ("requests", "sectors")]  # fmt: skip
-SHARED = [f"l1tex__data_{what}_mem_shared_op_{op}.sum"
-          for op in ("ld", "st", "atom") for what in ("pipe_lsu_wavefronts", "bank_conflicts_pipe_lsu")]  # fmt: skip
+GLOBAL = [
+    f"l1tex__t_{what}_pipe_lsu_mem_global_op_{op}.sum"
+    for op in ("ld", "st", "atom", "red")
+    for what in ("requests", "sectors")
+]
+SHARED = [
+    f"l1tex__data_{what}_mem_shared_op_{op}.sum"
+    for op in ("ld", "st", "atom")
+    for what in ("pipe_lsu_wavefronts", "bank_conflicts_pipe_lsu")
+]
 COMPARED = [*GLOBAL, *SHARED]
 # Further counts of ncu, recorded and not compared: PTX and SASS have different instructions.
-SHOWN = ["smsp__inst_executed.sum", "smsp__thread_inst_executed.sum", "l1tex__t_sector_hit_rate.pct",
-         "smsp__sass_branch_targets_threads_divergent.sum", "smsp__inst_executed_op_shared_ld.sum",
-         "smsp__inst_executed_op_ldsm.sum", "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
-         "smsp__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op_ldsm.sum",
-         "smsp__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op_ldgsts.sum"]  # fmt: skip
+SHOWN = [
+    "smsp__inst_executed.sum",
+    "smsp__thread_inst_executed.sum",
+    "l1tex__t_sector_hit_rate.pct",
+    "smsp__sass_branch_targets_threads_divergent.sum",
+    "smsp__inst_executed_op_shared_ld.sum",
+    "smsp__inst_executed_op_ldsm.sum",
+    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
+    "smsp__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op_ldsm.sum",
+    "smsp__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op_ldgsts.sum",
+]
 MORE = re.compile(
     r"mem_global_op_ldgsts|^smsp__sass_l1tex_data.*_mem_shared(_op_(ld|st))?$|smsp__sass_l1tex_t_sectors.*global_op_ld"
 )
-LAUNCH = ["launch__registers_per_thread", "launch__occupancy_limit_registers", "launch__occupancy_limit_shared_mem",
-          "launch__occupancy_limit_blocks", "launch__occupancy_limit_warps"]  # fmt: skip
+LAUNCH = [
+    "launch__registers_per_thread",
+    "launch__occupancy_limit_registers",
+    "launch__occupancy_limit_shared_mem",
+    "launch__occupancy_limit_blocks",
+    "launch__occupancy_limit_warps",
+]
 # Differences that are known, by a pattern in "call metric"; the reason is printed and recorded with the counts.
 EXPLAINED = {
     r"^global_copy_16 .*_sectors_.*_op_ld": "for cp.async of 16 bytes per lane ncu counts 16 sectors whatever the "

@@ -58,8 +58,11 @@ class OwnKeys:
 
 
 COMMON: tuple[Condition, ...] = (
-    Dtypes("q", torch.float16, torch.bfloat16), Multiple("D", 8), AtMost("D", 256), PositiveScale(),
-)  # fmt: skip
+    Dtypes("q", torch.float16, torch.bfloat16),
+    Multiple("D", 8),
+    AtMost("D", 256),
+    PositiveScale(),
+)
 CUDNN = (*COMMON, OneOf("window", None), OneOf("ahead", None), Causal("="))
 FLASH_2 = (*COMMON, Causal("<="))
 EFFICIENT = (*COMMON, OneOf("window", None), OneOf("ahead", None), Causal("="), OwnKeys())

@@ -25,9 +25,20 @@ def with_cudnn(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, prec
 def with_flash_2(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
     left, right = window_sizes(causal, window, ahead)
     y, lse = torch.ops.aten._flash_attention_forward(
-        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), None, None, q.shape[2], k.shape[2], 0.0, causal, False,
-        scale=scale, window_size_left=left, window_size_right=right,
-    )[:2]  # fmt: skip
+        q.transpose(1, 2),
+        k.transpose(1, 2),
+        v.transpose(1, 2),
+        None,
+        None,
+        q.shape[2],
+        k.shape[2],
+        0.0,
+        causal,
+        False,
+        scale=scale,
+        window_size_left=left,
+        window_size_right=right,
+    )[:2]
     return y.transpose(1, 2), lse
 
 
@@ -38,9 +49,14 @@ def with_efficient(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, 
 
 def with_flash_4(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
     y, lse = _flash_4(
-        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
-        softmax_scale=scale, causal=causal, window_size=window_sizes(causal, window, ahead), return_lse=True,
-    )  # fmt: skip
+        q.transpose(1, 2),
+        k.transpose(1, 2),
+        v.transpose(1, 2),
+        softmax_scale=scale,
+        causal=causal,
+        window_size=window_sizes(causal, window, ahead),
+        return_lse=True,
+    )
     return y.transpose(1, 2), lse
 
 

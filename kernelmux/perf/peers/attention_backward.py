@@ -29,9 +29,23 @@ def with_cudnn(
 ) -> Gradients:
     none = _nothing(q.device)
     found: Gradients = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
-        grad_out, q, k, v, y, lse[..., None], none[0], none[1], None, None, None, q.shape[2], k.shape[2], 0.0, causal,
+        grad_out,
+        q,
+        k,
+        v,
+        y,
+        lse[..., None],
+        none[0],
+        none[1],
+        None,
+        None,
+        None,
+        q.shape[2],
+        k.shape[2],
+        0.0,
+        causal,
         scale=scale,
-    )  # fmt: skip
+    )
     return found
 
 
@@ -41,9 +55,24 @@ def with_flash_2(
     left, right = window_sizes(causal, window, ahead)
     none = _nothing(q.device)
     grad_q, grad_k, grad_v = torch.ops.aten._flash_attention_backward(
-        rows_first(grad_out), q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), rows_first(y), lse, None, None,
-        q.shape[2], k.shape[2], 0.0, causal, none, none, scale=scale, window_size_left=left, window_size_right=right,
-    )  # fmt: skip
+        rows_first(grad_out),
+        q.transpose(1, 2),
+        k.transpose(1, 2),
+        v.transpose(1, 2),
+        rows_first(y),
+        lse,
+        None,
+        None,
+        q.shape[2],
+        k.shape[2],
+        0.0,
+        causal,
+        none,
+        none,
+        scale=scale,
+        window_size_left=left,
+        window_size_right=right,
+    )
     return grad_q.transpose(1, 2), grad_k.transpose(1, 2), grad_v.transpose(1, 2)
 
 
@@ -63,9 +92,17 @@ def with_flash_4(
 ) -> Gradients:
     left, right = window_sizes(causal, window, ahead)
     grad_q, grad_k, grad_v = _flash_4(
-        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), y.transpose(1, 2), grad_out.transpose(1, 2), lse,
-        softmax_scale=scale, causal=causal, window_size_left=left, window_size_right=right,
-    )  # fmt: skip
+        q.transpose(1, 2),
+        k.transpose(1, 2),
+        v.transpose(1, 2),
+        y.transpose(1, 2),
+        grad_out.transpose(1, 2),
+        lse,
+        softmax_scale=scale,
+        causal=causal,
+        window_size_left=left,
+        window_size_right=right,
+    )
     return grad_q.transpose(1, 2), grad_k.transpose(1, 2), grad_v.transpose(1, 2)
 
 

@@ -9,9 +9,14 @@ _quack = function("quack.cross_entropy.cross_entropy_bwd")
 
 
 def with_torch(
-    grad_loss: torch.Tensor, logits: torch.Tensor, target: torch.Tensor, lse: torch.Tensor,
-    ignore_index: int, label_smoothing: float, reduction: str,
-) -> torch.Tensor:  # fmt: skip
+    grad_loss: torch.Tensor,
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    lse: torch.Tensor,
+    ignore_index: int,
+    label_smoothing: float,
+    reduction: str,
+) -> torch.Tensor:
     kept = target != ignore_index
     share = torch.exp(logits.float() - lse[:, None])
     hit = torch.arange(logits.shape[1], device=logits.device)[None] == target[:, None]
@@ -19,9 +24,14 @@ def with_torch(
 
 
 def with_quack(
-    grad_loss: torch.Tensor, logits: torch.Tensor, target: torch.Tensor, lse: torch.Tensor,
-    ignore_index: int, label_smoothing: float, reduction: str,
-) -> torch.Tensor:  # fmt: skip
+    grad_loss: torch.Tensor,
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    lse: torch.Tensor,
+    ignore_index: int,
+    label_smoothing: float,
+    reduction: str,
+) -> torch.Tensor:
     each = grad_loss.expand(len(target)) / (target != ignore_index).sum()
     grad: torch.Tensor = _quack(logits, target, each, lse, ignore_index)
     return grad

@@ -12,13 +12,22 @@ _flash_4 = function("flash_attn.cute.flash_attn_varlen_func")
 
 
 def with_flash_4(
-    q: torch.Tensor, k_pages: torch.Tensor, v_pages: torch.Tensor, page_table: torch.Tensor, lengths: torch.Tensor,
+    q: torch.Tensor,
+    k_pages: torch.Tensor,
+    v_pages: torch.Tensor,
+    page_table: torch.Tensor,
+    lengths: torch.Tensor,
     scale: float,
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     y, _ = _flash_4(
-        q[:, None], k_pages.transpose(1, 2), v_pages.transpose(1, 2), seqused_k=lengths, page_table=page_table,
-        max_seqlen_k=page_table.shape[1] * k_pages.shape[2], softmax_scale=scale,
-    )  # fmt: skip
+        q[:, None],
+        k_pages.transpose(1, 2),
+        v_pages.transpose(1, 2),
+        seqused_k=lengths,
+        page_table=page_table,
+        max_seqlen_k=page_table.shape[1] * k_pages.shape[2],
+        softmax_scale=scale,
+    )
     found: torch.Tensor = y[:, 0]
     return found
 

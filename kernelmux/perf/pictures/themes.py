@@ -13,10 +13,21 @@ BACKENDS = {"torch_ref": "#6b7280", "triton": "#2563eb", "cuda": "#15803d"}
 MORE = ("#9333ea", "#be123c", "#0e7490", "#a16207", "#b45309")  # other lines and bars
 
 DARK = {  # what stands for each colour on a dark ground
-    PAPER: "#0d1117", INK: "#e6edf3", GREY: "#9da7b3", FAINT: "#6e7681", RULE: "#30363d",
-    "#6b7280": "#a3acb9", "#2563eb": "#6ea8fe", "#15803d": "#4ac26b", "#b45309": "#f0a030", "#9333ea": "#c297ff",
-    "#f1f4f7": "#21262d", "#be123c": "#ff8fa3", "#0e7490": "#56d4e8", "#a16207": "#d9b23c",
-}  # fmt: skip
+    PAPER: "#0d1117",
+    INK: "#e6edf3",
+    GREY: "#9da7b3",
+    FAINT: "#6e7681",
+    RULE: "#30363d",
+    "#6b7280": "#a3acb9",
+    "#2563eb": "#6ea8fe",
+    "#15803d": "#4ac26b",
+    "#b45309": "#f0a030",
+    "#9333ea": "#c297ff",
+    "#f1f4f7": "#21262d",
+    "#be123c": "#ff8fa3",
+    "#0e7490": "#56d4e8",
+    "#a16207": "#d9b23c",
+}
 _COLOURS = re.compile("|".join(DARK))
 
 

@@ -25,9 +25,24 @@ from kernelmux.registry.spec import OpSpec
 COMPILED = "torch_compile"
 SETS = 32  # times the bytes of a call that a GPU has to have
 KNOWN = (
-    "matmul", "attention", "softmax", "layer_norm", "rms_norm", "cross_entropy", "linear", "conv2d", "gelu", "silu",
-    "swiglu", "rope", "add_rms_norm", "paged_attention", "attention_backward", "fp8_matmul", "int8_matmul",
-)  # fmt: skip
+    "matmul",
+    "attention",
+    "softmax",
+    "layer_norm",
+    "rms_norm",
+    "cross_entropy",
+    "linear",
+    "conv2d",
+    "gelu",
+    "silu",
+    "swiglu",
+    "rope",
+    "add_rms_norm",
+    "paged_attention",
+    "attention_backward",
+    "fp8_matmul",
+    "int8_matmul",
+)
 
 
 def order(names: Iterable[str]) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from kernelmux.perf.emulated import ncu
 from kernelmux.perf.emulated.ncu import Measured
 from kernelmux.perf.profile.subject import MODULE, Subject
-from kernelmux.perf.rows.thresholds import (  # fmt: skip
+from kernelmux.perf.rows.thresholds import (
     BANDWIDTH,
     COMPUTE,
     CONFLICTS,
@@ -40,9 +40,23 @@ SHARE_USED = {op: f"smsp__sass_average_data_bytes_per_sector_mem_global_op_{op}.
 PASSES = tuple(f"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{op}.sum" for op in ("ld", "st"))
 EXTRA = tuple(f"l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{op}.sum" for op in ("ld", "st"))
 METRICS = (
-    TIME, MEMORY, MULTIPROCESSORS, TENSOR, READ, WRITTEN, L2, WAVES, REGISTERS, WARPS, *LOCAL, *SECTORS.values(),
-    *REQUESTS.values(), *SHARE_USED.values(), *PASSES, *EXTRA,
-)  # fmt: skip
+    TIME,
+    MEMORY,
+    MULTIPROCESSORS,
+    TENSOR,
+    READ,
+    WRITTEN,
+    L2,
+    WAVES,
+    REGISTERS,
+    WARPS,
+    *LOCAL,
+    *SECTORS.values(),
+    *REQUESTS.values(),
+    *SHARE_USED.values(),
+    *PASSES,
+    *EXTRA,
+)
 
 
 @dataclass(frozen=True)
@@ -200,9 +214,19 @@ def _conflicts(m: Metrics, needed: float) -> Lines:
 
 
 LINES: tuple[Callable[[Metrics, float], Lines], ...] = (
-    _time, _rates, _tensor, _moved, _l2, _waves, _occupancy, _registers, _spills, _sectors("ld", "loads"),
-    _sectors("st", "stores"), _conflicts,
-)  # fmt: skip
+    _time,
+    _rates,
+    _tensor,
+    _moved,
+    _l2,
+    _waves,
+    _occupancy,
+    _registers,
+    _spills,
+    _sectors("ld", "loads"),
+    _sectors("st", "stores"),
+    _conflicts,
+)
 
 
 def _steps(level: Level) -> str:

@@ -136,9 +136,7 @@ def _table(console: Console, title: str, rows: Sequence[Row], head: Row) -> None
 
 
 def _operator_rows(found: Sequence[Operator]) -> list[Row]:
-    return [
-        (o.name, str(o.calls), microseconds(o.host_us), *_gpu_cells(o)) for o in found
-    ]  # fmt: skip
+    return [(o.name, str(o.calls), microseconds(o.host_us), *_gpu_cells(o)) for o in found]
 
 
 def _gpu_cells(found: Operator) -> Row:

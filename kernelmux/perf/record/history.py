@@ -32,11 +32,42 @@ NAME = "results"  # of the folder of a user and of a package
 PLACE = measured.TABLES.place  # of those that ship
 # What a record keeps of a row, in this order.
 KEPT = (
-    "op", "workload", "dtype", "backend", "variant", "idea", "spec", "source", "median_us", "spread", "least_us",
-    "rounds", "bytes", "flops", "unit", "link", "floor_us", "floor_by", "share", "rate", "rate_unit", "bound",
-    "host_us", "graph_us", "budget", "sampled", "again_us", "again_spread", "apart",
-    "mhz", "held_us", "held_mhz", "status", "date", "packages",
-)  # fmt: skip
+    "op",
+    "workload",
+    "dtype",
+    "backend",
+    "variant",
+    "idea",
+    "spec",
+    "source",
+    "median_us",
+    "spread",
+    "least_us",
+    "rounds",
+    "bytes",
+    "flops",
+    "unit",
+    "link",
+    "floor_us",
+    "floor_by",
+    "share",
+    "rate",
+    "rate_unit",
+    "bound",
+    "host_us",
+    "graph_us",
+    "budget",
+    "sampled",
+    "again_us",
+    "again_spread",
+    "apart",
+    "mhz",
+    "held_us",
+    "held_mhz",
+    "status",
+    "date",
+    "packages",
+)
 DIGITS = 6
 
 

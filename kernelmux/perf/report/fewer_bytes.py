@@ -21,8 +21,11 @@ from kernelmux.perf.wording import wording
 from kernelmux.registry import catalog, dtypes
 
 PRODUCTS = {  # what is multiplied by what
-    "matvec": ("x", "weight"), "matmul": ("a", "b"), "int8_matmul": ("a", "b"), "fp8_matmul": ("a", "b"),
-}  # fmt: skip
+    "matvec": ("x", "weight"),
+    "matmul": ("a", "b"),
+    "int8_matmul": ("a", "b"),
+    "fp8_matmul": ("a", "b"),
+}
 WIDE = torch.bfloat16
 NARROW = {torch.int8: "int8", torch.float8_e4m3fn: "e4m3"}  # and what quantize_rowwise calls them
 ROWS, COLUMNS = 64, 256  # of the matrices whose products are compared; their sums are as long as the workload's
@@ -116,10 +119,15 @@ def _lines(group: Sequence[Product], rows: Iterable[Timed]) -> Iterator[tuple[st
         row, (left, right, result) = _best(product, rows), (dtypes.SHORT[d] for d in product.formats)
         faster = wording.times(base / row.median_us) if base and row else ""
         yield (
-            " x ".join(map(str, product.sizes)), f"`{product.op}`", f"{left} x {right} = {result}",
-            f"{product.bytes / 1e6:.1f}", wording.percent(product.bytes / min(p.bytes for p in wide)),
-            f"{product.error:.{ERRORS - 1}%}", _time(row), faster,
-        )  # fmt: skip
+            " x ".join(map(str, product.sizes)),
+            f"`{product.op}`",
+            f"{left} x {right} = {result}",
+            f"{product.bytes / 1e6:.1f}",
+            wording.percent(product.bytes / min(p.bytes for p in wide)),
+            f"{product.error:.{ERRORS - 1}%}",
+            _time(row),
+            faster,
+        )
 
 
 def _best(product: Product, rows: Iterable[Timed]) -> Timed | None:

@@ -16,9 +16,19 @@ from kernelmux.registry.backend import device_tables
 from kernelmux.registry.backend.package_versions import not_installed, version
 
 PACKAGES = (
-    "torch", "triton", "cupy-cuda13x", "cupy-cuda12x", "numpy", "pytest-benchmark",
-    "nvidia-cublas", "nvidia-cudnn-cu13", "flash-attn-4", "quack-kernels", "liger-kernel", "flag-gems",
-)  # fmt: skip
+    "torch",
+    "triton",
+    "cupy-cuda13x",
+    "cupy-cuda12x",
+    "numpy",
+    "pytest-benchmark",
+    "nvidia-cublas",
+    "nvidia-cudnn-cu13",
+    "flash-attn-4",
+    "quack-kernels",
+    "liger-kernel",
+    "flag-gems",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

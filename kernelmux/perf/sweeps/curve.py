@@ -39,9 +39,30 @@ from kernelmux.registry.util.files import RECORDS, file_stem
 FOLDER, NAME = RECORDS, "sweeps"  # of those that ship: <gpu>/sweeps
 HEAD = "kernelmux.perf sweep 1"
 COLUMNS = (
-    "op", "workload", "dtype", "backend", "variant", "median_us", "spread", "least_us", "rounds", "rate", "rate_unit",
-    "floor_us", "floor_by", "share", "bytes", "flops", "unit", "link", "budget", "sampled", "mhz", "spec", "source",
-)  # fmt: skip
+    "op",
+    "workload",
+    "dtype",
+    "backend",
+    "variant",
+    "median_us",
+    "spread",
+    "least_us",
+    "rounds",
+    "rate",
+    "rate_unit",
+    "floor_us",
+    "floor_by",
+    "share",
+    "bytes",
+    "flops",
+    "unit",
+    "link",
+    "budget",
+    "sampled",
+    "mhz",
+    "spec",
+    "source",
+)
 TYPES = get_type_hints(Timed) | get_type_hints(RooflinePoint)
 DIGITS = 6
 
@@ -163,9 +184,14 @@ def _parsed(content: str) -> Curve:
         raise Malformed("it has no rows")
     machine, ceilings = json.loads(head["machine"]), json.loads(head["ceilings"])
     return Curve(
-        head["axis"], head["shape"], head["date"], head["command"],
-        decode(Machine, machine, "machine"), ceilings and decode(Ceilings, ceilings, "ceilings"), points,
-    )  # fmt: skip
+        head["axis"],
+        head["shape"],
+        head["date"],
+        head["command"],
+        decode(Machine, machine, "machine"),
+        ceilings and decode(Ceilings, ceilings, "ceilings"),
+        points,
+    )
 
 
 def _point(cells: dict[str, str]) -> Point:

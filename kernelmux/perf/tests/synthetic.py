@@ -30,13 +30,30 @@ PRODUCT = Work(bytes=3 * 8192**2 * 2, flops=2 * 8192**3, written=8192**2 * 2, un
 def row(op="softmax", backend="cuda", variant="online", us=150.0, work=SOFTMAX, **more):
     """A good row; `more` overrides fields."""
     made = Timed(
-        op=op, workload="x=16384x8192", dtype="bf16", backend=backend, variant=variant, idea="an idea",
-        spec=catalog.spec(op).hash, source=registered.source_hash(backend, op),
-        median_us=us, spread=0.01, least_us=us * 0.98, rounds=50,
-        mhz=1590.0, held_us=us * 1.1, held_mhz=1350.0, host_us=12.0, graph_us=us * 0.97,
-        bytes=work.bytes, flops=work.flops, unit=work.matrix_format, link=work.link, budget=0.5,
+        op=op,
+        workload="x=16384x8192",
+        dtype="bf16",
+        backend=backend,
+        variant=variant,
+        idea="an idea",
+        spec=catalog.spec(op).hash,
+        source=registered.source_hash(backend, op),
+        median_us=us,
+        spread=0.01,
+        least_us=us * 0.98,
+        rounds=50,
+        mhz=1590.0,
+        held_us=us * 1.1,
+        held_mhz=1350.0,
+        host_us=12.0,
+        graph_us=us * 0.97,
+        bytes=work.bytes,
+        flops=work.flops,
+        unit=work.matrix_format,
+        link=work.link,
+        budget=0.5,
         point=roofline.point(us / 1e6, work, H200),
-    )  # fmt: skip
+    )
     return replace(made, **more)
 
 

@@ -95,8 +95,9 @@ def test_the_variant_of_a_backend_is_the_last_that_can_run():
 
 def test_a_backend_that_is_left_out_has_no_rows(gpu):
     assert {row.backend for row in brief.report(replace(GPU, backends=("triton",), peers=False))} == {
-        plan.BASELINE, "triton",
-    }  # fmt: skip
+        plan.BASELINE,
+        "triton",
+    }
 
 
 def test_a_workload_fits_the_memory_of_the_gpu():

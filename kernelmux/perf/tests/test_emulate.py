@@ -60,7 +60,7 @@ def test_a_triton_kernel_is_shown_beside_its_python_lines(
     printed = capsys.readouterr().out
     assert "load_chunks(" in printed
     assert "tl.store(pointers, value" in printed
-    assert "_row_kernel.py" in printed
+    assert "row_kernel.py" in printed
 
 
 @pytest.mark.parametrize(

@@ -220,11 +220,16 @@ def test_ctrl_c_keeps_the_rows_that_were_timed(tmp_path):
     env = synthetic.backend_of_their_own(tmp_path, BACKEND, ADD)
     words = "--device cpu --op add --backend theirs --dtype fp32 --samples 3 --out out".split()
     process = subprocess.Popen(
-        [sys.executable, "-m", "kernelmux.perf", *words], cwd=tmp_path, env=env | {"PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        [sys.executable, "-m", "kernelmux.perf", *words],
+        cwd=tmp_path,
+        env=env | {"PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
         # What runs in the background inherits that the signal is ignored.
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
+    )
     while "theirs/right" not in (line := process.stdout.readline()):
         assert line, process.stderr.read()
     time.sleep(1)

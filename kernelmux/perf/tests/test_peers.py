@@ -214,9 +214,13 @@ def test_their_times_are_not_recorded(monkeypatch: pytest.MonkeyPatch, capsys: p
 @pytest.mark.usefixtures("joined")
 def test_a_line_compares_the_best_variants_with_the_fastest_of_the_others() -> None:
     times = {
-        ("cuda", "naive"): 40.0, ("cuda", "fast"): 10.0, ("triton", "one"): 20.0, ("torch_ref", "plain"): 50.0,
-        ("peers", "quack"): 15.0, ("peers", "liger"): 30.0,
-    }  # fmt: skip
+        ("cuda", "naive"): 40.0,
+        ("cuda", "fast"): 10.0,
+        ("triton", "one"): 20.0,
+        ("torch_ref", "plain"): 50.0,
+        ("peers", "quack"): 15.0,
+        ("peers", "liger"): 30.0,
+    }
     ((name, cuda, triton, torch_us, other, *ahead),) = beside.lines(
         row(backend=backend, variant=variant, median_us=us) for (backend, variant), us in times.items()
     )
@@ -297,17 +301,31 @@ def test_other_libraries_are_timed_in_turns_with_ours(monkeypatch: pytest.Monkey
         ("fp8_matmul", "a=64x128 b=128x64 scale_a=scalar scale_b=scalar", torch.float8_e4m3fn, "scaled_mm", []),
         ("fp8_matmul", "a=64x128 b=128x64 scale_a=64x1 scale_b=1x64", torch.float8_e4m3fn, "scaled_mm", []),
         (
-            "fp8_matmul", "a=64x128 b=128x64 scale_a=64x1 scale_b=1x64 out_dtype=fp32", torch.float8_e4m3fn, "scaled_mm",
-            ["scales [(64, 1), (1, 64)] and a result in fp32, needs one scale, or scales of lines and a result in bf16"],
+            "fp8_matmul",
+            "a=64x128 b=128x64 scale_a=64x1 scale_b=1x64 out_dtype=fp32",
+            torch.float8_e4m3fn,
+            "scaled_mm",
+            [
+                "scales [(64, 1), (1, 64)] and a result in fp32, needs one scale, or scales of lines and a result in bf16"
+            ],
         ),
         (
-            "fp8_matmul", "a=64x128:e5m2 b=128x64:e5m2 scale_a=scalar scale_b=scalar", torch.float8_e5m2, "scaled_mm",
+            "fp8_matmul",
+            "a=64x128:e5m2 b=128x64:e5m2 scale_a=scalar scale_b=scalar",
+            torch.float8_e5m2,
+            "scaled_mm",
             ["a and b in e5m2, needs no two factors in e5m2"],
         ),
-        ("attention", "q=1x4x8x64 k=1x2x8x64 v=1x2x8x64", torch.bfloat16, "efficient", ["G = 2 and H = 4, needs G = H"]),
+        (
+            "attention",
+            "q=1x4x8x64 k=1x2x8x64 v=1x2x8x64",
+            torch.bfloat16,
+            "efficient",
+            ["G = 2 and H = 4, needs G = H"],
+        ),
         ("attention", "q=1x2x8x64 k=1x2x8x64 v=1x2x8x64 causal=True", torch.bfloat16, "efficient", []),
     ],
-)  # fmt: skip
+)
 def test_libraries_that_come_with_torch_say_which_calls_they_take(
     op: str, text: str, dtype: torch.dtype, variant: str, reason: list[str]
 ) -> None:
@@ -359,9 +377,9 @@ def test_a_weight_stays_and_other_matrices_are_turned() -> None:
 
 # Whose modules have torch.compile and nothing else.
 COMPILED_ALONE = (
-    "add_rms_norm_backward", "geglu", "geglu_backward", "gelu_backward", "layer_norm_backward", "matvec", "polynomial",
-    "quantize_rowwise", "reduce_min", "rms_norm_backward", "silu_backward", "square", "swiglu_backward",
-)  # fmt: skip
+    "add_rms_norm_backward geglu geglu_backward gelu_backward layer_norm_backward matvec polynomial "
+    "quantize_rowwise reduce_min rms_norm_backward silu_backward square swiglu_backward"
+).split()
 
 
 @pytest.mark.parametrize("op", COMPILED_ALONE)

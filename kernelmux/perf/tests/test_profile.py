@@ -256,13 +256,29 @@ def test_a_script_without_enough_steps_is_told(tmp_path: Path, capsys: Any) -> N
 # --- ncu ------------------------------------------------------------------------------------------------------
 
 NAIVE_TRANSPOSE = {
-    counters.TIME: 960e3, counters.MEMORY: 22.0, counters.MULTIPROCESSORS: 9.0, counters.TENSOR: 0.0,
-    counters.READ: 270e6, counters.WRITTEN: 1200e6, counters.L2: 60.0, counters.WAVES: 248.2, counters.REGISTERS: 30,
-    counters.WARPS: 92.0, counters.LOCAL[0]: 0, counters.LOCAL[1]: 4096.0, counters.SECTORS["ld"]: 4e6,
-    counters.REQUESTS["ld"]: 1e6, counters.SECTORS["st"]: 32e6, counters.REQUESTS["st"]: 1e6,
-    counters.SHARE_USED["ld"]: 100.0, counters.SHARE_USED["st"]: 12.5, counters.PASSES[0]: 0, counters.PASSES[1]: 0,
-    counters.EXTRA[0]: 0, counters.EXTRA[1]: 0,
-}  # fmt: skip
+    counters.TIME: 960e3,
+    counters.MEMORY: 22.0,
+    counters.MULTIPROCESSORS: 9.0,
+    counters.TENSOR: 0.0,
+    counters.READ: 270e6,
+    counters.WRITTEN: 1200e6,
+    counters.L2: 60.0,
+    counters.WAVES: 248.2,
+    counters.REGISTERS: 30,
+    counters.WARPS: 92.0,
+    counters.LOCAL[0]: 0,
+    counters.LOCAL[1]: 4096.0,
+    counters.SECTORS["ld"]: 4e6,
+    counters.REQUESTS["ld"]: 1e6,
+    counters.SECTORS["st"]: 32e6,
+    counters.REQUESTS["st"]: 1e6,
+    counters.SHARE_USED["ld"]: 100.0,
+    counters.SHARE_USED["st"]: 12.5,
+    counters.PASSES[0]: 0,
+    counters.PASSES[1]: 0,
+    counters.EXTRA[0]: 0,
+    counters.EXTRA[1]: 0,
+}
 
 
 def verdicts(change: dict[str, float], needed: float = 2 * 268e6) -> dict[str, str]:

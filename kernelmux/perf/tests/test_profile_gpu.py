@@ -60,9 +60,14 @@ def test_a_sound_kernel_is_blamed_for_nothing(tmp_path: Path) -> None:
 def test_a_store_out_of_bounds_is_named_with_its_call_and_launch() -> None:
     text = told(str(PLANTED / "illegal_address.py"))  # so many calls that one of them notices
     assert "KernelFailure: square[impl/beyond] failed on the GPU: CUDA error 700" in text, text
-    for line in ("call: x fp32[1048576] on cuda:0", "launch: square_beyond grid (1024, 1, 1), block (1024, 1, 1)",
-                 "likely cause: a kernel accessed memory that belongs to no allocation", "operators that ran last",
-                 "compute-sanitizer --tool memcheck", "kernelmux emulate square --impl"):  # fmt: skip
+    for line in (
+        "call: x fp32[1048576] on cuda:0",
+        "launch: square_beyond grid (1024, 1, 1), block (1024, 1, 1)",
+        "likely cause: a kernel accessed memory that belongs to no allocation",
+        "operators that ran last",
+        "compute-sanitizer --tool memcheck",
+        "kernelmux emulate square --impl",
+    ):
         assert line in text, text
 
 

@@ -141,9 +141,12 @@ def test_a_record_gives_the_times_that_a_choice_of_backend_reads(folder, tmp_pat
     assert table.gpu == "NVIDIA H200"
     times = {(t.backend, t.variant): (t.median_us, t.current) for t in table.rows}
     assert times == {
-        ("torch_ref", "plain"): (300.0, True), ("triton", "resident"): (150.0, True), ("triton", "online"): (150.0, False),
-        ("cuda", "naive"): (600.0, True), ("cuda", "registers"): (130.0, True),
-    }  # fmt: skip
+        ("torch_ref", "plain"): (300.0, True),
+        ("triton", "resident"): (150.0, True),
+        ("triton", "online"): (150.0, False),
+        ("cuda", "naive"): (600.0, True),
+        ("cuda", "registers"): (130.0, True),
+    }
     assert all((t.op, t.workload, t.dtype) == ("softmax", "x=16384x8192", "bf16") for t in table.rows)
 
 
@@ -194,8 +197,11 @@ def test_rows_of_other_packages_say_so_once_newer_ones_are_beside_them(user):
     then = {"torch": "2.11.0", "triton": "3.6.0", "driver": "580.1"}
     assert rows.packages == then | {"torch": "2.12.0"}
     assert {row.variant: row.packages for row in rows.rows} == {
-        "plain": then, "resident": then, "naive": then, "registers": {},
-    }  # fmt: skip
+        "plain": then,
+        "resident": then,
+        "naive": then,
+        "registers": {},
+    }
     history.record_for_user(synthetic.results([synthetic.row(variant="naive")], machine=WHOLE))
     (found,) = history.of_user()
     assert {row.variant for row in found.rows if row.packages} == {"registers"}
@@ -265,9 +271,11 @@ def test_without_a_record_there_is_nothing_to_export(user, tmp_path, capsys):
     ],
 )
 def test_what_is_faster_than_its_card_or_noisy_or_has_no_head_does_not_ship(row, about, told, tmp_path, capsys):
-    made = synthetic.results([synthetic.row(**row)], **{"machine": WHOLE} | about) if "rows" not in about else (
-        synthetic.results((), machine=WHOLE)
-    )  # fmt: skip
+    made = (
+        synthetic.results([synthetic.row(**row)], **{"machine": WHOLE} | about)
+        if "rows" not in about
+        else (synthetic.results((), machine=WHOLE))
+    )
     run_file.write(made, tmp_path / "made.json")
     assert main.main(["--check-export", str(tmp_path / "made.json")]) == 1
     assert told in capsys.readouterr().out.replace("\n", " ")

@@ -37,9 +37,12 @@ def _folded(row: Result, again: Result | None) -> Result:
     if again is None or not isinstance(row, Timed):
         return row
     if isinstance(again, Timed):
-        return replace(row, second=SecondTiming(
-            again_us=again.median_us, again_spread=again.spread, apart=apart(row.median_us, again.median_us)
-        ))  # fmt: skip
+        return replace(
+            row,
+            second=SecondTiming(
+                again_us=again.median_us, again_spread=again.spread, apart=apart(row.median_us, again.median_us)
+            ),
+        )
     return row.not_timed(again.status, f"the second time: {again.error}")
 
 

@@ -111,8 +111,11 @@ def _values(spec: OpSpec, case: Case, dtype: torch.dtype, device: str) -> tuple[
 
 
 BASES = {  # what each is compared with
-    "through_us": "direct_us", "bound_us": "direct_us", "unchecked_us": "direct_us", "gradient_us": "through_us",
-}  # fmt: skip
+    "through_us": "direct_us",
+    "bound_us": "direct_us",
+    "unchecked_us": "direct_us",
+    "gradient_us": "through_us",
+}
 
 
 def _interleaved(forms: Mapping[str, Callable[[], Any]], longest: float) -> dict[str, float]:

@@ -30,9 +30,19 @@ from kernelmux.registry.util import cards, keywords, torch_modes
 from kernelmux.registry.util.torch_modes import Surroundings
 
 __all__ = [
-    "Decision", "Verdict", "call", "decide", "describe", "documentation", "explain", "function",
-    "install_torch_ops", "outputs", "verdicts", "which",
-]  # fmt: skip
+    "Decision",
+    "Verdict",
+    "call",
+    "decide",
+    "describe",
+    "documentation",
+    "explain",
+    "function",
+    "install_torch_ops",
+    "outputs",
+    "verdicts",
+    "which",
+]
 
 _C: Any = torch._C
 _autocast, _modes, _jit = _C._is_any_autocast_enabled, _C._len_torch_dispatch_stack, _C._get_tracing_state

@@ -26,9 +26,12 @@ _C: Any = torch._C
 _Mode: Any = TorchDispatchMode
 _aten = torch.ops.aten
 ALLOCATING = (
-    _aten.empty.memory_format, _aten.empty_like.default, _aten.empty_strided.default, _aten.new_empty.default,
+    _aten.empty.memory_format,
+    _aten.empty_like.default,
+    _aten.empty_strided.default,
+    _aten.new_empty.default,
     _aten.new_empty_strided.default,
-)  # fmt: skip
+)
 _device, _raw_stream = getattr(_C, "_cuda_getDevice", None), getattr(_C, "_cuda_getCurrentRawStream", None)
 _modes = _C._len_torch_dispatch_stack
 

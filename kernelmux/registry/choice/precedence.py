@@ -29,7 +29,7 @@ __all__ = [
     "reread",
     "set_default",
     "use",
-]  # fmt: skip
+]
 
 _lock = threading.Lock()
 _defaults: dict[str, Request] = {}

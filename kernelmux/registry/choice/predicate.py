@@ -20,10 +20,34 @@ from kernelmux.registry.spec.signature import Call
 EXAMPLE = '"N >= 4096 and N % 8 == 0"'
 VOCABULARY = "names of axes and scalars, numbers, texts, + - * // %, comparisons, in, and, or, not"
 _ALLOWED = (
-    ast.Expression, ast.Name, ast.Load, ast.Constant, ast.Tuple, ast.List, ast.Compare, ast.BoolOp, ast.BinOp, ast.UnaryOp,
-    ast.And, ast.Or, ast.Not, ast.USub, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod,
-    ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn,
-)  # fmt: skip
+    ast.Expression,
+    ast.Name,
+    ast.Load,
+    ast.Constant,
+    ast.Tuple,
+    ast.List,
+    ast.Compare,
+    ast.BoolOp,
+    ast.BinOp,
+    ast.UnaryOp,
+    ast.And,
+    ast.Or,
+    ast.Not,
+    ast.USub,
+    ast.Add,
+    ast.Sub,
+    ast.Mult,
+    ast.FloorDiv,
+    ast.Mod,
+    ast.Eq,
+    ast.NotEq,
+    ast.Lt,
+    ast.LtE,
+    ast.Gt,
+    ast.GtE,
+    ast.In,
+    ast.NotIn,
+)
 _CONSTANTS = (bool, int, float, str, type(None))
 
 

@@ -196,9 +196,7 @@ def note(ran: Ran, copies: Sequence[int], values: tuple[Any, ...]) -> None:
 
 def _entry(ran: Ran, tally: _Tally, module: str | None = None) -> Entry:
     shapes = tuple((_signature(found), count) for found, count in tally.shapes.most_common())
-    return Entry(
-        **vars(ran), module=module, calls=tally.calls, shapes=shapes, copies=tally.copies, copied=tally.copied
-    )  # fmt: skip
+    return Entry(**vars(ran), module=module, calls=tally.calls, shapes=shapes, copies=tally.copies, copied=tally.copied)
 
 
 def _shape(x: torch.Tensor) -> tuple[int | str, ...]:

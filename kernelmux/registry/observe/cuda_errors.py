@@ -84,8 +84,12 @@ CAUSES = (
         r"device-side assert|ERROR_ASSERT",
         "an assert in a kernel failed: mostly an index out of range in an operator of torch; its message is on stderr",
     ),
-    Cause(715, r"illegal instruction|ILLEGAL_INSTRUCTION", "a kernel ran an instruction that this GPU has not, or a trap"),
-    Cause(717, r"shared or local address|INVALID_ADDRESS_SPACE", "a pointer to one kind of memory was used for another"),
+    Cause(
+        715, r"illegal instruction|ILLEGAL_INSTRUCTION", "a kernel ran an instruction that this GPU has not, or a trap"
+    ),
+    Cause(
+        717, r"shared or local address|INVALID_ADDRESS_SPACE", "a pointer to one kind of memory was used for another"
+    ),
     Cause(702, r"launch timed out|LAUNCH_TIMEOUT", "a kernel ran too long on a GPU that also drives a display"),
     Cause(
         209,
@@ -93,7 +97,7 @@ CAUSES = (
         "the kernel was compiled for another GPU: clear the caches of CuPy and Triton",
         late=False,
     ),
-)  # fmt: skip
+)
 WAYS = (
     "CUDA_LAUNCH_BLOCKING=1 python ...               each launch is waited for: the call that raises is the one",
     "compute-sanitizer --tool memcheck python ...    kernel, thread and address; racecheck and initcheck for the rest",

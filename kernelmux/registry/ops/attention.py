@@ -154,23 +154,41 @@ FP32 = (torch.float32,)
 HALVES = (torch.float16, torch.bfloat16)
 
 CAUSAL = Scalar(
-    "causal", bool, False, trials=(True,),
+    "causal",
+    bool,
+    False,
+    trials=(True,),
     doc="query i sees the keys up to i + N - M: the last query sees all, and with M > N the first M - N see none",
-)  # fmt: skip
+)
 SCALE = Scalar(
-    "scale", float, None, optional=True, range=(-128.0, 128.0), trials=(0.0, 1e-46, -0.125, 0.3, 1.0, -3.0, 10.0),
+    "scale",
+    float,
+    None,
+    optional=True,
+    range=(-128.0, 128.0),
+    trials=(0.0, 1e-46, -0.125, 0.3, 1.0, -3.0, 10.0),
     doc="None stands for 1/sqrt(D), else -128 to 128; scaled scores beyond 2^24, of which fp32 keeps no fraction, are"
     " undefined",
-)  # fmt: skip
+)
 WINDOW = Scalar(
-    "window", int, None, optional=True, range=(1, 2**31 - 1), trials=(1, 7, 100),
+    "window",
+    int,
+    None,
+    optional=True,
+    range=(1, 2**31 - 1),
+    trials=(1, 7, 100),
     doc="of the keys up to its own position a query sees the last so many, itself among them; None: all",
-)  # fmt: skip
+)
 AHEAD = Scalar(
-    "ahead", int, None, optional=True, range=(0, 2**31 - 1), trials=(0, 1, 7, 100),
+    "ahead",
+    int,
+    None,
+    optional=True,
+    range=(0, 2**31 - 1),
+    trials=(0, 1, 7, 100),
     fit=lambda shapes, scalars: None if scalars.get("causal") else scalars.get("ahead"),
     doc="a query sees so many keys behind its own position; None: all if there is no window, else 0, as with causal=True",
-)  # fmt: skip
+)
 CONSTRAINTS = (
     Constraint("G >= 1", lambda v: v["G"] >= 1),
     Constraint("H a multiple of G", lambda v: v["H"] % v["G"] == 0),

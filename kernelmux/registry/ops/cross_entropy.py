@@ -94,23 +94,38 @@ def cost(call: Call) -> Cost:
 
 
 IGNORE = Scalar(
-    "ignore_index", int, -100, range=(-(2**63), 2**63 - 1), trials=(-1, 0, 2),
+    "ignore_index",
+    int,
+    -100,
+    range=(-(2**63), 2**63 - 1),
+    trials=(-1, 0, 2),
     doc="rows with this target count for nothing; it may be a class",
-)  # fmt: skip
+)
 SMOOTHING = Scalar(
-    "label_smoothing", float, 0.0, range=(0.0, 1.0), trials=(0.0, 0.1, 0.3, 1.0),
+    "label_smoothing",
+    float,
+    0.0,
+    range=(0.0, 1.0),
+    trials=(0.0, 0.1, 0.3, 1.0),
     doc="the share of the target that is spread evenly over all classes",
-)  # fmt: skip
+)
 REDUCTION = Scalar(
-    "reduction", str, "mean", choices=("mean", "sum", "none"), trials=("sum", "none"),
+    "reduction",
+    str,
+    "mean",
+    choices=("mean", "sum", "none"),
+    trials=("sum", "none"),
     doc="mean is over the rows that count, NaN if none does; none gives the loss of each row",
-)  # fmt: skip
+)
 CLASSES = Constraint("V >= 1", lambda v: v["V"] >= 1)
 TARGET = Tensor(
-    "target", "M", dtypes=(torch.int64,), domain=Index("V", ("ignore_index",)),
+    "target",
+    "M",
+    dtypes=(torch.int64,),
+    domain=Index("V", ("ignore_index",)),
     doc="a class for each row; one that is none gives NaN in the loss of its row, which counts, and in the gradient of that"
     " row; with KERNELMUX_CHECK=1 an ArgumentError",
-)  # fmt: skip
+)
 
 
 OVERFLOW = dict.fromkeys(("largest fp32", "largest bf16"), "the sum of a row, or a distance in it, overflows fp32")

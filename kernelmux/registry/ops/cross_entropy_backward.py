@@ -26,9 +26,14 @@ from kernelmux.registry.spec import (
 
 
 def reference(
-    grad_loss: torch.Tensor, logits: torch.Tensor, target: torch.Tensor, lse: torch.Tensor, ignore_index: int,
-    label_smoothing: float, reduction: str,
-) -> torch.Tensor:  # fmt: skip
+    grad_loss: torch.Tensor,
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    lse: torch.Tensor,
+    ignore_index: int,
+    label_smoothing: float,
+    reduction: str,
+) -> torch.Tensor:
     """float64 autograd of the forward reference, row by row, times the gradient of each row's loss; lse has no part in it.
 
     Rows that are ignored are 0, whatever stands in them, and rows whose target is no class NaN.
@@ -56,9 +61,14 @@ def scale(grad_loss: torch.Tensor, target: torch.Tensor, ignore_index: int, redu
 
 
 def magnitude(
-    grad_loss: torch.Tensor, logits: torch.Tensor, target: torch.Tensor, lse: torch.Tensor,
-    ignore_index: int, label_smoothing: float, reduction: str,
-) -> torch.Tensor:  # fmt: skip
+    grad_loss: torch.Tensor,
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    lse: torch.Tensor,
+    ignore_index: int,
+    label_smoothing: float,
+    reduction: str,
+) -> torch.Tensor:
     """|g| * (p + (1 - s) at the target + s / V)."""
     _, _, safe = cross_entropy.chosen(logits, target, ignore_index)
     p = torch.exp(logits - cross_entropy.log_sum(logits)[:, None])
@@ -68,9 +78,14 @@ def magnitude(
 
 
 def amplified(
-    grad_loss: torch.Tensor, logits: torch.Tensor, target: torch.Tensor, lse: torch.Tensor,
-    ignore_index: int, label_smoothing: float, reduction: str,
-) -> torch.Tensor:  # fmt: skip
+    grad_loss: torch.Tensor,
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    lse: torch.Tensor,
+    ignore_index: int,
+    label_smoothing: float,
+    reduction: str,
+) -> torch.Tensor:
     """p = exp(x - lse): lse is a number of fp32, and so is the difference. A distance of infinity weighs nothing."""
     exact = cross_entropy.log_sum(logits)[:, None]
     p = torch.exp(logits - exact) * (exact.abs() + (logits - exact).abs())

@@ -93,7 +93,10 @@ SPEC = OpSpec(
     ),
     outputs=(
         Output(
-            "loss", like="logits", dims=cross_entropy.shape, dtype=torch.float32,
+            "loss",
+            like="logits",
+            dims=cross_entropy.shape,
+            dtype=torch.float32,
             doc="[M] for reduction none, else one number",
         ),
         Output("grad_logits", like="logits", doc="the gradient of the loss, as a gradient of 1 gives it"),
@@ -132,4 +135,4 @@ SPEC = OpSpec(
         ("logits",), lambda kx, v, g: {"logits": scaled(v["grad_logits"], g["loss"])}, constant=("grad_logits",)
     ),
     properties=(BatchInvariant(("M",)),),
-)  # fmt: skip
+)

@@ -63,9 +63,13 @@ def cost(call: Call) -> Cost:
 
 
 EPS = Scalar(
-    "eps", float, 1e-5, range=(1e-12, 1.0), trials=(1e-12, 1e-6, 1e-3, 0.1, 1.0),
+    "eps",
+    float,
+    1e-5,
+    range=(1e-12, 1.0),
+    trials=(1e-12, 1e-6, 1e-3, 0.1, 1.0),
     doc="added to the variance; not 0, which would make a row of equal numbers 0 / 0",
-)  # fmt: skip
+)
 
 
 def _case(x: str, more: str = "", bias: bool = True, **options: object) -> Case:

@@ -59,9 +59,13 @@ def cost(call: Call) -> Cost:
 FP32 = (torch.float32,)
 HALVES = (torch.float16, torch.bfloat16)
 PRECISION = Scalar(
-    "precision", str, "ieee", choices=("ieee", "tf32"), trials=("tf32",),
+    "precision",
+    str,
+    "ieee",
+    choices=("ieee", "tf32"),
+    trials=("tf32",),
     doc='for fp32 only: "tf32" keeps 11 bits of the operands',
-)  # fmt: skip
+)
 
 SPEC = OpSpec(
     name="matmul",

@@ -92,9 +92,15 @@ KERNEL = Scalar(
     "kernel", int, range=(1, MOST), length=2, trials=(2, 3, (3, 2), (1, 4)), doc="rows and columns of a window"
 )
 STRIDE = Scalar(
-    "stride", int, None, range=(1, MOST), length=2, optional=True, trials=(1, 2, (2, 1), (3, 2)),
+    "stride",
+    int,
+    None,
+    range=(1, MOST),
+    length=2,
+    optional=True,
+    trials=(1, 2, (2, 1), (3, 2)),
     doc="from one window to the next; None: the kernel",
-)  # fmt: skip
+)
 PADDING = Scalar(
     "padding", int, 0, range=(0, MOST), length=2, trials=(1, (1, 0), (0, 1)), doc="rows and columns of -inf around it"
 )

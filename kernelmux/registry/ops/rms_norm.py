@@ -33,10 +33,15 @@ def cost(call: Call) -> Cost:
 
 
 EPS = Scalar(
-    "eps", float, 1e-6, range=(1e-20, 1.0), also=(0.0,), trials=(0.0, 1e-20, 1e-12, 1e-5, 1e-3, 0.1, 1.0),
+    "eps",
+    float,
+    1e-6,
+    range=(1e-20, 1.0),
+    also=(0.0,),
+    trials=(0.0, 1e-20, 1e-12, 1e-5, 1e-3, 0.1, 1.0),
     doc="added to the mean square, 0 or from 1e-20 on; if it is 0, a row of zeros is 0 / 0 = NaN, and a mean below 2^-126"
     " is undefined",
-)  # fmt: skip
+)
 EPS_BACKWARD = replace(
     EPS,
     doc="as in the forward call; if it is 0, a row whose mean square is below 1e-20 is undefined, as r^3 may overflow",

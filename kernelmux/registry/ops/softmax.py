@@ -74,10 +74,13 @@ def cost(call: Call) -> Cost:
 
 OVERFLOW = "scale * x overflows fp32"
 SCALE = Scalar(
-    "scale", float, 1.0, range=(-1e18, 1e18),
+    "scale",
+    float,
+    1.0,
+    range=(-1e18, 1e18),
     trials=(0.0, -0.0, 1e-46, -0.5, 0.3, 3.0, -3.0, 1e-3, 100.0, 1e5, -1e5, 1e18, -1e18),
     doc="factor on x before the exponential, -1e18 to 1e18; scale * x must stay within fp32, and 0 * -inf is NaN",
-)  # fmt: skip
+)
 SINGLE = (torch.float32,)
 
 SPEC = OpSpec(

@@ -14,10 +14,27 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A backend in a folder of its own."""
     folder = tmp_path / "hashed_backend"
     folder.mkdir()
-    for name in ("__init__.py", "softmax.py", "softmax.cu", "softmax_rows.cu", "add.py", "_launch.py", "common.cuh",
-                 "_launch_emulated.py", "transpose.py", "transpose_tiled.cu", "_other.py", "inner.cuh", "other.cuh",
-                 "softmax_backward.py", "softmax_backward.cu", "softmax_backward_rows.cu", "matmul/__init__.py",
-                 "matmul/_tiles.py", "matmul/_spaces.py"):  # fmt: skip
+    for name in (
+        "__init__.py",
+        "softmax.py",
+        "softmax.cu",
+        "softmax_rows.cu",
+        "add.py",
+        "_launch.py",
+        "common.cuh",
+        "_launch_emulated.py",
+        "transpose.py",
+        "transpose_tiled.cu",
+        "_other.py",
+        "inner.cuh",
+        "other.cuh",
+        "softmax_backward.py",
+        "softmax_backward.cu",
+        "softmax_backward_rows.cu",
+        "matmul/__init__.py",
+        "matmul/_tiles.py",
+        "matmul/_spaces.py",
+    ):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(f"x = '{name}'\n")
     (folder / "softmax.py").write_text(
@@ -36,9 +53,18 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.parametrize(
     "name",
-    ["softmax.py", "softmax.cu", "softmax_rows.cu", "_launch.py", "common.cuh", "inner.cuh", "transpose.py",
-     "transpose_tiled.cu", "matmul/_tiles.py"],
-)  # fmt: skip
+    [
+        "softmax.py",
+        "softmax.cu",
+        "softmax_rows.cu",
+        "_launch.py",
+        "common.cuh",
+        "inner.cuh",
+        "transpose.py",
+        "transpose_tiled.cu",
+        "matmul/_tiles.py",
+    ],
+)
 def test_what_an_operator_is_made_of_counts(home: Path, name: str) -> None:
     before = registered.source_hash("hashed", "softmax")
     with (home / name).open("a") as file:
@@ -48,9 +74,19 @@ def test_what_an_operator_is_made_of_counts(home: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["__init__.py", "add.py", "_launch_emulated.py", "_other.py", "other.cuh", "softmax_backward.py",
-     "softmax_backward.cu", "softmax_backward_rows.cu", "matmul/__init__.py", "matmul/_spaces.py"],
-)  # fmt: skip
+    [
+        "__init__.py",
+        "add.py",
+        "_launch_emulated.py",
+        "_other.py",
+        "other.cuh",
+        "softmax_backward.py",
+        "softmax_backward.cu",
+        "softmax_backward_rows.cu",
+        "matmul/__init__.py",
+        "matmul/_spaces.py",
+    ],
+)
 def test_other_operators_and_what_never_runs_on_a_gpu_do_not(home: Path, name: str) -> None:
     before = registered.source_hash("hashed", "softmax")
     with (home / name).open("a") as file:

@@ -114,12 +114,15 @@ def nested():
     ("make", "text"),
     [
         (freed, r"expected 9 elements in memory, got a storage that was freed or shrunk to 0"),
-        (lambda: torch._efficientzerotensor((3,)), r"expected 3 elements in memory, got a tensor of zeros without memory"),
+        (
+            lambda: torch._efficientzerotensor((3,)),
+            r"expected 3 elements in memory, got a tensor of zeros without memory",
+        ),
         (nested, r"expected a strided tensor, got a nested tensor"),
         (lambda: torch.ones(2, 2).to_mkldnn(), r"expected a strided tensor, got torch\._mkldnn"),
         (lambda: torch.zeros(1).expand(2**40), r"expected an output that fits, got \[1099511627776\]: 4096 GiB, and"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_tensors_that_no_kernel_could_read_or_write_are_refused(make, text):
     for run in (dispatch.function("softmax"), dispatch.function("gelu")):

@@ -132,9 +132,16 @@ def test_a_device_is_known_by_the_words_of_its_name(name: str, capability: tuple
 def test_what_a_device_says_of_itself_counts() -> None:
     """An H100 PCIe: fewer multiprocessors and a slower memory than the card of the table."""
     told = device(
-        "NVIDIA H100 PCIe", (9, 0), 114, L2_cache_size=50 << 20, memory_clock_rate=1593000, memory_bus_width=5120,
-        shared_memory_per_block_optin=232448, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048,
-    )  # fmt: skip
+        "NVIDIA H100 PCIe",
+        (9, 0),
+        114,
+        L2_cache_size=50 << 20,
+        memory_clock_rate=1593000,
+        memory_bus_width=5120,
+        shared_memory_per_block_optin=232448,
+        regs_per_multiprocessor=65536,
+        max_threads_per_multi_processor=2048,
+    )
     found = cards._read(told)
     assert (found.key, found.processors, found.l2, found.memory) == ("h100", 114, 50 << 20, 2**34)
     assert found.bandwidth == pytest.approx(2.039e12, rel=0.001)

@@ -22,9 +22,16 @@ def spec_of(*inputs):
 
 
 EXAMPLE = spec_of(
-    Tensor("x", "M N"), Tensor("w", "N"), Tensor("s", ""), Axis("axis", of="x"), Scalar("scale", float, 1.0),
-    Scalar("eps", float, 0.0), Scalar("stride", int, 1), Scalar("keepdim", bool, False), Scalar("approximate", str, ""),
-)  # fmt: skip
+    Tensor("x", "M N"),
+    Tensor("w", "N"),
+    Tensor("s", ""),
+    Axis("axis", of="x"),
+    Scalar("scale", float, 1.0),
+    Scalar("eps", float, 0.0),
+    Scalar("stride", int, 1),
+    Scalar("keepdim", bool, False),
+    Scalar("approximate", str, ""),
+)
 
 
 def test_text_is_parsed_into_shapes_scalars_and_dtypes():
@@ -32,9 +39,7 @@ def test_text_is_parsed_into_shapes_scalars_and_dtypes():
         "x=37x1000:fp16,axis=-1 scale=0.5 w=7 keepdim=True approximate=tanh s=scalar stride=2 inputs=wide", EXAMPLE
     )
     assert shapes == {"x": (37, 1000), "w": (7,), "s": ()}
-    assert scalars == {
-        "axis": -1, "scale": 0.5, "keepdim": True, "approximate": "tanh", "stride": 2, "inputs": "wide"
-    }  # fmt: skip
+    assert scalars == {"axis": -1, "scale": 0.5, "keepdim": True, "approximate": "tanh", "stride": 2, "inputs": "wide"}
     assert formats == {"x": torch.float16}
 
 

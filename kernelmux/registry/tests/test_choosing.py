@@ -76,8 +76,14 @@ class Speakers:
 
 
 ORDER = (
-    "call_argument", "scope", "default", "variable_of_the_operator", "variable", "rule", "file_in_general",
-)  # fmt: skip
+    "call_argument",
+    "scope",
+    "default",
+    "variable_of_the_operator",
+    "variable",
+    "rule",
+    "file_in_general",
+)
 
 
 @pytest.mark.parametrize(("first", "second"), list(itertools.combinations(ORDER, 2)))

@@ -75,11 +75,16 @@ backend = "torch_ref/exact"
         ("softmax", "x=64x3 axis=0", torch.bfloat16, {}, ("cuda,triton", "rule 1")),
         ("matmul", "a=4x64 b=64x64", torch.float32, {}, ("torch_ref/exact", "rule 3")),
         ("matmul", "a=4x64 b=64x4", torch.float32, {}, ("triton", "backend")),
-        ("matmul", "a=4x64 b=64x64", torch.float32, {"device": CUDA, "capability": (10, 0)},
-         ("torch_ref/exact", "rule 3")),
+        (
+            "matmul",
+            "a=4x64 b=64x64",
+            torch.float32,
+            {"device": CUDA, "capability": (10, 0)},
+            ("torch_ref/exact", "rule 3"),
+        ),
         ("add", "x=8 y=8", torch.float32, {}, ("triton", "backend")),
     ],
-)  # fmt: skip
+)
 def test_the_first_rule_that_fits_speaks_then_the_general_choice(op, text, dtype, machine, expected):
     write(RULES)
     assert asked(op, text, dtype, **machine) == expected
@@ -186,38 +191,55 @@ MISTAKES = [
     ("rules = [3]", "{path}: rules: expected tables [[rules]], got [3]"),
     ("[rules]\nop = 'add'", "{path}: rules: expected tables [[rules]], got {'op': 'add'}"),
     (HEAD + '[[rules]]\nop = "add"', "{path}, rule 2: expected backend = a name or a list of names, got none"),
-    (HEAD + '[[rules]]\nbackend = "tritn"',
-     'unknown backend "tritn" in {path}, rule 2; did you mean "triton"? known: …'),
-    (HEAD + '[[rules]]\nbackend = "cuda"\nops = "add"',
-     'unknown key "ops" in {path}, rule 2; did you mean "op"? known: op, device, dtype, where, backend'),
-    (HEAD + '[[rules]]\nbackend = "cuda"\nop = ["add", "softmx"]',
-     'unknown operator "softmx" in {path}, rule 2; did you mean "softmax"? known: …'),
-    (HEAD + '[[rules]]\nbackend = "cuda"\nop = 7',
-     "{path}, rule 2: op: expected a name or a list of names, got 7"),
-    (HEAD + '[[rules]]\nbackend = "cuda"\ndtype = []',
-     "{path}, rule 2: dtype: expected a name or a list of names, got []"),
-    (HEAD + '[[rules]]\nbackend = "cuda"\ndtype = "fp61"',
-     'unknown dtype "fp61" in {path}, rule 2; did you mean "fp64"? known: …'),
-    (HEAD + '[[rules]]\nbackend = "cuda"\ndevice = "sm_9O"',
-     'unknown device "sm_9O" in {path}, rule 2; did you mean "sm_90"? known: cpu, cuda, sm_80, sm_90, sm_100'),
-    (HEAD + '[[rules]]\nbackend = "cuda"\nwhere = "N > 3"',
-     "{path}, rule 2: where: expected op beside it, whose axes it is about, got none"),
+    (
+        HEAD + '[[rules]]\nbackend = "tritn"',
+        'unknown backend "tritn" in {path}, rule 2; did you mean "triton"? known: …',
+    ),
+    (
+        HEAD + '[[rules]]\nbackend = "cuda"\nops = "add"',
+        'unknown key "ops" in {path}, rule 2; did you mean "op"? known: op, device, dtype, where, backend',
+    ),
+    (
+        HEAD + '[[rules]]\nbackend = "cuda"\nop = ["add", "softmx"]',
+        'unknown operator "softmx" in {path}, rule 2; did you mean "softmax"? known: …',
+    ),
+    (HEAD + '[[rules]]\nbackend = "cuda"\nop = 7', "{path}, rule 2: op: expected a name or a list of names, got 7"),
+    (
+        HEAD + '[[rules]]\nbackend = "cuda"\ndtype = []',
+        "{path}, rule 2: dtype: expected a name or a list of names, got []",
+    ),
+    (
+        HEAD + '[[rules]]\nbackend = "cuda"\ndtype = "fp61"',
+        'unknown dtype "fp61" in {path}, rule 2; did you mean "fp64"? known: …',
+    ),
+    (
+        HEAD + '[[rules]]\nbackend = "cuda"\ndevice = "sm_9O"',
+        'unknown device "sm_9O" in {path}, rule 2; did you mean "sm_90"? known: cpu, cuda, sm_80, sm_90, sm_100',
+    ),
+    (
+        HEAD + '[[rules]]\nbackend = "cuda"\nwhere = "N > 3"',
+        "{path}, rule 2: where: expected op beside it, whose axes it is about, got none",
+    ),
     (WHERE + "5", "{path}, rule 1: where: expected a text, got 5"),
-    (WHERE + '"Nn > 3"',
-     'unknown axis or scalar of softmax "Nn" in {path}, rule 1: where; did you mean "N"? known: N, axis, scale'),
+    (
+        WHERE + '"Nn > 3"',
+        'unknown axis or scalar of softmax "Nn" in {path}, rule 1: where; did you mean "N"? known: N, axis, scale',
+    ),
     (WHERE + '"N > "', "{path}, rule 1: where: " + FORM + " 'N > ': …"),
     (WHERE + '"N"', "{path}, rule 1: where: " + FORM + " 'N', which for softmax with N = 1024 gives 1024"),
-    (WHERE + '"N > \'a\'"',
-     "{path}, rule 1: where: " + FORM + " \"N > 'a'\", which for softmax with N = 1024 gives TypeError: …"),
+    (
+        WHERE + "\"N > 'a'\"",
+        "{path}, rule 1: where: " + FORM + " \"N > 'a'\", which for softmax with N = 1024 gives TypeError: …",
+    ),
     (WHERE + '"len(N) > 3"', "{path}, rule 1: where: " + WORDS + " 'len(N)' in 'len(N) > 3'"),
     (WHERE + '"N.real > 3"', "{path}, rule 1: where: " + WORDS + " 'N.real' in 'N.real > 3'"),
     (WHERE + '"N ** N > 3"', "{path}, rule 1: where: " + WORDS + " 'N ** N' in 'N ** N > 3'"),
-    (WHERE + '"\'a\' * N > 3"', "{path}, rule 1: where: " + WORDS + " \"'a' * N\" in \"'a' * N > 3\""),
+    (WHERE + "\"'a' * N > 3\"", "{path}, rule 1: where: " + WORDS + " \"'a' * N\" in \"'a' * N > 3\""),
     (WHERE + '"N / 2 > 3"', "{path}, rule 1: where: " + WORDS + " 'N / 2' in 'N / 2 > 3'"),
     (WHERE + '"[n for n in (1, 2)] == N"', "{path}, rule 1: where: " + WORDS + " …"),
     (WHERE + '"(lambda: N)() > 1"', "{path}, rule 1: where: " + WORDS + " …"),
     ("backend = ", "{path}: expected TOML, got: Invalid value (at end of document)…"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("text", "told"), MISTAKES, ids=lambda text: text.splitlines()[-1][:40])

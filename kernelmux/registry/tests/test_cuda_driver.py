@@ -33,8 +33,11 @@ def test_arguments_that_stay_and_those_of_a_launch_come_in_the_kernels_order(cud
         sizes, stream, values = cuda.launches[-1]
         assert (sizes, stream) == ((1, 2, 3, 128, 1, 1, 1024), address)
         assert [*struct.unpack("<Qi", values[0] + values[1]), *struct.unpack("<fQ", values[3] + values[4])] == [
-            address, -5, 0.5, 2**63,
-        ]  # fmt: skip
+            address,
+            -5,
+            0.5,
+            2**63,
+        ]
         assert values[2] == bytes(range(128))
     assert cuda.follows == [False, False] and len(configurations) == 2
 

@@ -42,12 +42,22 @@ def pooling(images: Shape) -> dict[str, Made]:
 
 
 CALLS = [
-    *(convolution(shape, filters, kernel) for shape, filters, kernel in (
-        ((2, 3, 3, 4), 2, 2), ((1, 16, 2, 4), 1, 2), ((2, 16, 1, 1), 8, 1), ((8, 8, 1, 2), 8, 1), ((2, 1, 3, 3), 8, 2),
-        ((2, 3, 2, 2), 8, 2), ((0, 3, 3, 4), 2, 2), ((2, 0, 3, 4), 2, 2), ((2, 3, 3, 4), 0, 2),
-    )),
+    *(
+        convolution(shape, filters, kernel)
+        for shape, filters, kernel in (
+            ((2, 3, 3, 4), 2, 2),
+            ((1, 16, 2, 4), 1, 2),
+            ((2, 16, 1, 1), 8, 1),
+            ((8, 8, 1, 2), 8, 1),
+            ((2, 1, 3, 3), 8, 2),
+            ((2, 3, 2, 2), 8, 2),
+            ((0, 3, 3, 4), 2, 2),
+            ((2, 0, 3, 4), 2, 2),
+            ((2, 3, 3, 4), 0, 2),
+        )
+    ),
     *(pooling(shape) for shape in ((2, 3, 4, 4), (1, 1, 4, 4), (2, 3, 2, 2), (0, 3, 4, 4))),
-]  # fmt: skip
+]
 
 
 def shaped(shape: Shape, strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -135,10 +135,18 @@ def test_the_mode_of_gradients_is_seen():
 @pytest.mark.parametrize(
     ("axis", "scale", "backend"),
     [
-        (1, 1.0, None), (True, 1.0, None), (-1, 2.0, None), (-1, 1, None), (-1, True, None), (-1.0, 1.0, None),
-        (-1, 1.0, "torch_ref"), (-1, 1.0, ("torch_ref",)), (-1, 1.0, ["torch_ref"]), (torch.tensor(-1), 1.0, None),
+        (1, 1.0, None),
+        (True, 1.0, None),
+        (-1, 2.0, None),
+        (-1, 1, None),
+        (-1, True, None),
+        (-1.0, 1.0, None),
+        (-1, 1.0, "torch_ref"),
+        (-1, 1.0, ("torch_ref",)),
+        (-1, 1.0, ["torch_ref"]),
+        (torch.tensor(-1), 1.0, None),
     ],
-)  # fmt: skip
+)
 def test_scalars_and_the_argument_are_compared_with_their_class(axis, scale, backend):
     assert quick("softmax", X)(X, axis, scale, backend) is fast_path.MISSED
 

@@ -27,9 +27,9 @@ CALLS = [
 def seen(m, n, window, ahead):
     """By the words of the docs, key by key."""
     places = [[j - (i + n - m) for j in range(n)] for i in range(m)]
-    return torch.tensor([
-        [(window is None or at > -window) and (ahead is None or at <= ahead) for at in row] for row in places
-    ]).view(m, n)  # fmt: skip
+    return torch.tensor(
+        [[(window is None or at > -window) and (ahead is None or at <= ahead) for at in row] for row in places]
+    ).view(m, n)
 
 
 def weights(m, n, backend, **options):

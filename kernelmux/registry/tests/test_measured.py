@@ -20,6 +20,7 @@ from kernelmux.registry.util.files import GpuFiles
 pytestmark = pytest.mark.filterwarnings("ignore::kernelmux.registry.errors.FallbackWarning")  # see test_fallbacks
 
 GPU = "Fake GPU 9000"
+FORM = '{"schema": %d, "gpu": "x", "rows": %s}'
 NOW, THEN = {"torch": "9.2", "driver": "900.1"}, {"torch": "9.1", "driver": "900.1"}
 
 
@@ -110,9 +111,9 @@ def test_without_a_table_or_a_time_the_priority_decides_as_ever():
 
 
 @pytest.mark.parametrize(
-    "stale", [{"source": "an older one"}, {"bytes": 1}, {"flops": 3}, {"workload": "x=3"}, {"backend": "gone"},
-              {"op": "gone"}, {"variant": "gone"}]
-)  # fmt: skip
+    "stale",
+    [{name: "-"} for name in ("source", "workload", "backend", "op", "variant")] + [{"bytes": 1}, {"flops": 3}],
+)
 def test_a_time_of_another_source_or_other_work_says_nothing(stale):
     write(replace(time("plain/only", 1.0), **stale), time("ladder/slow", 5.0))
     assert decision().chosen.name == "ladder/slow"
@@ -235,10 +236,9 @@ def test_a_cpu_has_no_table_nor_has_the_question_about_another_machine(monkeypat
 
 
 @pytest.mark.parametrize(
-    "text", ["{", '{"schema": 3, "gpu": "x", "rows": []}', '{"schema": 2, "gpu": "x", "rows": []}',
-             '{"schema": 1, "rows": []}', "[]",
-             '{"schema": 1, "gpu": "x", "rows": [{"op": "add"}]}']
-)  # fmt: skip
+    "text",
+    ["{", "[]", '{"schema": 1, "rows": []}', FORM % (3, "[]"), FORM % (2, "[]"), FORM % (1, '[{"op": "add"}]')],
+)
 def test_a_table_of_another_form_is_an_error_that_names_the_file(text):
     path = timings.TABLES.path(GPU)
     path.write_text(text)

@@ -96,8 +96,11 @@ def test_a_variable_of_an_unknown_operator_is_an_error_at_the_first_call(monkeyp
 
 @pytest.mark.parametrize("chain", ["torch_ref,torch_ref/exat", ["torch_ref", "torch_ref/exat"]])
 def test_a_misspelt_variant_in_a_chain_is_an_error_wherever_it_stands(chain):
-    for ask in (dispatch.function("softmax"), lambda x, **k: dispatch.explain("softmax", x, **k),
-                lambda x, **k: dispatch.which("softmax", x, **k)):  # fmt: skip
+    for ask in (
+        dispatch.function("softmax"),
+        lambda x, **k: dispatch.explain("softmax", x, **k),
+        lambda x, **k: dispatch.which("softmax", x, **k),
+    ):
         with pytest.raises(UnknownName, match=r'unknown variant of torch_ref for softmax "exat".*did you mean "exact"'):
             ask(X, backend=chain)
 
@@ -206,11 +209,18 @@ def test_a_variable_of_ours_is_no_warning(monkeypatch, nothing_told, tmp_path, n
         kernelmux.softmax(X)
 
 
-@pytest.mark.parametrize("ask", [lambda name: kernelmux.use(name), lambda name: kernelmux.softmax(X, backend=name),
-                                 lambda name: kernelmux.softmax(X, backend=f"torch_ref/{name}"),
-                                 lambda name: kernelmux.softmax(X, backend=f"torch_ref,{name}/"),
-                                 lambda name: kernelmux.which(name, X), lambda name: kernelmux.set_default(name, "cuda"),
-                                 lambda name: kernelmux.bind("softmax", (X,), backend=name)])  # fmt: skip
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda name: kernelmux.use(name),
+        lambda name: kernelmux.softmax(X, backend=name),
+        lambda name: kernelmux.softmax(X, backend=f"torch_ref/{name}"),
+        lambda name: kernelmux.softmax(X, backend=f"torch_ref,{name}/"),
+        lambda name: kernelmux.which(name, X),
+        lambda name: kernelmux.set_default(name, "cuda"),
+        lambda name: kernelmux.bind("softmax", (X,), backend=name),
+    ],
+)
 def test_a_long_name_is_cut_in_the_error(ask):
     with pytest.raises(kernelmux.KernelmuxError) as told:
         ask("z" * 5000)

@@ -131,10 +131,16 @@ def fp32_precision():
     torch._C._set_fp32_precision_setter("mkldnn", "matmul", before)
 
 
-@pytest.mark.parametrize(("flag", "precision", "exact"), [
-    ("bf16", "ieee", True), ("bf16", "tf32", True), ("tf32", "ieee", True), ("tf32", "tf32", False),
-    ("ieee", "ieee", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("flag", "precision", "exact"),
+    [
+        ("bf16", "ieee", True),
+        ("bf16", "tf32", True),
+        ("tf32", "ieee", True),
+        ("tf32", "tf32", False),
+        ("ieee", "ieee", False),
+    ],
+)
 def test_a_flag_that_allows_less_than_the_call_asks_for_is_gone_around(
     fp32_precision, monkeypatch, flag, precision, exact
 ):

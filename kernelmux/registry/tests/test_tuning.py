@@ -46,9 +46,21 @@ def space(monkeypatch, tmp_path):
 def entry(block=4, n=1000, **more):
     spec = catalog.spec("transpose").hash
     made = Entry(
-        "transpose", "fake", "fast", "fp32", (n,), {"BLOCK": block}, 5.0, RULE, 9.0, "x=64x64", "fp32", spec,
-        "fake as it is", dict(device_tables.installed()),
-    )  # fmt: skip
+        "transpose",
+        "fake",
+        "fast",
+        "fp32",
+        (n,),
+        {"BLOCK": block},
+        5.0,
+        RULE,
+        9.0,
+        "x=64x64",
+        "fp32",
+        spec,
+        "fake as it is",
+        dict(device_tables.installed()),
+    )
     return replace(made, **more)
 
 

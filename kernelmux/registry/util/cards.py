@@ -106,9 +106,20 @@ def _card(key: str, row: dict[str, Any]) -> Card:
     block, processor, threads = LIMITS[major, minor]
     rates = MappingProxyType({name: rate * 1e12 for name, rate in row["rates"].items()})
     return Card(
-        key, row["title"], (major, minor), row["processors"], block * KIB, processor * KIB, threads, row["l2"] * MIB,
-        row["memory"] * MIB, row["bandwidth"] * 1e9, rates, row["device"], row["source"],
-    )  # fmt: skip
+        key,
+        row["title"],
+        (major, minor),
+        row["processors"],
+        block * KIB,
+        processor * KIB,
+        threads,
+        row["l2"] * MIB,
+        row["memory"] * MIB,
+        row["bandwidth"] * 1e9,
+        rates,
+        row["device"],
+        row["source"],
+    )
 
 
 def named(name: str, where: str = "card") -> Card:
@@ -137,9 +148,14 @@ def with_capability(capability: tuple[int, int], where: str = "card") -> Card:
     like = [card for card in _representatives() if card.capability <= capability][-1]
     block, processor, threads = LIMITS[capability]
     return replace(
-        like, key="sm_{}{}".format(*capability), title="a GPU of compute capability {}.{}".format(*capability),
-        capability=capability, shared_per_block=block * KIB, shared_per_processor=processor * KIB, threads=threads,
-    )  # fmt: skip
+        like,
+        key="sm_{}{}".format(*capability),
+        title="a GPU of compute capability {}.{}".format(*capability),
+        capability=capability,
+        shared_per_block=block * KIB,
+        shared_per_processor=processor * KIB,
+        threads=threads,
+    )
 
 
 @cache

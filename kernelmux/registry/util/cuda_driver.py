@@ -79,8 +79,10 @@ class _Attribute(ctypes.Structure):  # CUlaunchAttribute: a number and a union o
 class _LaunchConfig(ctypes.Structure):  # CUlaunchConfig
     _fields_ = [
         ("sizes", ctypes.c_uint * 7),  # grid, block, shared memory
-        ("stream", ctypes.c_void_p), ("attributes", ctypes.POINTER(_Attribute)), ("count", ctypes.c_uint),
-    ]  # fmt: skip
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("count", ctypes.c_uint),
+    ]
 
 
 class Configurations(dict[int, int]):
@@ -183,10 +185,19 @@ class Tiled(NamedTuple):
         rank = len(self.shape)
         wide, narrow = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
         status: int = driver().cuTensorMapEncodeTiled(
-            ctypes.c_void_p(at), self.data_type, ctypes.c_uint32(rank), ctypes.c_void_p(address),
-            wide(*self.shape[::-1]), wide(*self.pitches[::-1]), narrow(*self.box[::-1]), narrow(*(1,) * rank),
-            0, self.swizzle, self.promotion, 0,
-        )  # fmt: skip
+            ctypes.c_void_p(at),
+            self.data_type,
+            ctypes.c_uint32(rank),
+            ctypes.c_void_p(address),
+            wide(*self.shape[::-1]),
+            wide(*self.pitches[::-1]),
+            narrow(*self.box[::-1]),
+            narrow(*(1,) * rank),
+            0,
+            self.swizzle,
+            self.promotion,
+            0,
+        )
         return status
 
 

@@ -61,6 +61,10 @@ def wrapped(text: str, width: int | None, first: str = "", further: str = "") ->
         return [first + text]
     lead = text[: len(text) - len(text.lstrip())]  # wrapping would drop it
     return textwrap.wrap(
-        text.lstrip(), width, initial_indent=first + lead, subsequent_indent=further, break_long_words=False,
+        text.lstrip(),
+        width,
+        initial_indent=first + lead,
+        subsequent_indent=further,
+        break_long_words=False,
         break_on_hyphens=False,
-    )  # fmt: skip
+    )

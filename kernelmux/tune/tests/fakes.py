@@ -34,9 +34,14 @@ def refusal(config: Config, problem: Problem) -> str | None:
 
 
 SPACE = Space(
-    "fake", "matmul", "tiles", {"BLOCK": (1, 2, 3, 4, 8, 16, WRONG, BROKEN)},
-    lambda problem: {"BLOCK": RULE}, lambda problem: Key("fp32", (problem.n,)), refusal,
-)  # fmt: skip
+    "fake",
+    "matmul",
+    "tiles",
+    {"BLOCK": (1, 2, 3, 4, 8, 16, WRONG, BROKEN)},
+    lambda problem: {"BLOCK": RULE},
+    lambda problem: Key("fp32", (problem.n,)),
+    refusal,
+)
 ran: list[int] = []
 
 

@@ -41,10 +41,21 @@ def table(monkeypatch, tmp_path):
 def entry(job, config, **more):
     key = job.space.key(problem_of(job, "cpu"))
     fields = dict(
-        op=job.op, backend=job.backend, variant=job.variant, kind=key.kind, sizes=key.sizes, config=config, us=1.0,
-        rule={}, rule_us=2.0, workload=job.workload, dtype=job.dtype, spec=catalog.spec(job.op).hash,
-        source=registered.source_hash(job.backend, job.op), versions=dict(device_tables.installed()),
-    )  # fmt: skip
+        op=job.op,
+        backend=job.backend,
+        variant=job.variant,
+        kind=key.kind,
+        sizes=key.sizes,
+        config=config,
+        us=1.0,
+        rule={},
+        rule_us=2.0,
+        workload=job.workload,
+        dtype=job.dtype,
+        spec=catalog.spec(job.op).hash,
+        source=registered.source_hash(job.backend, job.op),
+        versions=dict(device_tables.installed()),
+    )
     return Entry(**{**fields, **more})
 
 

@@ -49,15 +49,32 @@ class Canvas:
         self._part += 1
 
     def rect(
-        self, x: float, y: float, width: float, height: float, fill: str, stroke: str = "none", radius: float = 0,
-        title: str = "", opacity: float = 1.0, thick: float = 1.0,
-    ) -> None:  # fmt: skip
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        fill: str,
+        stroke: str = "none",
+        radius: float = 0,
+        title: str = "",
+        opacity: float = 1.0,
+        thick: float = 1.0,
+    ) -> None:
         """A rectangle; title: what a browser shows under the pointer."""
         edge = stroke != "none"
         made = self._add(
-            "rect", x=x, y=y, width=width, height=height, fill=fill, fill_opacity=opacity if opacity < 1 else None,
-            stroke=stroke if edge else None, stroke_width=thick if edge else None, rx=radius or None,
-        )  # fmt: skip
+            "rect",
+            x=x,
+            y=y,
+            width=width,
+            height=height,
+            fill=fill,
+            fill_opacity=opacity if opacity < 1 else None,
+            stroke=stroke if edge else None,
+            stroke_width=thick if edge else None,
+            rx=radius or None,
+        )
         if title:
             SubElement(made, "title").text = title
 
@@ -72,9 +89,16 @@ class Canvas:
         self._add("path", d=path, fill="none", stroke=stroke, stroke_width=0.9, stroke_opacity=opacity)
 
     def text(
-        self, x: float, y: float, text: str, size: float = 12, colour: str = INK, anchor: str = "start",
-        mono: bool = False, bold: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        x: float,
+        y: float,
+        text: str,
+        size: float = 12,
+        colour: str = INK,
+        anchor: str = "start",
+        mono: bool = False,
+        bold: bool = False,
+    ) -> None:
         """Text whose base line is at y."""
         side, weight, kind = (anchor if anchor != "start" else None), (600 if bold else None), ("m" if mono else None)
         style = {"fill": colour, "text_anchor": side, "font_weight": weight, "class": kind}

@@ -135,9 +135,13 @@ def table(record: HardwareRecord) -> Table:
     """The comparison by instruction class, for people."""
     about = record.about
     shown = Table(
-        "instructions", "cases", "results", "other bits", "farthest",
+        "instructions",
+        "cases",
+        "results",
+        "other bits",
+        "farthest",
         title=f"{about['gpu']}, driver {about['driver']}, against the emulator",
-    )  # fmt: skip
+    )
     for row in record.rows():
         style = "bold red" if row.differing else ""
         shown.add_row(

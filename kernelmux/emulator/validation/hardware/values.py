@@ -85,8 +85,20 @@ def _float(size: int, digits: int) -> Kind:
     bits = 8 * size
     sign, one = 1 << bits - 1, ((1 << bits - digits - 1) - 1) << digits - 1
     infinity, last = ((1 << bits - digits) - 1) << digits - 1, 1 << digits - 1
-    special = (0, 1, last - 1, last, last + 1, one - 1, one, one + 1, one + last, infinity - 1, infinity,
-               infinity + last // 2)  # fmt: skip
+    special = (
+        0,
+        1,
+        last - 1,
+        last,
+        last + 1,
+        one - 1,
+        one,
+        one + 1,
+        one + last,
+        infinity - 1,
+        infinity,
+        infinity + last // 2,
+    )
     spread = np.uint64(min(8, (1 << bits - digits) // 4))
 
     def draw(raw: Array) -> Array:

@@ -4,9 +4,13 @@ from kernelmux.emulator.validation.hardware.model import Case
 
 GLOBAL, SHARED = "atomics in global memory", "atomics in shared memory"
 INTEGERS = [(op, t) for op in ("min", "max") for t in ("s32", "u32", "s64", "u64")] + [
-    ("add", "u32"), ("add", "s32"), ("add", "u64"), ("inc", "u32"), ("dec", "u32"),
+    ("add", "u32"),
+    ("add", "s32"),
+    ("add", "u64"),
+    ("inc", "u32"),
+    ("dec", "u32"),
     *((op, t) for op in ("and", "or", "xor", "exch") for t in ("b32", "b64")),
-]  # fmt: skip
+]
 FLOATS = [("add", t) for t in ("f32", "f64", "noftz.f16", "noftz.f16x2", "noftz.bf16", "noftz.bf16x2")]
 
 
@@ -37,8 +41,9 @@ def _swaps() -> list[Case]:
         name, place = f"atom.{space}.cas.b{width}", "[%m]"
         scratch = {16: "%h", 32: "%x", 64: "%X"}[width]
         code = f"ld.global.b{width} {scratch}, [%m]; setp.lt.u32 %p, %lane, 11; @%p mov.b{width} %a0, {scratch};"
-        return Case(name, GLOBAL, f"{code} {name} %d0, {place}, %a0, %a1;", f"b{width}", (f"b{width}",) * 2,
-                    f"b{width}")  # fmt: skip
+        return Case(
+            name, GLOBAL, f"{code} {name} %d0, {place}, %a0, %a1;", f"b{width}", (f"b{width}",) * 2, f"b{width}"
+        )
 
     return [swap(width, "global") for width in (16, 32, 64)]
 

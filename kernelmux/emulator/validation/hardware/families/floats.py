@@ -26,8 +26,9 @@ def _float32() -> list[Case]:
         cases += [simple(F32, f"{op}{more}.f32", "f32", 1) for op in ("neg", "abs")]
         for nan in ("", ".NaN", ".xorsign.abs", ".NaN.xorsign.abs"):
             cases += [simple(F32, f"{op}{more}{nan}.f32", "f32", 2) for op in ("min", "max")]
-    cases.append(Case("fma.rn.f32 chain", F32, "mov.b32 %d0, %a2;" + "fma.rn.f32 %d0, %d0, %a0, %a1;" * 24, "f32",
-                      ("f32",) * 3))  # fmt: skip
+    cases.append(
+        Case("fma.rn.f32 chain", F32, "mov.b32 %d0, %a2;" + "fma.rn.f32 %d0, %d0, %a0, %a1;" * 24, "f32", ("f32",) * 3)
+    )
     return cases
 
 
@@ -53,18 +54,23 @@ def _float64() -> list[Case]:
 def _comparisons() -> list[Case]:
     integers = [f"{sign}{width}" for sign in "su" for width in (16, 32, 64)]
     cases = [simple(COMPARISONS, f"setp.{how}.{t}", t, 2, "pred") for t in integers for how in ORDERED]
-    cases += [simple(COMPARISONS, f"setp.{how}.{t}", t, 2, "pred") for t in ("u32", "u64")
-              for how in ("lo", "ls", "hi", "hs")]  # fmt: skip
+    cases += [
+        simple(COMPARISONS, f"setp.{how}.{t}", t, 2, "pred") for t in ("u32", "u64") for how in ("lo", "ls", "hi", "hs")
+    ]
     cases += [simple(COMPARISONS, f"setp.{how}.{t}", t, 2, "pred") for t in FLOATS for how in (*ORDERED, *UNORDERED)]
     cases += [simple(COMPARISONS, f"setp.{how}.ftz.f32", "f32", 2, "pred") for how in ("eq", "lt", "geu")]
     cases += [mixed(COMPARISONS, f"setp.lt.{op}.f32", "f32 f32 pred", "pred") for op in ("and", "or", "xor")]
-    cases += [simple(COMPARISONS, f"set.{how}.{d}.f32", "f32", 2, d) for how in ("lt", "neu")
-              for d in ("u32", "s32", "f32")]  # fmt: skip
+    cases += [
+        simple(COMPARISONS, f"set.{how}.{d}.f32", "f32", 2, d) for how in ("lt", "neu") for d in ("u32", "s32", "f32")
+    ]
     cases += [mixed(COMPARISONS, f"selp.b{w}", f"b{w} b{w} pred", f"b{w}") for w in (16, 32, 64)]
     cases += [mixed(COMPARISONS, f"slct.{t}.s32", f"{t} {t} s32", t) for t in ("u32", "s64", "f32", "f64")]
     cases += [mixed(COMPARISONS, f"slct{more}.b32.f32", "b32 b32 f32", "b32") for more in ("", ".ftz")]
-    cases += [simple(COMPARISONS, f"testp.{what}.{t}", t, 1, "pred") for t in ("f32", "f64") for what in
-              ("finite", "infinite", "number", "notanumber", "normal", "subnormal")]  # fmt: skip
+    cases += [
+        simple(COMPARISONS, f"testp.{what}.{t}", t, 1, "pred")
+        for t in ("f32", "f64")
+        for what in ("finite", "infinite", "number", "notanumber", "normal", "subnormal")
+    ]
     return cases + [simple(COMPARISONS, f"copysign.{t}", t, 2) for t in ("f32", "f64")]
 
 

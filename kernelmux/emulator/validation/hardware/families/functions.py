@@ -16,8 +16,11 @@ def _narrow(op: str) -> list[Case]:
 
 
 def _quotients() -> list[Case]:
-    return [simple(f"div.{how} f32", f"div.{how}{more}.f32", "f32", 2) for how in ("approx", "full")
-            for more in ("", ".ftz")]  # fmt: skip
+    return [
+        simple(f"div.{how} f32", f"div.{how}{more}.f32", "f32", 2)
+        for how in ("approx", "full")
+        for more in ("", ".ftz")
+    ]
 
 
 CASES = (

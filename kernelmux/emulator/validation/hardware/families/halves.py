@@ -11,10 +11,15 @@ def _of(kind: str) -> list[Case]:
     ieee = kind.startswith("f")
     more = ("", ".ftz", ".sat", ".ftz.sat") if ieee else ("",)
     cases = [simple(FAMILY, f"{op}.rn{m}.{kind}", kind, 2) for op in ("add", "sub", "mul") for m in more]
-    cases += [replace(simple(FAMILY, f"fma.rn{m}.{kind}", kind, 3), cancel=True)
-              for m in (*more, ".relu", *((".ftz.relu",) if ieee else ()))]  # fmt: skip
-    cases += [simple(FAMILY, f"{op}{m}.{kind}", kind, 2) for op in ("min", "max")
-              for m in ("", ".NaN", ".xorsign.abs", ".NaN.xorsign.abs", *((".ftz",) if ieee else ()))]  # fmt: skip
+    cases += [
+        replace(simple(FAMILY, f"fma.rn{m}.{kind}", kind, 3), cancel=True)
+        for m in (*more, ".relu", *((".ftz.relu",) if ieee else ()))
+    ]
+    cases += [
+        simple(FAMILY, f"{op}{m}.{kind}", kind, 2)
+        for op in ("min", "max")
+        for m in ("", ".NaN", ".xorsign.abs", ".NaN.xorsign.abs", *((".ftz",) if ieee else ()))
+    ]
     cases += [simple(FAMILY, f"{op}.{kind}", kind, 1) for op in ("neg", "abs")]
     return cases
 

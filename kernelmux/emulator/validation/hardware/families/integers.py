@@ -8,8 +8,11 @@ SIGNS = [sign + width for width in WIDTHS for sign in "su"]
 
 
 def _arithmetic() -> list[Case]:
-    cases = [simple(ARITHMETIC, f"{op}.{t}", t, 2) for op in ("add", "sub", "mul.lo", "mul.hi", "min", "max", "div",
-                                                             "rem") for t in SIGNS]  # fmt: skip
+    cases = [
+        simple(ARITHMETIC, f"{op}.{t}", t, 2)
+        for op in ("add", "sub", "mul.lo", "mul.hi", "min", "max", "div", "rem")
+        for t in SIGNS
+    ]
     cases += [simple(ARITHMETIC, f"{op}.{t}", t, 3) for op in ("mad.lo", "mad.hi", "sad") for t in SIGNS]
     cases += [simple(ARITHMETIC, f"{op}.s{w}", f"s{w}", 1) for op in ("abs", "neg") for w in WIDTHS]
     for sign in "su":
@@ -34,23 +37,39 @@ def _bits() -> list[Case]:
     cases += [simple(BITS, f"{op}.b{w}", f"b{w}", 1) for op in ("not", "cnot") for w in WIDTHS]
     cases += [mixed(BITS, f"shl.b{w}", f"b{w} amount", f"b{w}") for w in WIDTHS]
     cases += [mixed(BITS, f"shr.{t}", f"{t} amount", t) for t in SIGNS]
-    cases += [mixed(BITS, f"shf.{side}.{mode}.b32", "b32 b32 amount", "b32") for side in "lr"
-              for mode in ("wrap", "clamp")]  # fmt: skip
-    cases += [Case(f"lop3.b32 {lut:#x}", BITS, f"lop3.b32 %d0, %a0, %a1, %a2, {lut};", "b32", ("b32",) * 3)
-              for lut in (0x96, 0xE8, 0xCA, 0x1B, 0x80)]  # fmt: skip
-    cases += [mixed(BITS, f"prmt.b32{mode}", "b32 b32 b32", "b32")
-              for mode in ("", ".f4e", ".b4e", ".rc8", ".ecl", ".ecr", ".rc16")]  # fmt: skip
+    cases += [
+        mixed(BITS, f"shf.{side}.{mode}.b32", "b32 b32 amount", "b32") for side in "lr" for mode in ("wrap", "clamp")
+    ]
+    cases += [
+        Case(f"lop3.b32 {lut:#x}", BITS, f"lop3.b32 %d0, %a0, %a1, %a2, {lut};", "b32", ("b32",) * 3)
+        for lut in (0x96, 0xE8, 0xCA, 0x1B, 0x80)
+    ]
+    cases += [
+        mixed(BITS, f"prmt.b32{mode}", "b32 b32 b32", "b32")
+        for mode in ("", ".f4e", ".b4e", ".rc8", ".ecl", ".ecr", ".rc16")
+    ]
     cases += [simple(BITS, f"{op}.b{w}", f"b{w}", 1, "b32") for op in ("popc", "clz") for w in ("32", "64")]
     cases += [simple(BITS, f"brev.b{w}", f"b{w}", 1) for w in ("32", "64")]
     for t in ("s32", "u32", "s64", "u64"):
         cases.append(mixed(BITS, f"bfe.{t}", f"{t} amount amount", t))
         cases += [simple(BITS, f"bfind{shift}.{t}", t, 1, "b32") for shift in ("", ".shiftamt")]
     cases += [mixed(BITS, f"bfi.b{w}", f"b{w} b{w} amount amount", f"b{w}") for w in ("32", "64")]
-    cases += [mixed(BITS, f"{op}.{mode}.{t}", "b32 amount", "b32") for op in ("szext",) for mode in ("wrap", "clamp")
-              for t in ("s32", "u32")]  # fmt: skip
+    cases += [
+        mixed(BITS, f"{op}.{mode}.{t}", "b32 amount", "b32")
+        for op in ("szext",)
+        for mode in ("wrap", "clamp")
+        for t in ("s32", "u32")
+    ]
     cases += [mixed(BITS, f"bmsk.{mode}.b32", "amount amount", "b32") for mode in ("wrap", "clamp")]
-    cases.append(Case("fns.b32", BITS, "and.b32 %x, %a1, 31; rem.s32 %y, %a2, 33; fns.b32 %d0, %a0, %x, %y;", "b32",
-                      ("b32", "b32", "s32")))  # fmt: skip
+    cases.append(
+        Case(
+            "fns.b32",
+            BITS,
+            "and.b32 %x, %a1, 31; rem.s32 %y, %a2, 33; fns.b32 %d0, %a0, %x, %y;",
+            "b32",
+            ("b32", "b32", "s32"),
+        )
+    )
     return cases
 
 

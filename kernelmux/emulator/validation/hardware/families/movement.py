@@ -36,17 +36,23 @@ def _vectors() -> list[Case]:
     """Each lane reads what the next one wrote."""
     turn = "bar.warp.sync 0xffffffff; setp.eq.u32 %p, %lane, 31; @%p sub.u32 %s, %s, 512; add.u32 %s, %s, 16;"
     return [
-        _case("st.shared.v4.b32 ld.shared.v4.b32",
-              f"st.shared.v4.b32 [%s], {{%a0, %a1, %a2, %a3}}; {turn} ld.shared.v4.b32 {{%r0, %r1, %r2, %r3}}, [%s];"),
-        _case("st.shared.v2.b64 ld.shared.v4.b32",
-              f"mov.b64 %X, {{%a0, %a1}}; mov.b64 %Y, {{%a2, %a3}}; st.shared.v2.b64 [%s], {{%X, %Y}}; {turn}"
-              " ld.shared.v4.b32 {%r0, %r1, %r2, %r3}, [%s];"),
-        _case("st.shared.v4.b16 st.shared.v4.b8 ld.shared.v2.u8",
-              f"{FILL} mov.b32 {{%h, %g}}, %a0; st.shared.v4.b16 [%s], {{%g, %h, %g, %g}}; cvt.u16.u32 %h, %a1;"
-              f" st.shared.v4.u8 [%s+8], {{%h, %g, %h, %g}}; {turn} ld.shared.v2.u8 {{%h, %g}}, [%s+8];"
-              " mov.b32 %r0, {%h, %g}; ld.shared.s8 %r1, [%s+9]; ld.shared.u16 %h, [%s+2]; cvt.u32.u16 %r2, %h;"
-              " ld.shared.b32 %r3, [%s+4];"),
-    ]  # fmt: skip
+        _case(
+            "st.shared.v4.b32 ld.shared.v4.b32",
+            f"st.shared.v4.b32 [%s], {{%a0, %a1, %a2, %a3}}; {turn} ld.shared.v4.b32 {{%r0, %r1, %r2, %r3}}, [%s];",
+        ),
+        _case(
+            "st.shared.v2.b64 ld.shared.v4.b32",
+            f"mov.b64 %X, {{%a0, %a1}}; mov.b64 %Y, {{%a2, %a3}}; st.shared.v2.b64 [%s], {{%X, %Y}}; {turn}"
+            " ld.shared.v4.b32 {%r0, %r1, %r2, %r3}, [%s];",
+        ),
+        _case(
+            "st.shared.v4.b16 st.shared.v4.b8 ld.shared.v2.u8",
+            f"{FILL} mov.b32 {{%h, %g}}, %a0; st.shared.v4.b16 [%s], {{%g, %h, %g, %g}}; cvt.u16.u32 %h, %a1;"
+            f" st.shared.v4.u8 [%s+8], {{%h, %g, %h, %g}}; {turn} ld.shared.v2.u8 {{%h, %g}}, [%s+8];"
+            " mov.b32 %r0, {%h, %g}; ld.shared.s8 %r1, [%s+9]; ld.shared.u16 %h, [%s+2]; cvt.u32.u16 %r2, %h;"
+            " ld.shared.b32 %r3, [%s+4];",
+        ),
+    ]
 
 
 CASES = (*_matrices(), *_vectors())

@@ -21,11 +21,21 @@ def _votes() -> list[Case]:
     """`alike` makes all four lanes of a quad, then sometimes all of a warp, agree."""
     uniform = "shfl.sync.idx.b32 %x, %a1, 0, 0x1f, 0xffffffff; setp.gt.u32 %q, %x, 1; @%q setp.eq.u32 %p, %x, 2;"
     start = f"mov.pred %p, %a0; {uniform} "
-    cases = [Case(f"vote.sync.{mode}.pred", FAMILY,
-                  f"{start} vote.sync.{mode}.pred %q, %p, {EVERY}; selp.b32 %d0, 1, 0, %q;", "b32", ("pred", "alike"))
-             for mode in ("all", "any", "uni")]  # fmt: skip
-    cases.append(Case("vote.sync.ballot.b32", FAMILY, f"{start} vote.sync.ballot.b32 %d0, %p, {EVERY};", "b32",
-                      ("pred", "alike")))  # fmt: skip
+    cases = [
+        Case(
+            f"vote.sync.{mode}.pred",
+            FAMILY,
+            f"{start} vote.sync.{mode}.pred %q, %p, {EVERY}; selp.b32 %d0, 1, 0, %q;",
+            "b32",
+            ("pred", "alike"),
+        )
+        for mode in ("all", "any", "uni")
+    ]
+    cases.append(
+        Case(
+            "vote.sync.ballot.b32", FAMILY, f"{start} vote.sync.ballot.b32 %d0, %p, {EVERY};", "b32", ("pred", "alike")
+        )
+    )
     for width, wide in (("32", "%a0"), ("64", "%X")):
         code = f"cvt.u64.u32 %X, %a0; match.any.sync.b{width} %d0, {wide}, {EVERY};"
         cases.append(Case(f"match.any.sync.b{width}", FAMILY, code, "b32", ("alike",)))
@@ -39,8 +49,9 @@ def _votes() -> list[Case]:
 def _reductions() -> list[Case]:
     kinds = [(op, t) for op in ("add", "min", "max") for t in ("s32", "u32")]
     kinds += [(op, "b32") for op in ("and", "or", "xor")]
-    cases = [Case(f"redux.sync.{op}.{t}", FAMILY, f"redux.sync.{op}.{t} %d0, %a0, {EVERY};", t, (t,))
-             for op, t in kinds]  # fmt: skip
+    cases = [
+        Case(f"redux.sync.{op}.{t}", FAMILY, f"redux.sync.{op}.{t} %d0, %a0, {EVERY};", t, (t,)) for op, t in kinds
+    ]
     code = f"elect.sync %d0|%p, {EVERY}; @%p add.u32 %d0, %d0, 100; activemask.b32 %x; xor.b32 %d0, %d0, %x;"
     return [*cases, Case("elect.sync activemask", FAMILY, code, "b32", ("b32",))]
 
