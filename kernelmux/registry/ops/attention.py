@@ -70,10 +70,14 @@ def blur(spread: T, precision: str) -> T:
 
 
 def magnitude(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> T:
-    """The scores' error enters through exp: p * (1 + sum|q||k| * scale) @ |v|."""
+    """The scores' error enters through exp, of a key and of the sum that divides it, where spread is sum|q||k| * scale:
+
+    p * (1 + spread) @ |v|, and sum(p * spread) * (p @ |v|).
+    """
     s, spread = scores(q, k, causal, scale, window, ahead)
-    p = normalised(s)[0] * blur(spread, precision)
-    return (p.clamp(max=1) * (1 + spread)) @ repeated(v, q.shape[1]).abs()
+    weights, sizes = normalised(s)[0], repeated(v, q.shape[1]).abs()
+    p = (weights * blur(spread, precision)).clamp(max=1)
+    return (p * (1 + spread)) @ sizes + (p * spread).sum(-1, keepdim=True) * (weights @ sizes)
 
 
 def magnitude_lse(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> T:
