@@ -111,7 +111,7 @@ class Tokens:
 
 
 @dataclass(frozen=True)
-class Report:
+class CheckReport:
     """A comparison. layers: in the order in which they run, the model as a whole at the end. uncalled: modules that
     were swapped and did not run. apart: where routers chose differently, the gradients that show it most. rounding:
     parameters whose gradient is next to nothing, so that no digit of it is right in the plain model.

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from kernelmux.nn import modes
 from kernelmux.nn.agreement import tokens
-from kernelmux.nn.check_report import Apart, Layer, Report, Routing
+from kernelmux.nn.check_report import Apart, CheckReport, Layer, Routing
 from kernelmux.nn.module import Ours
 from kernelmux.nn.patching import Patch, patch
 from kernelmux.nn.verdicts import Error, errors_of, gradient_errors, scale_of, worst
@@ -29,7 +29,7 @@ MOST_APART = 3  # gradients to show where routers chose differently
 
 def check_model(
     model: torch.nn.Module, *inputs: Any, ops: str | Iterable[str] | None = None, seed: int = 0, **named: Any
-) -> Report:
+) -> CheckReport:
     """Compare a model with its patched copy and with float64, and name the first layer that is off, if one is.
 
     report = kernelmux.nn.check_model(model, tokens, labels=tokens)
@@ -100,7 +100,7 @@ class _Check:
         listed = isinstance(parent, torch.nn.ModuleList | torch.nn.ModuleDict | torch.nn.Sequential)
         return bool(path) and listed and any(swapped.startswith(f"{path}.") for swapped in self.ops)
 
-    def report(self) -> Report:
+    def report(self) -> CheckReport:
         alone = _Alone(self)
         exact = self._run(self.exact, None)
         plain, patched = self._run(self.plain, exact.choices), self._run(self.patched, exact.choices)
@@ -110,7 +110,7 @@ class _Check:
         routing, apart = self._routing(exact, plain, patched, rounding)
         tensors = [*self.plain.parameters(), *pytree.tree_leaves((self.inputs, self.named))]
         first = next(x for x in tensors if isinstance(x, Tensor))
-        return Report(
+        return CheckReport(
             model=type(self.plain).__name__,
             dtype=SHORT.get(first.dtype, str(first.dtype)),
             device=str(first.device),

@@ -21,7 +21,7 @@ class Seen:
     problem: str = ""
 
 
-class Log:
+class TuningLog:
     """The results of one GPU. One that begins, and of which no end is told, is what ended the search."""
 
     def __init__(self, path: Path) -> None:

@@ -17,7 +17,7 @@ from kernelmux.perf.timing.clock import CudaStopwatch, poison
 from kernelmux.perf.timing.verify import Oracle, WrongOutput
 from kernelmux.registry.backend.search_space import Config, Forced
 from kernelmux.tune.job import Candidates, Job
-from kernelmux.tune.log import Log, Seen
+from kernelmux.tune.log import Seen, TuningLog
 
 SAMPLES = 7  # of a configuration; one of those that take more than HOPELESS times as long as the fastest
 HOPELESS = 2.0
@@ -86,7 +86,7 @@ class Bench:
 
 
 def time_all(
-    bench: Bench, configs: Iterable[Config], log: Log, until: float, watch: Callable[[], None]
+    bench: Bench, configs: Iterable[Config], log: TuningLog, until: float, watch: Callable[[], None]
 ) -> dict[int, Seen]:
     """The median of some samples for each configuration, by its place; those that the log has are not run again.
 

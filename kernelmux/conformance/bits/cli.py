@@ -115,7 +115,7 @@ def _progress(items: Sequence[Job], what: str) -> Iterable[Job]:
 
 
 @dataclass
-class Row:
+class BitsRow:
     """One variant: calls compared, results in them, how many have other bits, and how far apart the farthest are."""
 
     calls: int = 0
@@ -130,16 +130,16 @@ def compare(file: Path) -> dict[str, Any]:
     with np.load(file) as stored:
         theirs = {name: stored[name] for name in stored.files}
     about = json.loads(str(theirs.pop("about")))
-    rows: dict[str, Row] = {}
+    rows: dict[str, BitsRow] = {}
     known = [job for job in jobs("cpu") if f"{job.name} | 0" in theirs]
     for job in _progress(known, "emulator"):
         inputs = {name: theirs[f"{job.name} | {name}"] for name in job.trial.tensors}
         outputs = [theirs[f"{job.name} | {i}"] for i in range(len(job.trial.spec.outputs))]
-        _enter(rows.setdefault(job.variant, Row()), job.fed(inputs), outputs)
+        _enter(rows.setdefault(job.variant, BitsRow()), job.fed(inputs), outputs)
     return {"about": about, "emulator": artifacts.versions(), "rows": {k: vars(v) for k, v in rows.items()}}
 
 
-def _enter(row: Row, job: Job, theirs: list[Array]) -> None:
+def _enter(row: BitsRow, job: Job, theirs: list[Array]) -> None:
     row.calls += 1
     ours = job.run()
     for (kind, values), other in zip(ours, theirs, strict=True):

@@ -14,7 +14,7 @@ from kernelmux.conformance.inputs import trials
 from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.judging import amd, resource_budgets
 from kernelmux.conformance.judging.probe import Judge, Probe
-from kernelmux.conformance.judging.resource_budgets import Budget
+from kernelmux.conformance.judging.resource_budgets import ResourceBudget
 from kernelmux.emulator import nvrtc
 from kernelmux.emulator.launch_log import Launch
 from kernelmux.emulator.resources import Resources, multiprocessor, resources
@@ -154,7 +154,7 @@ def _spills(need: Resources) -> int:
     return (need.spill_stores or 0) + (need.spill_loads or 0)
 
 
-def _spill_text(need: Resources, budget: Budget) -> str:
+def _spill_text(need: Resources, budget: ResourceBudget) -> str:
     stores, loads = need.spill_stores, need.spill_loads
     return f"spills {stores} bytes of stores and {loads} of loads at {need.registers} registers, budget {budget.spills}"
 

@@ -101,7 +101,9 @@ def _run(chosen: Options, items: list[plan.Item], args: argparse.Namespace, cons
         return _told(chosen, items, found, args, console)
 
 
-def _told(chosen: Options, items: list[plan.Item], found: run.Found, args: argparse.Namespace, console: Console) -> int:
+def _told(
+    chosen: Options, items: list[plan.Item], found: run.RunOutcome, args: argparse.Namespace, console: Console
+) -> int:
     """Write the reports, and the record if it is asked for; the exit status."""
     try:
         if args.junit:

@@ -1,6 +1,6 @@
 """`kernelmux conformance --fits [CARD ...]`: asks everything of every card, a process for each, and says what came out.
 
-What was asked before, and has not changed since, is not asked again (`worker.Log`), so a run may be stopped at any time.
+What was asked before, and has not changed since, is not asked again (`worker.FitsLog`): a run may be stopped at any time.
 """
 
 from __future__ import annotations

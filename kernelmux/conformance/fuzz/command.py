@@ -54,7 +54,7 @@ class Bad:
 
 
 @dataclass
-class Found:
+class FuzzOutcome:
     """What became of the calls so far: how many by kind, and the bad ones."""
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -89,7 +89,7 @@ def _work(pipe: Connection, place: Any, seed: int, indices: range, ops: Sequence
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)  # torch logs what it then raises
     _limit_memory()
-    found = Found()
+    found = FuzzOutcome()
     for count, index in enumerate(indices, 1):
         place.value = index
         verdict, draft = one(seed, index, ops)
@@ -98,7 +98,7 @@ def _work(pipe: Connection, place: Any, seed: int, indices: range, ops: Sequence
             found.bad.append(Bad(seed, index, verdict, repr(draft)))
         if count % PART == 0 or index == indices[-1]:
             pipe.send((found.counts, found.bad))
-            found = Found()
+            found = FuzzOutcome()
     pipe.close()
     os._exit(0)  # Python would let Triton print what it did not free
 
@@ -130,7 +130,7 @@ class Worker:
         self.seen, self.since = -1, time.monotonic() + IMPORTS
         self.reported = 0
 
-    def read(self, found: Found) -> bool:
+    def read(self, found: FuzzOutcome) -> bool:
         """Take a report; whether the process goes on."""
         try:
             counts, bad = self.pipe.recv()
@@ -147,7 +147,7 @@ class Worker:
             self.seen, self.since = self.place.value, now
         return now - self.since > PATIENCE
 
-    def lost(self, found: Found, reason: str) -> bool:
+    def lost(self, found: FuzzOutcome, reason: str) -> bool:
         """Note the call that ended the process, and go on behind it; whether there is more to do."""
         index = self.place.value
         self.process.kill()
@@ -165,9 +165,9 @@ class Worker:
         return bool(self.indices)
 
 
-def _run(seed: int, count: int, ops: Sequence[str], workers: int) -> Iterator[Found]:
+def _run(seed: int, count: int, ops: Sequence[str], workers: int) -> Iterator[FuzzOutcome]:
     """Make the calls, and say every now and then what became of all so far."""
-    found = Found()
+    found = FuzzOutcome()
     running = [Worker(seed, range(first, count, workers), ops) for first in range(min(workers, count))]
     try:
         while running:
@@ -202,7 +202,7 @@ def command(chosen: Options, count: int, asked: str, only: int | None, console: 
     if only is not None:
         return _again(chosen, seeds[0], only, ops, console)
     workers = int(asked) if asked.isdigit() else target_device.cores() if count >= PARALLEL_FROM else 1
-    start, total = time.monotonic(), Found()
+    start, total = time.monotonic(), FuzzOutcome()
     for seed in seeds:
         found = _watched(seed, count, ops, workers, console)
         total.counts += found.counts
@@ -216,9 +216,9 @@ def command(chosen: Options, count: int, asked: str, only: int | None, console: 
     return FAILED if bad else OK
 
 
-def _watched(seed: int, count: int, ops: Sequence[str], workers: int, console: Console) -> Found:
+def _watched(seed: int, count: int, ops: Sequence[str], workers: int, console: Console) -> FuzzOutcome:
     """The calls of a seed, with a bar in a terminal and now and then a line elsewhere."""
-    found, told = Found(), time.monotonic()
+    found, told = FuzzOutcome(), time.monotonic()
     bar = Progress(
         TextColumn(f"fuzz, seed {seed}"),
         BarColumn(),
@@ -241,7 +241,7 @@ def _watched(seed: int, count: int, ops: Sequence[str], workers: int, console: C
     return found
 
 
-def _show(chosen: Options, found: Found, console: Console) -> None:
+def _show(chosen: Options, found: FuzzOutcome, console: Console) -> None:
     """What became of the calls, and of the bad ones one for each cause."""
     for kind, number in found.counts.most_common():
         console.print(f"{number:>9}  {kind}", highlight=False)

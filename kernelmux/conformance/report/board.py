@@ -11,7 +11,7 @@ from rich.text import Text
 
 from kernelmux.conformance.check import SPEC
 from kernelmux.conformance.report import matrix
-from kernelmux.conformance.report.matrix import Row
+from kernelmux.conformance.report.matrix import MatrixRow
 from kernelmux.conformance.session.execute import BY_GPU, NOT, Outcome
 
 PASSED, FAILED, PART, NOTHING = "passed", "failed", "part", "skipped"
@@ -54,7 +54,7 @@ def of(outcomes: Iterable[Outcome]) -> Board:
     return Board([*sorted(names - {SPEC}), *sorted(names & {SPEC})], marks)
 
 
-def _mark(row: Row) -> str:
+def _mark(row: MatrixRow) -> str:
     """The mark of one variant."""
     found = {row.problem.status} if row.problem else {o.status for o in row.cells.values()}
     if "failed" in found:
@@ -64,7 +64,7 @@ def _mark(row: Row) -> str:
     return PASSED if "passed" in found else NOTHING
 
 
-def _untouched(row: Row) -> bool:
+def _untouched(row: MatrixRow) -> bool:
     """Whether nothing was asked of a variant, for lack of time or because a GPU has passed it."""
     return not row.problem and all(o.asked in (NOT, BY_GPU) for o in row.cells.values())
 

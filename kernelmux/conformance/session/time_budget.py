@@ -64,7 +64,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Budget:
+class WorkerTimeBudget:
     """The time of a run as its worker processes see it: when it is over, how many there are, what is asked in any case.
 
     end: seconds since the epoch.

@@ -114,7 +114,7 @@ def asked(path: Path, run: str, call: str, source: str, answer: tuple[str, str])
         did.append(call)
         return answer
 
-    with worker.Log(path, run) as log:
+    with worker.FitsLog(path, run) as log:
         return log.asked(call, source, ask), bool(did)
 
 

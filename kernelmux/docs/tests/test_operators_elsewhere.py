@@ -28,7 +28,7 @@ from kernelmux.perf.tests import synthetic
 from kernelmux.registry import catalog, elsewhere
 from kernelmux.registry.backend import device_tables, timings, tuned_configs
 from kernelmux.registry.backend import lookup as registered
-from kernelmux.registry.backend.tuned_configs import Entry
+from kernelmux.registry.backend.tuned_configs import TunedConfig
 from kernelmux.registry.call import dispatch, refresh
 from kernelmux.registry.cli import type_stubs
 from kernelmux.registry.util import entry_points
@@ -137,7 +137,7 @@ def test_times_are_kept_in_the_package_and_auto_goes_by_them(home, ours, monkeyp
 
 def test_tiles_are_kept_in_the_package(home, ours):
     spec, source = catalog.spec("softmax").hash, registered.source_hash("triton", "softmax", SHORT)
-    entry = Entry(
+    entry = TunedConfig(
         op="softmax",
         backend="triton",
         variant=SHORT,

@@ -15,7 +15,7 @@ from kernelmux.perf.rows.machine import Machine
 from kernelmux.perf.rows.options import Options
 
 
-class Watch(Protocol):
+class ComparisonProgress(Protocol):
     """Sees how far a comparison is."""
 
     def expect(self, rows: int, again: bool) -> None:
@@ -53,7 +53,9 @@ class Comparison:
         return [row for row in self.rows if row.verdict in verdicts]
 
 
-def compare(setup: Setup, options: Options, everything: bool, command: str, log: IO[str], watch: Watch) -> Comparison:
+def compare(
+    setup: Setup, options: Options, everything: bool, command: str, log: IO[str], watch: ComparisonProgress
+) -> Comparison:
     """Time and judge; Ctrl-C ends it with the rows it has. BackendUnavailable for a tree that cannot be imported."""
     judged: list[Judged] = []
     interrupted = False
@@ -82,7 +84,7 @@ def compare(setup: Setup, options: Options, everything: bool, command: str, log:
     )
 
 
-def _all(session: Session, rows: list[Row], judged: list[Judged], watch: Watch) -> None:
+def _all(session: Session, rows: list[Row], judged: list[Judged], watch: ComparisonProgress) -> None:
     watch.expect(len(rows), again=False)
     for row in rows:
         watch.begin(row)
@@ -90,7 +92,7 @@ def _all(session: Session, rows: list[Row], judged: list[Judged], watch: Watch) 
         watch.end(judged[-1])
 
 
-def _confirm(setup: Setup, found: Agenda, judged: list[Judged], log: IO[str], watch: Watch) -> None:
+def _confirm(setup: Setup, found: Agenda, judged: list[Judged], log: IO[str], watch: ComparisonProgress) -> None:
     """Time again what has changed, in new processes: where memory lies can move a time by as much as a change does."""
     doubted = [i for i, row in enumerate(judged) if row.verdict in (SLOWER, FASTER)]
     if not doubted:

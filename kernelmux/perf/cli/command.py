@@ -44,7 +44,7 @@ TABLES = {
 }  # by the marker in a document: <!-- perf -->
 
 
-class Watch:
+class RowProgress:
     """A bar in a terminal, elsewhere a line per row, or nothing."""
 
     def __init__(self, console: Console, total: int, by_row: bool = True) -> None:
@@ -65,7 +65,7 @@ class Watch:
         )
         self.task = self.bar.add_task("run", total=total, failed="", last="starting")
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> RowProgress:
         self.bar.start()
         return self
 
@@ -92,7 +92,7 @@ def _line(row: Result) -> str:
 def run(console: Console, rows: list[Row], options: Options, args: argparse.Namespace, command: str) -> int:
     """Run the rows, report, and return the exit status."""
     check_outputs(args)
-    with Watch(console, sum(not row.problem for row in rows)) as watch:
+    with RowProgress(console, sum(not row.problem for row in rows)) as watch:
         outcome = supervisor.run(rows, options, watch)
     if outcome.interrupted and not any(isinstance(row, Timed) for row in outcome.rows):
         raise KeyboardInterrupt
@@ -126,7 +126,7 @@ def overheads(console: Console, options: Options, args: argparse.Namespace, comm
     return FAILED if any(row.error for row in found) else OK
 
 
-def results_of(outcome: supervisor.Outcome, command: str, options: Options) -> Results:
+def results_of(outcome: supervisor.WorkerReports, command: str, options: Options) -> Results:
     """What the workers reported, each variant with its second time; a backend that lacks its package is an error."""
     rows = tuple(noise_floor.fold(outcome.rows))
     return Results(

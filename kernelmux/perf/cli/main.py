@@ -16,7 +16,7 @@ from kernelmux.perf.against.session import ROUNDS
 from kernelmux.perf.cli import against, command, front
 from kernelmux.perf.cli import sweep as sweeping
 from kernelmux.perf.planning import brief, plan, time_budget
-from kernelmux.perf.planning.time_budget import Budget
+from kernelmux.perf.planning.time_budget import TimeBudget
 from kernelmux.perf.rows import machine
 from kernelmux.perf.rows.options import QUICK_SAMPLES, REST_SECONDS, SAMPLES, Options
 from kernelmux.perf.timing import noise_floor
@@ -222,12 +222,12 @@ def is_quick(args: argparse.Namespace, device: str) -> bool:
     return not any(getattr(args, name) for name in RIGOROUS) and (device == "cuda" or not args.op)
 
 
-def limit_of(args: argparse.Namespace, device: str, began: float) -> Budget:
+def limit_of(args: argparse.Namespace, device: str, began: float) -> TimeBudget:
     """The minutes of a run."""
     usual = 0.0
     if is_quick(args, device):
         usual = time_budget.PER_OPERATOR * len(set(args.op)) if args.op else time_budget.DEFAULT[device]
-    return Budget(args.minutes or usual, device, began)
+    return TimeBudget(args.minutes or usual, device, began)
 
 
 def options_of(args: argparse.Namespace, began: float = 0.0) -> Options:

@@ -62,7 +62,7 @@ def run(console: Console, sweeps: list[Planned], options: Options, args: argpars
     out = output_files.folder(Path(args.out), "--out")
     _check_plot(args)
     rows = rows_of(sweeps)
-    with command.Watch(console, sum(not row.problem for row in rows)) as watch:
+    with command.RowProgress(console, sum(not row.problem for row in rows)) as watch:
         outcome = supervisor.run(rows, options, watch)
     results = command.results_of(outcome, told, options)
     if outcome.interrupted and not results.timed:

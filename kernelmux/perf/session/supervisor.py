@@ -38,7 +38,7 @@ Watch = Callable[[str | Result], None]  # sees what begins, by name, and the res
 
 
 @dataclass
-class Outcome:
+class WorkerReports:
     """What the workers reported; errors: why rows could not be run at all.
 
     seconds: of the parts of the run. compiled: of each row that was compiled ahead, by its id.
@@ -53,13 +53,13 @@ class Outcome:
     interrupted: bool = False
 
 
-def run(rows: list[Row], options: Options, watch: Watch) -> Outcome:
+def run(rows: list[Row], options: Options, watch: Watch) -> WorkerReports:
     """Run the rows, starting a new worker after each one that was lost.
 
     What the workers need lies in a folder of their own; `options.out` gets pytest-benchmark's file and the worker's log.
     Ctrl-C ends the run with the rows it has.
     """
-    outcome = Outcome()
+    outcome = WorkerReports()
     for row in rows:
         if row.problem:
             outcome.rows.append(row.not_timed("failed" if row.broken else "skipped", row.problem))
@@ -74,7 +74,7 @@ def run(rows: list[Row], options: Options, watch: Watch) -> Outcome:
     return outcome
 
 
-def _workers(remaining: list[Row], options: Options, folder: Path, outcome: Outcome, watch: Watch) -> None:
+def _workers(remaining: list[Row], options: Options, folder: Path, outcome: WorkerReports, watch: Watch) -> None:
     """One worker after another, until every row has run or a worker ends before its first."""
     if options.device == "cuda":
         remaining = _compiled(remaining, options, folder, outcome, watch)
@@ -92,7 +92,7 @@ def _workers(remaining: list[Row], options: Options, folder: Path, outcome: Outc
     outcome.seconds["timing, with the start of its process"] = time.monotonic() - began
 
 
-def _compiled(rows: list[Row], options: Options, folder: Path, outcome: Outcome, watch: Watch) -> list[Row]:
+def _compiled(rows: list[Row], options: Options, folder: Path, outcome: WorkerReports, watch: Watch) -> list[Row]:
     """Compile ahead; the rows that are left to time. Those whose compiler had to be stopped are not."""
     watch(f"compiling ahead in {options.jobs} processes")
     _save(rows, options, folder)
@@ -126,7 +126,7 @@ def _complaint(folder: Path) -> str:
 
 
 def _one_worker(
-    rows: list[Row], options: Options, folder: Path, report: Path, outcome: Outcome, watch: Watch
+    rows: list[Row], options: Options, folder: Path, report: Path, outcome: WorkerReports, watch: Watch
 ) -> list[Row]:
     """Run one worker to its end, take in its events, and return the rows that it left."""
     _save(rows, options, folder)
@@ -164,12 +164,12 @@ def _ending(process: subprocess.Popen[bytes], options: Options) -> str:
     return f"exit status {process.returncode}"
 
 
-def _end(result: Result, outcome: Outcome, watch: Watch) -> None:
+def _end(result: Result, outcome: WorkerReports, watch: Watch) -> None:
     outcome.rows.append(result)
     watch(result)
 
 
-def _take(name: str, told: Any, outcome: Outcome) -> None:
+def _take(name: str, told: Any, outcome: WorkerReports) -> None:
     if name == "machine":
         outcome.machine = decode(Machine, told, EVENTS)
     elif name == "ceilings":

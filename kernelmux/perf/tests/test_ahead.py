@@ -56,8 +56,8 @@ def test_every_row_with_code_of_its_own_is_called_once(tmp_path, theirs):
 
 
 def test_few_rows_are_not_worth_a_process(tmp_path):
-    assert precompile.compile_all(tmp_path, ROWS[: precompile.WORTH - 1], 2, {}) == precompile.Compiled()
-    assert precompile.compile_all(tmp_path, ROWS, 0, {}) == precompile.Compiled()
+    assert precompile.compile_all(tmp_path, ROWS[: precompile.WORTH - 1], 2, {}) == precompile.CompileTimes()
+    assert precompile.compile_all(tmp_path, ROWS, 0, {}) == precompile.CompileTimes()
 
 
 def test_processes_are_stopped_at_the_limit():
@@ -71,4 +71,4 @@ def test_what_a_process_was_stopped_on_is_late_and_what_it_died_on_is_not(tmp_pa
     for row, taker in ((0, 0), (1, 1), (2, 2)):
         (tmp_path / precompile.TAKEN.format(row)).write_text(str(taker))
     (tmp_path / precompile.DONE.format(0)).write_text(json.dumps([ROWS[0].id, 1.5]) + '\n["cut of')
-    assert precompile._found(tmp_path, ROWS[:4], {0, 1}) == precompile.Compiled({ROWS[0].id: 1.5}, (ROWS[1].id,))
+    assert precompile._found(tmp_path, ROWS[:4], {0, 1}) == precompile.CompileTimes({ROWS[0].id: 1.5}, (ROWS[1].id,))

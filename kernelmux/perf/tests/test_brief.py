@@ -16,7 +16,7 @@ from kernelmux.perf.cli import command, front, main
 from kernelmux.perf.emulated import resources
 from kernelmux.perf.planning import brief, plan, time_budget
 from kernelmux.perf.planning.plan import Row
-from kernelmux.perf.planning.time_budget import Budget
+from kernelmux.perf.planning.time_budget import TimeBudget
 from kernelmux.perf.record import history, run_file
 from kernelmux.perf.record.run_file import KernelNeed, Overhead
 from kernelmux.perf.report import markdown, page, screen
@@ -165,10 +165,12 @@ def test_only_what_is_not_asked_for_in_detail_has_few_minutes(words, device, min
 
 def test_the_reports_have_their_share_of_the_minutes():
     assert (
-        Budget(5.0, "cuda", 1e9).rows_until == Budget(5.0, "cuda", 1e9).end == 1e9 + 300 - time_budget.WRITING["cuda"]
+        TimeBudget(5.0, "cuda", 1e9).rows_until
+        == TimeBudget(5.0, "cuda", 1e9).end
+        == 1e9 + 300 - time_budget.WRITING["cuda"]
     )
-    assert Budget(2.0, "cpu", 1e9).rows_until < Budget(2.0, "cpu", 1e9).end < 1e9 + 120
-    assert Budget(0.1, "cuda", 1e9).end == pytest.approx(1e9 + 6 * time_budget.SHORT)
+    assert TimeBudget(2.0, "cpu", 1e9).rows_until < TimeBudget(2.0, "cpu", 1e9).end < 1e9 + 120
+    assert TimeBudget(0.1, "cuda", 1e9).end == pytest.approx(1e9 + 6 * time_budget.SHORT)
     assert time_budget.compiling_seconds(time.time() + 100, 150.0) == pytest.approx(40, abs=1)
     assert time_budget.compiling_seconds(0.0, 150.0) == 150.0
 
@@ -185,7 +187,7 @@ def test_rows_after_the_minutes_are_named_and_do_not_fail(tmp_path):
 
 def test_operators_that_a_run_was_not_about_are_named(monkeypatch, tmp_path):
     """Those that take none of its dtypes, unless --op has said so."""
-    done = supervisor.Outcome(rows=synthetic.ladder(), machine=synthetic.results([]).machine, ceilings=None)
+    done = supervisor.WorkerReports(rows=synthetic.ladder(), machine=synthetic.results([]).machine, ceilings=None)
     monkeypatch.setattr(supervisor, "run", lambda *_: done)
     for words, left in (("", True), ("--op int8_matmul", False)):
         given = f"{words} --dtype i8 --device cpu --quick --out {tmp_path}".split()
@@ -212,7 +214,7 @@ def test_a_backend_without_its_package_fails_the_run_unless_it_is_left_out(monke
     assert "--backend torch_ref triton" in told
     assert not list(command.lacking(Options(backends=("torch_ref", "triton"))))
     assert list(command.lacking(Options(backends=("all",)))) == [told]
-    assert command.results_of(supervisor.Outcome(), "", Options()).errors == (told,)
+    assert command.results_of(supervisor.WorkerReports(), "", Options()).errors == (told,)
     found = synthetic.results(synthetic.ladder(), errors=(told,))
     assert "pip install cupy-cuda13x" in markdown.whole(found, "") and "pip install cupy-cuda13x" in page.html(found)
     assert command.conclude(Console(quiet=True), found, None, False, False) == 1
@@ -299,7 +301,7 @@ def test_a_cpu_takes_one_screen(monkeypatch):
 
     def whole(console):
         front._introduce(console, found)
-        told = front._on_cpu(console, found, Options(), Budget(2.0, "cpu", time.time()))
+        told = front._on_cpu(console, found, Options(), TimeBudget(2.0, "cpu", time.time()))
         assert told.resources == needs and told.overhead == costs and told.moved
         front._say(console, wording.left_out(found))
         command.conclude(console, found, None, False, False)
@@ -317,7 +319,7 @@ def test_a_cpu_takes_one_screen(monkeypatch):
 
 def test_kernels_are_compiled_until_the_time_is_over(monkeypatch):
     console = Console(quiet=True)
-    todo = [resources.Candidate("add", "cuda", name) for name in ("quick", "slow", "never")]
+    todo = [resources.InspectedVariant("add", "cuda", name) for name in ("quick", "slow", "never")]
     monkeypatch.setattr(resources, "defaults", lambda options: todo)
     monkeypatch.setattr(resources, "PROCESSES", 1)
     monkeypatch.setattr(resources, "needs", planted_needs)

@@ -129,7 +129,7 @@ def test_times_that_scatter_take_more_rounds():
 
 def test_resources_of_kernels_are_known_without_running():
     pytest.importorskip("triton")
-    (need,) = resources.needs(resources.Candidate("softmax", "triton", "resident"), Options())
+    (need,) = resources.needs(resources.InspectedVariant("softmax", "triton", "resident"), Options())
     assert not need.error
     assert need.workload == "x=32768x16384"  # far beyond what could be emulated
     assert 16 <= need.registers <= 255
@@ -137,7 +137,7 @@ def test_resources_of_kernels_are_known_without_running():
 
 
 def test_a_module_that_cannot_be_imported_is_a_row_with_an_error():
-    (need,) = resources.needs(resources.Candidate("softmax", "cuda", "", broken="ImportError: no"), Options())
+    (need,) = resources.needs(resources.InspectedVariant("softmax", "cuda", "", broken="ImportError: no"), Options())
     assert need.error == "ImportError: no"
 
 

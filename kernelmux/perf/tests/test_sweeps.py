@@ -285,7 +285,9 @@ def test_no_two_of_some_lines_have_one_colour():
 def test_an_interrupted_sweep_is_written_but_not_recorded(tmp_path, monkeypatch, capsys):
     made = planned(parse("softmax:N=256,512"), Options())
     rows = [replace(synthetic.row(), **made.rows[0].identity)]
-    outcome = supervisor.Outcome(rows=list(rows), machine=synthetic.GPU, ceilings=synthetic.H200, interrupted=True)
+    outcome = supervisor.WorkerReports(
+        rows=list(rows), machine=synthetic.GPU, ceilings=synthetic.H200, interrupted=True
+    )
     monkeypatch.setattr(supervisor, "run", lambda *args: outcome)
     monkeypatch.setattr(curve, "FOLDER", tmp_path / "records")
     args = Namespace(out=str(tmp_path), plot=None, record=True)
@@ -300,7 +302,7 @@ def test_a_sweep_of_several_lines_is_told_and_recorded(tmp_path, monkeypatch, ca
     made = planned(parse("softmax:N=256,512"), Options())
     told = replace(made, rows=tuple(rows), workloads={"x=4096x256": 256, "x=4096x512": 512}, shape="x=4096xN")
     rows = [NotTimed(**rows[3].identity, status="wrong", error="WrongOutput: y"), *rows[:3], *rows[4:]]
-    outcome = supervisor.Outcome(rows=list(rows), machine=synthetic.GPU, ceilings=synthetic.H200)
+    outcome = supervisor.WorkerReports(rows=list(rows), machine=synthetic.GPU, ceilings=synthetic.H200)
     monkeypatch.setattr(supervisor, "run", lambda *args: outcome)
     monkeypatch.setattr(curve, "FOLDER", tmp_path / "records")
     monkeypatch.setattr(sweep, "rows_of", lambda sweeps: [])

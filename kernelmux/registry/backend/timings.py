@@ -21,7 +21,7 @@ import torch
 
 from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.backend import device_tables, launch_keys, tuned_configs
-from kernelmux.registry.backend.device_tables import ALIKE, Found, Table, Tables
+from kernelmux.registry.backend.device_tables import ALIKE, FoundRow, Table, Tables
 from kernelmux.registry.backend.launch_keys import SAME, compared
 from kernelmux.registry.spec.op_spec import OpSpec
 from kernelmux.registry.spec.signature import Axis, Call
@@ -152,7 +152,7 @@ class _Point:
 
 
 @cache
-def _found(name: str, card: Card | None) -> tuple[Found[Time], ...]:
+def _found(name: str, card: Card | None) -> tuple[FoundRow[Time], ...]:
     return TABLES.everywhere(name, card)
 
 
@@ -160,13 +160,13 @@ def _found(name: str, card: Card | None) -> tuple[Found[Time], ...]:
 def _points(name: str, card: Card | None, op: str) -> tuple[_Point, ...]:
     """The workloads of an operator with the times that count, read once; best first where several are of one variant."""
     found = [f for f in _found(name, card) if f.row.op == op and f.row.current]
-    groups: dict[tuple[str, str, str], list[Found[Time]]] = {}
+    groups: dict[tuple[str, str, str], list[FoundRow[Time]]] = {}
     for f in found:
         groups.setdefault((f.gpu, f.row.workload, f.row.dtype), []).append(f)
     return tuple(_point(name, card, catalog.spec(op), group) for group in groups.values())
 
 
-def _point(name: str, card: Card | None, spec: OpSpec, group: Sequence[Found[Time]]) -> _Point:
+def _point(name: str, card: Card | None, spec: OpSpec, group: Sequence[FoundRow[Time]]) -> _Point:
     """A workload in a dtype on one GPU; a variant without a time of the packages at hand has its older one."""
     group = sorted(group, key=lambda f: bool(f.older))
     first, gpu, older = group[0].row, group[0].gpu, group[0].older

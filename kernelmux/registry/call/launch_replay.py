@@ -69,7 +69,7 @@ def stands_for(value: Any, tensor: torch.Tensor, of: Callable[[int], Any]) -> No
         _local.watch.stands_for(value, Made(tensor, of))
 
 
-class Watch(_Mode):  # type: ignore[misc]
+class LaunchRecorder(_Mode):  # type: ignore[misc]
     """What an implementation does during one call: allocations, views of them and of its arguments, launches."""
 
     def __init__(self, values: tuple[Any, ...]) -> None:
@@ -86,7 +86,7 @@ class Watch(_Mode):  # type: ignore[misc]
         """False: torch would import its compiler only to turn it off here, which takes seconds and sets variables."""
         return False
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> LaunchRecorder:
         _local.watch = self
         super().__enter__()
         return self
@@ -141,7 +141,7 @@ class Replayed:
         if self._left != 0:  # below it are calls of other threads
             return self.plainly(*values)
         try:
-            with Watch(values) as watch:
+            with LaunchRecorder(values) as watch:
                 result = self.plainly(*values)
             text = _text(self.plainly, values, watch, result)
             self.replay = text.function()
@@ -256,7 +256,7 @@ def address(i: int) -> str:
     return f"_p_a{i}"
 
 
-def _text(plainly: Callable[..., Any], values: tuple[Any, ...], watch: Watch, result: Any) -> Text:
+def _text(plainly: Callable[..., Any], values: tuple[Any, ...], watch: LaunchRecorder, result: Any) -> Text:
     """What repeats a call that was watched; `_Unfit` if that may not be all that the implementation does."""
     if watch.problem or not watch.steps:
         raise _Unfit(watch.problem or "it launches nothing")
@@ -291,7 +291,7 @@ def _code(text: str) -> CodeType:
 class _Writer:
     """The parts of a replay as source text, and in `scope` what its names stand for."""
 
-    def __init__(self, values: tuple[Any, ...], watch: Watch) -> None:
+    def __init__(self, values: tuple[Any, ...], watch: LaunchRecorder) -> None:
         self.watch = watch
         self.device = max((x for x in values if isinstance(x, torch.Tensor)), key=torch.Tensor.get_device).device
         self.scope: dict[str, Any] = {"_new": _unseen(self.device), "_seen_new": partial(_seen, self.device)}

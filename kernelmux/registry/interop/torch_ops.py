@@ -210,14 +210,14 @@ def _seen_into(spec: Spec, values: tuple[Any, ...], backend: str | None, lack: s
     raise UnsupportedError(f"torch.ops.{NAMESPACE}.{spec.name}: {lack}: call it under torch.no_grad()")
 
 
-def rule(spec: Spec, backend: str | None) -> autograd.Rule:
+def rule(spec: Spec, backend: str | None) -> autograd.GradientRule:
     """How a call of the operator of torch is differentiated: by operators of torch."""
     following = precedence.without_variants(backend)
 
     def run(other: Spec, values: tuple[Any, ...]) -> Any:
         return call(other, *values, backend=following)
 
-    return autograd.Rule(spec, partial(operator(spec.name), backend=backend), run)
+    return autograd.GradientRule(spec, partial(operator(spec.name), backend=backend), run)
 
 
 def _autocast(spec: Spec, key: str, device: str, *values: Any, backend: str | None = None) -> Any:

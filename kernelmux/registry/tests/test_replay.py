@@ -328,7 +328,7 @@ def test_watching_a_call_does_not_import_the_compiler_of_torch():
     code = """
 import sys, torch
 from kernelmux.registry.call import launch_replay
-with launch_replay.Watch((torch.ones(2),)) as watch:
+with launch_replay.LaunchRecorder((torch.ones(2),)) as watch:
     torch.empty(3)
 assert len(watch.made) == 1 and "torch._dynamo" not in sys.modules
 """

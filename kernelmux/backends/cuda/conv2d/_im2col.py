@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kernelmux.backends.cuda._families.epilogue import PLAIN, Ending, Epilogue
+from kernelmux.backends.cuda._families.epilogue import PLAIN, Epilogue, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import Layout
 from kernelmux.backends.cuda._launch.runtime import Bound, Source, Tiles, cdiv, ctype
 from kernelmux.backends.cuda._launch.tensor_map import DATA_TYPES
 from kernelmux.backends.cuda.conv2d._pixel_copies import SECTOR, VECTOR, copied
 from kernelmux.backends.cuda.conv2d._plans import halves_on_hopper, indices
 from kernelmux.backends.cuda.conv2d._problem import BACKWARD_WEIGHT, CONV2D, Axis, Convolution
-from kernelmux.backends.cuda.matmul._choice import Problem, adding, problem, split_length
+from kernelmux.backends.cuda.matmul._choice import MatmulProblem, adding, problem, split_length
 from kernelmux.backends.cuda.matmul._wgmma import LINE, TILINGS, WgmmaTiling
 from kernelmux.backends.cuda.transpose import transpose_batch
 from kernelmux.registry.conditions import Condition
@@ -120,7 +120,7 @@ class Im2colPlan(NamedTuple):
     """A kind of convolution, ready to run. parts: pieces of K, which are added in order."""
 
     launch: Bound
-    product: Problem
+    product: MatmulProblem
     left: Tiles
     right: Tiles
     parts: int
@@ -142,7 +142,7 @@ class Im2colPlan(NamedTuple):
 
 @remembered
 def best_plan(
-    operator: int, channels: int, left: Layout, right: Layout, h: Axis, w: Axis, end: Ending, multiprocessors: int
+    operator: int, channels: int, left: Layout, right: Layout, h: Axis, w: Axis, end: EpilogueKind, multiprocessors: int
 ) -> Im2colPlan:
     """The quickest tiling by the rule of matmul.
 
@@ -162,13 +162,13 @@ def tilings(operator: int) -> tuple[WgmmaTiling, ...]:
     return tuple(t for t in (*TILINGS, *NARROW, *TALL) if t.n % STEP == 0)
 
 
-def _splits(t: WgmmaTiling, p: Problem, multiprocessors: int) -> range:
+def _splits(t: WgmmaTiling, p: MatmulProblem, multiprocessors: int) -> range:
     """Pieces of K, of 256 or more: as many as give every multiprocessor two tiles, if K is as long."""
     return range(1, max(1, min(2 * multiprocessors // t.tiles(p), p.K // 256)) + 1)
 
 
 def plan(
-    operator: int, channels: int, left: Layout, right: Layout, h: Axis, w: Axis, end: Ending, t: WgmmaTiling,
+    operator: int, channels: int, left: Layout, right: Layout, h: Axis, w: Axis, end: EpilogueKind, t: WgmmaTiling,
     splits: int, multiprocessors: int,
 ) -> Im2colPlan:  # fmt: skip
     """The plan with a given tiling, K cut into at most `splits` pieces."""
@@ -198,7 +198,7 @@ def _whole(channels: int) -> int:
     return cdiv(channels, STEP) * STEP
 
 
-def _product(operator: int, channels: int, left: Layout, right: Layout, h: Axis, w: Axis) -> Problem:
+def _product(operator: int, channels: int, left: Layout, right: Layout, h: Axis, w: Axis) -> MatmulProblem:
     """The product of matrices that it is, which of their indices are contiguous."""
     image = right if operator == BACKWARD_WEIGHT else left
     positions, terms = image.shape[0] * h.positions * w.positions, h.taps * w.taps * _whole(image.shape[1])

@@ -25,7 +25,7 @@ from kernelmux.backends.triton._launch.hopper import barriers, copy_in, ring
 from kernelmux.backends.triton._launch.launch import Ints, Launch, Map, cdiv, plan, processors
 from kernelmux.backends.triton.matmul._blocked import Rule, tile_of
 from kernelmux.backends.triton.matmul._epilogue import PLAIN, Vector
-from kernelmux.backends.triton.matmul._problem import Problem, problem
+from kernelmux.backends.triton.matmul._problem import MatmulShapes, problem
 from kernelmux.registry.util.batch_strides import result
 
 STEP, BYTES = gl.constexpr(32), gl.constexpr(4)  # of K, a line of 128 bytes; of an element
@@ -209,7 +209,7 @@ def from_registers(a: torch.Tensor, b: torch.Tensor, rule: Rule) -> torch.Tensor
 
 
 @plan
-def _plan(p: Problem, rule: Rule) -> tuple[Launch, int, Callable[..., None]]:
+def _plan(p: MatmulShapes, rule: Rule) -> tuple[Launch, int, Callable[..., None]]:
     """The launch, into how many parts it cuts K, and what adds several."""
     config = {**rule(p)}
     share = cdiv(cdiv(p.K, config.pop("SPLIT_K")), STEP.value) * STEP.value

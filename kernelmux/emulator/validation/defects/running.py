@@ -31,7 +31,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DefectVerdict:
     """The verdict on a defect.
 
     state  "caught": as the catalogue says. "blind": not noticed, as the catalogue says. "lost": not noticed, or not as
@@ -87,10 +87,10 @@ def _difference(launch: DefectLaunch, before: dict[str, np.ndarray]) -> str | No
     return None
 
 
-def judge(defect: Defect, right: Seen) -> Outcome:
+def judge(defect: Defect, right: Seen) -> DefectVerdict:
     """Runs the broken kernel; `right` is what the right one showed."""
     broken = observe(defect.launch(), defect.name, defect.limit)
-    return Outcome(defect, _state(defect, broken, right), broken, right)
+    return DefectVerdict(defect, _state(defect, broken, right), broken, right)
 
 
 def _state(defect: Defect, broken: Seen, right: Seen) -> str:
@@ -118,7 +118,7 @@ class DefectRunner:
     def __init__(self) -> None:
         self._right: dict[Callable[[], DefectLaunch], Seen] = {}
 
-    def __call__(self, defect: Defect) -> Outcome:
+    def __call__(self, defect: Defect) -> DefectVerdict:
         if defect.launch not in self._right:
             self._right[defect.launch] = observe(defect.launch(), None, LIMIT_OF_RIGHT_KERNELS)
         return judge(defect, self._right[defect.launch])
