@@ -104,7 +104,7 @@ def path_of(op: str) -> Path:
     return IMAGES / f"{op}_ladder_counts.svg"
 
 
-def made() -> Iterator[tuple[Path, str]]:
+def all_pictures() -> Iterator[tuple[Path, str]]:
     """Every picture with its text, one after the other: each takes seconds."""
     for op, shape in CALLS.items():
         yield path_of(op), picture(op, shape, counted(op, shape, list(registered.variants("cuda", op))))

@@ -226,7 +226,7 @@ def conclude(chosen: Options, found: RunOutcome, console: Console) -> int:
 
 def _write(chosen: Options, found: RunOutcome, whole: bool) -> None:
     """The reports of a run; each begins with what was tested where."""
-    asked = artifacts.asked(chosen, found.outcomes)
+    asked = artifacts.omissions(chosen, found.outcomes)
     head = f"{_title(chosen, found)}, {duration(found.seconds)}: {found.tested}{asked and f'; {asked}'}"
     table = board.markdown(board.of(found.outcomes))
     programs = integration.markdown(found.outcomes)
@@ -255,7 +255,7 @@ def _show(chosen: Options, found: RunOutcome, console: Console, whole: bool) -> 
         board.show(console, board.of(found.outcomes))
         if chosen.verbose or integration.CHECK in chosen.checks:
             integration.show(console, found.outcomes)
-        if asked := artifacts.asked(chosen, found.outcomes):
+        if asked := artifacts.omissions(chosen, found.outcomes):
             console.print(asked, style="dim", highlight=False)
         causes.show(console, chosen, found.outcomes, str(path))
     for text in found.tested.notes:

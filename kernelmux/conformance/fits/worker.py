@@ -59,7 +59,7 @@ class FitsLog:
     def __exit__(self, *error: object) -> None:
         self.file.close()
 
-    def asked(self, call: str, source: str, ask: Any) -> tuple[str, str]:
+    def answer(self, call: str, source: str, ask: Any) -> tuple[str, str]:
         """What is known of a call, or what `ask` says."""
         if (call, source) in self.known:
             return self.known[call, source]
@@ -76,14 +76,14 @@ class FitsLog:
         print(json.dumps([self.run, *values]), file=self.file, flush=True)
 
 
-def asked(op: str, card: Card, names: tuple[str, ...], seed: int, log: FitsLog) -> dict[str, Any]:
+def operator_fits(op: str, card: Card, names: tuple[str, ...], seed: int, log: FitsLog) -> dict[str, Any]:
     """The entries of an operator: by "auto" and by each backend."""
     spec = catalog.spec(op)
     sources = {name: record.source(op, name) for name in names}
     cells: dict[str, dict[str, Counter[str]]] = {name: {} for name in names}
     reasons: dict[str, dict[str, str]] = {name: {} for name in names}
     spills: dict[str, tuple[int, str]] = dict.fromkeys(names, (0, ""))
-    for case, dtype in calls.asked(spec, card.key, seed):
+    for case, dtype in calls.calls_of(spec, card.key, seed):
         for name in names:
             outcome, why = _outcome(spec, case, dtype, name, card, log)
             if not outcome:
@@ -113,7 +113,7 @@ def _outcome(spec: OpSpec, case: Case, dtype: torch.dtype, name: str, card: Card
     backend = choice.variant.partition("/")[0]
     call = f"{spec.name} {choice.variant} {SHORT[dtype]} {case.text}"
     source = f"{record.source(spec.name, backend)} {' '.join(record.versions().values())}"
-    return log.asked(call, source, lambda: judged(spec, case, dtype, choice.variant, card))
+    return log.answer(call, source, lambda: judged(spec, case, dtype, choice.variant, card))
 
 
 def names(backends: tuple[str, ...]) -> tuple[str, ...]:
@@ -125,7 +125,7 @@ def run(card: str, ops: tuple[str, ...], backends: tuple[str, ...], seed: int, l
     """The answers about a card: an operator that is done, with its entries."""
     with cards.standing_for(card) as found, noting(), FitsLog(log, run) as book:
         for op in ops:
-            yield op, asked(op, found, names(backends), seed, book)
+            yield op, operator_fits(op, found, names(backends), seed, book)
 
 
 def main() -> None:

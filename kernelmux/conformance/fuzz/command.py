@@ -61,7 +61,7 @@ class FuzzOutcome:
     bad: list[Bad] = field(default_factory=list)
 
 
-def made(seed: int, index: int, ops: Sequence[str]) -> tuple[calls.Draft, tuple[str, ...]]:
+def drafted(seed: int, index: int, ops: Sequence[str]) -> tuple[calls.Draft, tuple[str, ...]]:
     """The call of that number, and the backends that it was made for; the same in every run over the same operators."""
     rng = random.Random(f"{seed}:{index}")
     able: tuple[str, ...] = (BASELINE,)
@@ -75,7 +75,7 @@ def made(seed: int, index: int, ops: Sequence[str]) -> tuple[calls.Draft, tuple[
 
 def one(seed: int, index: int, ops: Sequence[str]) -> tuple[Verdict, calls.Draft]:
     """Make the call of that number; of a bad one the smallest that is bad in the same way."""
-    draft, able = made(seed, index, ops)
+    draft, able = drafted(seed, index, ops)
     verdict = judge.judge(draft, able)
     return verdict, judge.smallest(draft, able, verdict) if verdict.bad else draft
 
@@ -155,7 +155,7 @@ class Worker:
         if index < 0:
             raise KernelmuxError(f"--fuzz: a process did not start: {reason}")
         at = self.indices.index(index)
-        draft = repr(made(self.seed, index, self.ops)[0])
+        draft = repr(drafted(self.seed, index, self.ops)[0])
         found.counts[UNTYPED] += 1
         found.counts["not reported, as their process was lost"] += at - self.reported
         found.bad.append(Bad(self.seed, index, Verdict(UNTYPED, reason, reason), draft))
@@ -267,7 +267,7 @@ def _tell(chosen: Options, bad: Bad, count: int, console: Console) -> None:
 
 def _again(chosen: Options, seed: int, index: int, ops: Sequence[str], console: Console) -> int:
     """The call of one number, in this process."""
-    console.print(repr(made(seed, index, ops)[0]), markup=False, highlight=False, soft_wrap=True)
+    console.print(repr(drafted(seed, index, ops)[0]), markup=False, highlight=False, soft_wrap=True)
     sys.stdout.flush()  # it may end the process
     verdict, draft = one(seed, index, ops)
     if verdict.bad:

@@ -37,7 +37,7 @@ class Board:
     marks: dict[str, dict[str, str]]
 
     @property
-    def found(self) -> list[str]:
+    def occurring(self) -> list[str]:
         """The kinds of marks that occur, and always passed and failed."""
         every = {mark for row in self.marks.values() for mark in row.values()} | {PASSED, FAILED}
         return [mark for mark in MEANS if mark in every]
@@ -140,7 +140,7 @@ def _line(board: Board, op: str, marks: dict[str, str]) -> Text:
 
 def _legend(console: Console, board: Board, marks: dict[str, str]) -> None:
     """What the marks mean, in one line if there is room."""
-    parts = [Text(f"{marks[m]} ", STYLES[m]).append(MEANS[m], "dim") for m in board.found]
+    parts = [Text(f"{marks[m]} ", STYLES[m]).append(MEANS[m], "dim") for m in board.occurring]
     room = sum(map(len, parts)) + GAP * (len(parts) - 1) <= console.width
     console.print(Text(" " * GAP if room else "\n").join(parts), highlight=False)
 
@@ -150,4 +150,4 @@ def markdown(board: Board) -> str:
     lines = [f"| operator | {' | '.join(board.backends)} |", "|---|" + ":-:|" * len(board.backends)]
     for op, row in board.marks.items():
         lines.append(f"| {op} | {' | '.join(MARKS[row[n]] if n in row else ' ' for n in board.backends)} |")
-    return "\n".join([*lines, "", "; ".join(f"{MARKS[mark]} {MEANS[mark]}" for mark in board.found)])
+    return "\n".join([*lines, "", "; ".join(f"{MARKS[mark]} {MEANS[mark]}" for mark in board.occurring)])

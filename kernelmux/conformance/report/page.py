@@ -65,7 +65,7 @@ def _marks(outcomes: list[Outcome]) -> dict[str, Any]:
         "board": found,
         "blocks": board.in_parts(list(found.marks), BLOCK),
         "marks": board.MARKS,
-        "means": [(mark, board.MEANS[mark]) for mark in found.found],
+        "means": [(mark, board.MEANS[mark]) for mark in found.occurring],
     }
 
 

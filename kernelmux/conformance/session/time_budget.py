@@ -83,10 +83,10 @@ class WorkerTimeBudget:
 
 
 def not_asked(options: Options) -> str:
-    return f"not asked: {told(options.minutes)} were too short for it; --tier ci has no limit"
+    return f"not asked: {duration_text(options.minutes)} were too short for it; --tier ci has no limit"
 
 
-def told(minutes: float) -> str:
+def duration_text(minutes: float) -> str:
     """2.5 minutes, 16 s."""
     return f"{minutes:g} minutes" if minutes > 1 else f"{60 * minutes:.0f} s"
 

@@ -144,9 +144,9 @@ def test_what_the_ledger_says_is_asked_where_it_is_required() -> None:
 def test_the_report_says_what_was_not_asked() -> None:
     item = Item("add", "cuda", "scalar", "exact")
     outcomes = [Outcome(item, "passed", asked=kind) for kind in (WHOLE, WHOLE, IN_PART, NOT, BY_GPU)]
-    told = artifacts.asked(Options(minutes=2.5), outcomes)
+    told = artifacts.omissions(Options(minutes=2.5), outcomes)
     assert told.startswith("5 items within 2.5 minutes: 2 in full, 1 in part, 1 not again")
-    assert "1 not for lack of time" in told and artifacts.asked(Options(), outcomes) == ""
+    assert "1 not for lack of time" in told and artifacts.omissions(Options(), outcomes) == ""
 
 
 def test_a_run_ends_in_time_and_says_so(

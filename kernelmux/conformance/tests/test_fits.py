@@ -39,7 +39,7 @@ def test_drawn_calls_are_calls_of_the_spec_and_the_same_for_every_card(op: str) 
 
 def test_every_workload_is_asked_in_every_dtype_and_some_cards_are_asked_drawn_calls() -> None:
     spec = catalog.spec("matmul")
-    few, many = list(calls.asked(spec, "gb10")), list(calls.asked(spec, "t4"))
+    few, many = list(calls.calls_of(spec, "gb10")), list(calls.calls_of(spec, "t4"))
     assert {(c.text, d) for c in spec.workloads for d in c.dtypes or spec.dtypes} == {(c.text, d) for c, d in few}
     assert many[: len(few)] == few and len(many) > len(few) + calls.SHAPES / 2
     assert {cards.table()[key].capability for key in calls.CARDS} == {c.capability for c in cards.table().values()}
@@ -115,7 +115,7 @@ def asked(path: Path, run: str, call: str, source: str, answer: tuple[str, str])
         return answer
 
     with worker.FitsLog(path, run) as log:
-        return log.asked(call, source, ask), bool(did)
+        return log.answer(call, source, ask), bool(did)
 
 
 def test_what_fitted_is_not_asked_again_while_its_sources_stay(tmp_path: Path) -> None:

@@ -36,9 +36,9 @@ def test_three_hundred_calls_are_returned_or_refused():
 
 
 def test_a_call_is_the_same_in_every_run():
-    drawn = [repr(command.made(4, index, catalog.names())[0]) for _ in range(2) for index in range(40)]
+    drawn = [repr(command.drafted(4, index, catalog.names())[0]) for _ in range(2) for index in range(40)]
     assert drawn[:40] == drawn[40:] and len(set(drawn)) == 40
-    assert drawn[0] != repr(command.made(5, 0, catalog.names())[0])
+    assert drawn[0] != repr(command.drafted(5, 0, catalog.names())[0])
 
 
 def test_what_became_of_calls():

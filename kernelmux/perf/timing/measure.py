@@ -37,7 +37,7 @@ from kernelmux.perf.timing.clock import (
 )
 from kernelmux.perf.timing.graph import replay_us
 from kernelmux.perf.timing.inputs import Inputs
-from kernelmux.perf.timing.reseed import NEW, Exchange, draw, explained, require_nothing_kept
+from kernelmux.perf.timing.reseed import NEW, Exchange, draw, require_nothing_kept, with_explanation
 from kernelmux.perf.timing.stopping import WARMUP, Timing, timing_of, until_known
 from kernelmux.perf.timing.verify import Checked, Oracle, WrongOutput
 from kernelmux.registry import catalog, elsewhere
@@ -200,7 +200,9 @@ def _checked(prepared: Ready, inputs: Inputs, implementation: Implementation, or
     try:
         checked = oracle.check(sample.result, implementation, slack)
     except WrongOutput as error:
-        raise explained(error, sample.result, partial(prepared.call, last), inputs, last, implementation) from None
+        raise with_explanation(
+            error, sample.result, partial(prepared.call, last), inputs, last, implementation
+        ) from None
     sample.result = None
     return checked
 

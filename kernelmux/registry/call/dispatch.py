@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import fast_path
-from kernelmux.registry.call.plan import CallPlan, CallPlans, made
+from kernelmux.registry.call.plan import CallPlan, CallPlans, plan_of
 from kernelmux.registry.choice import determinism, precedence, refusals, scope, warn_once
 from kernelmux.registry.choice.decide import decide, refuse, verdicts
 from kernelmux.registry.choice.decision import Decision, Verdict, describe
@@ -119,7 +119,7 @@ def resolve(
     request = precedence.requested(spec.name, argument, bound, scopes)
     decision = decide(bound, request, around=around)
     chosen = decision.chosen or refuse(decision)
-    plan = made(bound, decision, values, around, call)
+    plan = plan_of(bound, decision, values, around, call)
     if request.shadow is None:
         return plan, chosen
     from kernelmux.registry.call import shadow

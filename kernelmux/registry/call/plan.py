@@ -68,7 +68,7 @@ class CallPlan:
             return self.fn(*arguments)
 
 
-def made(call: Call, decision: Decision, values: tuple[Any, ...], around: Surroundings, run: Run) -> CallPlan:
+def plan_of(call: Call, decision: Decision, values: tuple[Any, ...], around: Surroundings, run: Run) -> CallPlan:
     """The plan of a decision for calls like this one, with its counter, its range and what is said of it.
 
     values: the arguments before they were checked. run: the operators of a backward run by it.

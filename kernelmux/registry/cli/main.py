@@ -256,7 +256,7 @@ def _explained(console: Console, options: argparse.Namespace, where: Machine) ->
     asked = requests.parse(options.backend, "--backend") if options.backend else None
     request = precedence.requested(spec.name, asked, call)
     decision = dispatch.decide(call, request, thorough=True, elsewhere=where.elsewhere)
-    _answer(options, lambda: json_form.decision(decision), lambda: _say(console, explanation.explained, decision))
+    _answer(options, lambda: json_form.decision(decision), lambda: _say(console, explanation.decision_text, decision))
     return 0 if decision.chosen else 1
 
 

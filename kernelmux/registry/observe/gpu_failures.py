@@ -26,7 +26,7 @@ from kernelmux.registry.interop import torch_errors
 from kernelmux.registry.observe import call_log
 from kernelmux.registry.observe.counters import Ran
 from kernelmux.registry.observe.cuda_errors import COMPILERS, UNKNOWN, WAYS, cause, named, of_compiler, of_cuda
-from kernelmux.registry.spec.cases import spelt
+from kernelmux.registry.spec.cases import arguments_text
 from kernelmux.registry.util import cards
 from kernelmux.registry.util.cards import Card
 
@@ -190,7 +190,7 @@ def _ways(ran: Ran, values: tuple[Any, ...]) -> Iterator[str]:
     yield from WAYS
     backend = registered.split(ran.variant)[0]
     if registered.backend(backend).emulates:
-        text = spelt(catalog.spec(ran.operator), values)
+        text = arguments_text(catalog.spec(ran.operator), values)
         given = getattr(sys.modules.get(registered.guests.get(backend, "")), "GIVEN", "")  # a function from a file
         chosen = f"--impl {given}" if given else f"--backend {ran.variant}"
         yield f"kernelmux emulate {ran.operator} {chosen} --shape {text}"
