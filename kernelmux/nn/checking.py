@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from kernelmux.nn import modes
 from kernelmux.nn.agreement import tokens
-from kernelmux.nn.check_report import Apart, CheckReport, Layer, Routing
+from kernelmux.nn.check_report import Apart, CheckReport, ComparedLayer, Routing
 from kernelmux.nn.module import Ours
 from kernelmux.nn.patching import Patch, patch
 from kernelmux.nn.verdicts import Error, errors_of, gradient_errors, scale_of, worst
@@ -147,20 +147,20 @@ class _Check:
         model.zero_grad()
         return run
 
-    def _layer(self, path: str, forward: Error, backward: Error | None, *runs: _Run) -> Layer:
+    def _layer(self, path: str, forward: Error, backward: Error | None, *runs: _Run) -> ComparedLayer:
         module = self.plain.get_submodule(path)
         flow = worst(errors_of([run.outputs.get(path, []) for run in runs], "output", self.scale))
         back = [[run.gradients.get(path, {})[i] for i in sorted(run.gradients.get(path, {}))] for run in runs]
         ops = tuple(self.ops.get(path, ()))
-        return Layer(
+        return ComparedLayer(
             path, type(module).__name__, ops, forward, backward, flow, worst(errors_of(back, "output", self.scale))
         )
 
-    def _whole(self, backward: Error | None, *runs: _Run) -> Layer:
+    def _whole(self, backward: Error | None, *runs: _Run) -> ComparedLayer:
         """The model end to end: what it returns, but for numbers such as a loss, and the gradients of its parameters."""
         forward = worst(errors_of([[x for x in _floats(run.result) if x.dim()] for run in runs], "output", self.scale))
         forward = forward or NOTHING
-        return Layer("", type(self.plain).__name__, (), forward, backward, forward, backward)
+        return ComparedLayer("", type(self.plain).__name__, (), forward, backward, forward, backward)
 
     def _routing(
         self, exact: _Run, plain: _Run, patched: _Run, rounding: tuple[str, ...]

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from kernelmux.perf.planning import plan
 from kernelmux.perf.rows import output_files
-from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.registry import catalog, dtypes, elsewhere
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.backend import tuned_configs
@@ -149,7 +149,7 @@ def _searchable(backend: str, op: str, wanted: Sequence[str | None], named: bool
 
 
 def _of_variant(spec: OpSpec, backend: str, variant: str, args: argparse.Namespace, device: str) -> Iterator[Job]:
-    asked = Options((spec.name,) if len(args.op) == 1 else (), workloads=tuple(args.workload), device="cuda")
+    asked = PerfOptions((spec.name,) if len(args.op) == 1 else (), workloads=tuple(args.workload), device="cuda")
     usual = [dtypes.parse(name) for name in args.dtype] or [*plan.USUAL]
     for case in plan.workloads(spec, asked):
         text, spelt = _without_dtypes(case)

@@ -20,7 +20,7 @@ from kernelmux.registry.backend.tuned_configs import TunedConfig
 from kernelmux.registry.errors import KernelmuxError, UnsupportedError
 from kernelmux.tune import ahead, check, timing
 from kernelmux.tune.job import Candidates, Job, candidates, problem_of
-from kernelmux.tune.log import Seen, TuningLog
+from kernelmux.tune.log import TrialResult, TuningLog
 from kernelmux.tune.progress import Progress
 
 LATE = "not compiled in time"
@@ -44,8 +44,8 @@ class Search:
     job: Job
     found: Candidates
     dropped: dict[int, str] = field(default_factory=dict)
-    seen: dict[int, Seen] = field(default_factory=dict)
-    measured: timing.Measured | None = None
+    seen: dict[int, TrialResult] = field(default_factory=dict)
+    measured: timing.TuningOutcome | None = None
     refusal: str = ""
 
     @property
@@ -87,7 +87,7 @@ def compile_all(searches: Sequence[Search], settings: Settings, log: TuningLog, 
         if problem:
             search.dropped[i] = problem
         if problem and problem != LATE:
-            log.ends(search.job, config, Seen(problem=problem))
+            log.ends(search.job, config, TrialResult(problem=problem))
 
 
 def time_all(searches: Sequence[Search], settings: Settings, log: TuningLog, progress: Progress) -> None:

@@ -5,12 +5,12 @@ from collections.abc import Callable
 import torch
 
 from kernelmux.backends.cuda._families.epilogue import Epilogue, EpilogueKind
-from kernelmux.backends.cuda.matmul import RUNGS, MatmulRung, Operands
+from kernelmux.backends.cuda.matmul import RUNGS, FactorNames, MatmulRung
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtLeast, Condition
 
 # x comes with K contiguous; an empty sum, which leaves the bias, is not for the tensor cores.
-NAMES = Operands("x", "weight", (("weight", 1),))
+NAMES = FactorNames("x", "weight", (("weight", 1),))
 FILLED = {"tensor_cores": (AtLeast("K", 1),), "wgmma": (AtLeast("K", 1),)}
 LAYOUT = {"x": "last", "weight": "matrix", "bias": "contiguous"}
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from kernelmux.backends.cuda._launch.layout import Layout, layout
-from kernelmux.backends.cuda._launch.runtime import Bound, Source, card, cdiv
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, card, cdiv
 from kernelmux.backends.cuda.attention._call import AttentionCall, Config
 from kernelmux.backends.cuda.attention._split_keys import fitting, most_stages, row_tiles
 from kernelmux.registry.backend import Implementation
@@ -102,8 +102,8 @@ def _shared(call: AttentionCall, chosen: Config) -> int:
 class _Plan(NamedTuple):
     """A kind of call, ready to run. parts: rows of unfinished outputs."""
 
-    launch: Bound
-    join: Bound
+    launch: BoundLaunch
+    join: BoundLaunch
     parts: int
 
 

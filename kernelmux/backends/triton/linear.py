@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from kernelmux.backends.triton.matmul import RUNGS, Operands, TritonMatmulRung
+from kernelmux.backends.triton.matmul import RUNGS, ProductNames, TritonMatmulRung
 from kernelmux.backends.triton.matmul._epilogue import EpilogueTensors, EpilogueTerms
 from kernelmux.registry.backend import Implementation
 
@@ -35,7 +35,7 @@ def _variant(rung: TritonMatmulRung) -> Implementation:
         return linear(rung.fn, x, weight, bias, activation, precision)
 
     layout = {"x": "last", "weight": "matrix", "bias": "contiguous"}
-    return Implementation(fn, rung.idea, rung.requires(Operands("x", "weight", "M")), layout, arithmetic="mma")
+    return Implementation(fn, rung.idea, rung.requires(ProductNames("x", "weight", "M")), layout, arithmetic="mma")
 
 
 VARIANTS = {name: _variant(rung) for name, rung in RUNGS.items()}

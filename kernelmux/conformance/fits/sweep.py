@@ -37,7 +37,7 @@ Entries = dict[str, Any]  # by "operator/backend"
 
 
 @dataclass
-class Sweep:
+class FitsSweep:
     """One run. said: called with the card whenever an operator is done."""
 
     ops: tuple[str, ...]
@@ -132,7 +132,7 @@ def _made(
     made: dict[str, Entries] = {}
     with _progress(console) as bar, ThreadPoolExecutor(min(count, len(order))) as pool:
         tasks = {card: bar.add_task(card, total=len(ops)) for card in order}
-        sweep = Sweep(ops, chosen.backends, chosen.seed, folder, lambda card: bar.advance(tasks[card]))
+        sweep = FitsSweep(ops, chosen.backends, chosen.seed, folder, lambda card: bar.advance(tasks[card]))
         try:
             jobs = {pool.submit(sweep.of, card): card for card in order}
             for job in as_completed(jobs):

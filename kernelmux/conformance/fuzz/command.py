@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from kernelmux.conformance.fuzz import calls, judge
-from kernelmux.conformance.fuzz.judge import UNTYPED, Verdict
+from kernelmux.conformance.fuzz.judge import UNTYPED, FuzzVerdict
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.report.progress import PAUSE, duration
 from kernelmux.registry import catalog
@@ -49,7 +49,7 @@ class Bad:
 
     seed: int
     index: int
-    verdict: Verdict
+    verdict: FuzzVerdict
     draft: str
 
 
@@ -73,7 +73,7 @@ def drafted(seed: int, index: int, ops: Sequence[str]) -> tuple[calls.Draft, tup
         return calls.draft(calls.Draw(rng.randint, wild=True), tuple(ops), able), able
 
 
-def one(seed: int, index: int, ops: Sequence[str]) -> tuple[Verdict, calls.Draft]:
+def one(seed: int, index: int, ops: Sequence[str]) -> tuple[FuzzVerdict, calls.Draft]:
     """Make the call of that number; of a bad one the smallest that is bad in the same way."""
     draft, able = drafted(seed, index, ops)
     verdict = judge.judge(draft, able)
@@ -112,7 +112,7 @@ def _limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (used + ROOM, hard))
 
 
-class Worker:
+class FuzzWorker:
     """A process that makes every step-th call; a new one goes on behind a call that ended it."""
 
     def __init__(self, seed: int, indices: range, ops: Sequence[str]) -> None:
@@ -158,7 +158,7 @@ class Worker:
         draft = repr(drafted(self.seed, index, self.ops)[0])
         found.counts[UNTYPED] += 1
         found.counts["not reported, as their process was lost"] += at - self.reported
-        found.bad.append(Bad(self.seed, index, Verdict(UNTYPED, reason, reason), draft))
+        found.bad.append(Bad(self.seed, index, FuzzVerdict(UNTYPED, reason, reason), draft))
         self.indices = self.indices[at + 1 :]
         if self.indices:
             self.start()
@@ -168,7 +168,7 @@ class Worker:
 def _run(seed: int, count: int, ops: Sequence[str], workers: int) -> Iterator[FuzzOutcome]:
     """Make the calls, and say every now and then what became of all so far."""
     found = FuzzOutcome()
-    running = [Worker(seed, range(first, count, workers), ops) for first in range(min(workers, count))]
+    running = [FuzzWorker(seed, range(first, count, workers), ops) for first in range(min(workers, count))]
     try:
         while running:
             ready = wait([w.pipe for w in running], timeout=1.0)

@@ -14,7 +14,7 @@ from kernelmux.conformance.failures.error_heatmap import ErrorMap
 from kernelmux.conformance.judging.trial_outcome import Record
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.report import artifacts, board, causes, matrix
-from kernelmux.conformance.report.causes import Cause
+from kernelmux.conformance.report.causes import FailureCause
 from kernelmux.conformance.report.matrix import MatrixRow
 from kernelmux.conformance.session.execute import Outcome
 from kernelmux.conformance.session.tested_backends import Tested
@@ -94,7 +94,7 @@ def _facts(chosen: Options) -> list[tuple[str, str]]:
     return [*told, *([("implementation", chosen.impl)] if chosen.impl else []), *artifacts.versions().items()]
 
 
-def _cause(cause: Cause, chosen: Options, shown: set[str]) -> dict[str, Any]:
+def _cause(cause: FailureCause, chosen: Options, shown: set[str]) -> dict[str, Any]:
     """What failed for one reason; item: the first of them, if it is shown below."""
     first = cause.outcomes[0].item.id
     told = {"where": cause.where, "what": cause.what, "command": cause.command(chosen)}

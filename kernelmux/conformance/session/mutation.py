@@ -19,7 +19,7 @@ from rich.text import Text
 from kernelmux.conformance import check as catalogue
 from kernelmux.conformance import mutants
 from kernelmux.conformance.judging.probe import MUTANTS
-from kernelmux.conformance.mutants._mutant import FAMILIES, Made
+from kernelmux.conformance.mutants._mutant import FAMILIES, MutantVariant
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.session import plan
 from kernelmux.conformance.session.execute import Outcome, execute
@@ -90,9 +90,9 @@ def _module(name: str, is_package: bool) -> ModuleType:
 
 
 @cache
-def _known() -> dict[tuple[str, str], list[Made]]:
+def _known() -> dict[tuple[str, str], list[MutantVariant]]:
     """What the files in `mutants/` hold, by family and operator."""
-    found: dict[tuple[str, str], list[Made]] = {}
+    found: dict[tuple[str, str], list[MutantVariant]] = {}
     for file in sorted(m.name for m in pkgutil.iter_modules(mutants.__path__) if not m.name.startswith("_")):
         told = importlib.import_module(f"{mutants.__name__}.{file}").mutant
         for made in told.found:

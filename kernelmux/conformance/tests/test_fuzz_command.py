@@ -90,7 +90,7 @@ def test_the_command_counts_and_tells_how_to_see_a_call_again(monkeypatch, capsy
     assert "60 calls of 2 operators, seed 3" in out and "0 untyped" in out and "returned" in out
     assert main.main(["--fuzz-only", "7", "--seed", "3", "--op", "softmax", "silu"]) == main.OK
     monkeypatch.setattr(torch_ops, "_differentiable", None)
-    bad = judge.Verdict(UNTYPED, "TypeError: x", "TypeError at a.py:1 in f")
+    bad = judge.FuzzVerdict(UNTYPED, "TypeError: x", "TypeError at a.py:1 in f")
     monkeypatch.setattr(judge, "judge", lambda draft, able: bad)
     assert main.main(["--fuzz-only", "7", "--seed", "3", "--op", "softmax"]) == main.FAILED
     assert "reproduce: " in (out := capsys.readouterr().out) and "--op softmax --fuzz-only 7 --seed 3" in out

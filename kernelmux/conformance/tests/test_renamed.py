@@ -147,7 +147,7 @@ def thick_by_text(x: Any) -> Any:
 
 def test_attributes_keywords_and_what_getattr_looks_for_are_names() -> None:
     def written(function: Callable[[Any], Any]) -> Callable[[names.Names], str]:
-        return lambda how: meaning._Writer(__name__, how).digest([function])
+        return lambda how: meaning._ValueWriter(__name__, how).digest([function])
 
     before = renamed.meaning_of(written(wide), {})
     now = renamed.meaning_of(written(thick), {"thickness": "width"})

@@ -190,7 +190,7 @@ def test_a_spec_that_cannot_be_loaded_fails_the_suite_and_is_named_by_perf(home)
     try:
         (item,) = (item for item in plan.items(Options()) if item.op == "broken")
         assert item.check == plan.BROKEN and "nowhere_to_be_found" in item.problem
-        told = [*command.lacking(command.Options(device="cpu"))]
+        told = [*command.lacking(command.PerfOptions(device="cpu"))]
         assert any(line.startswith("operator broken was left out: ") for line in told)
     finally:
         (home / "ops/broken.py").unlink()

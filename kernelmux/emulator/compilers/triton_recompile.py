@@ -128,14 +128,14 @@ def _kind(source: Any, path: tuple[int, ...]) -> str:
     return str(kind)
 
 
-class Trial(NamedTuple):
+class CompilerEffects(NamedTuple):
     """What a compilation did to its process."""
 
     compiled: bool
     died: str = ""  # the signal
 
 
-def _trial(compile: Callable[[], object]) -> Trial:
+def _trial(compile: Callable[[], object]) -> CompilerEffects:
     """Compile in a child process first: where a target lacks an instruction, the compiler aborts its process."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads; this child only compiles
@@ -150,7 +150,7 @@ def _trial(compile: Callable[[], object]) -> Trial:
         finally:
             os._exit(not compiled)  # an exception is raised again, and seen, in the parent
     status = os.waitpid(child, 0)[1]
-    return Trial(status == 0, signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else "")
+    return CompilerEffects(status == 0, signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else "")
 
 
 def _warps(name: str, metadata: Any) -> int:

@@ -11,8 +11,8 @@ from kernelmux.perf.against.verdict import CONFIDENCE, FASTER, SLOWER, Judged, c
 from kernelmux.perf.planning.plan import Row
 from kernelmux.perf.rows import machine
 from kernelmux.perf.rows.codec import DERIVED
-from kernelmux.perf.rows.machine import Machine
-from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.machine import MeasuringMachine
+from kernelmux.perf.rows.options import PerfOptions
 
 
 class ComparisonProgress(Protocol):
@@ -29,7 +29,7 @@ class ComparisonProgress(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class TreeComparison:
     """What came of it. base, here: the trees; equal, only_base, only_here: names of rows that were not compared.
 
     respecified: operators whose specs differ in the two trees. confidence: of each interval.
@@ -37,7 +37,7 @@ class Comparison:
 
     date: str
     command: str
-    machine: Machine
+    machine: MeasuringMachine
     base: str
     here: str
     confidence: float
@@ -54,8 +54,8 @@ class Comparison:
 
 
 def compare(
-    setup: Setup, options: Options, everything: bool, command: str, log: IO[str], watch: ComparisonProgress
-) -> Comparison:
+    setup: Setup, options: PerfOptions, everything: bool, command: str, log: IO[str], watch: ComparisonProgress
+) -> TreeComparison:
     """Time and judge; Ctrl-C ends it with the rows it has. BackendUnavailable for a tree that cannot be imported."""
     judged: list[Judged] = []
     interrupted = False
@@ -68,7 +68,7 @@ def compare(
         if not judged:
             raise
         interrupted = True
-    return Comparison(
+    return TreeComparison(
         date=machine.today(),
         command=command,
         machine=on,

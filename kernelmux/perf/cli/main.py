@@ -18,7 +18,7 @@ from kernelmux.perf.cli import sweep as sweeping
 from kernelmux.perf.planning import brief, plan, time_budget
 from kernelmux.perf.planning.time_budget import TimeBudget
 from kernelmux.perf.rows import machine
-from kernelmux.perf.rows.options import QUICK_SAMPLES, REST_SECONDS, SAMPLES, Options
+from kernelmux.perf.rows.options import QUICK_SAMPLES, REST_SECONDS, SAMPLES, PerfOptions
 from kernelmux.perf.timing import noise_floor
 from kernelmux.registry.backend import tamper_guard
 from kernelmux.registry.call import temporary_backends
@@ -230,7 +230,7 @@ def limit_of(args: argparse.Namespace, device: str, began: float) -> TimeBudget:
     return TimeBudget(args.minutes or usual, device, began)
 
 
-def options_of(args: argparse.Namespace, began: float = 0.0) -> Options:
+def options_of(args: argparse.Namespace, began: float = 0.0) -> PerfOptions:
     """The options of a command line; KernelmuxError for options that are wrong or do not fit together."""
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device == "cuda" and not torch.cuda.is_available():
@@ -265,7 +265,7 @@ def options_of(args: argparse.Namespace, began: float = 0.0) -> Options:
             raise ArgumentError(f"--impl cannot be combined with {wrong[0]}")
     limit, quick = limit_of(args, device, began), is_quick(args, device)
     samples = args.samples or (QUICK_SAMPLES if args.quick else SAMPLES)
-    return Options(
+    return PerfOptions(
         tuple(args.op),
         tuple(args.backend),
         tuple(args.workload),
@@ -334,7 +334,7 @@ def _main(args: argparse.Namespace, words: list[str], began: float) -> int:
         return _timed(console, options, args, words)
 
 
-def _timed(console: Console, options: Options, args: argparse.Namespace, words: list[str]) -> int:
+def _timed(console: Console, options: PerfOptions, args: argparse.Namespace, words: list[str]) -> int:
     rows = _rows(options, args)
     if args.aa or args.peers:
         rows = noise_floor.twice(rows)
@@ -347,7 +347,7 @@ def _timed(console: Console, options: Options, args: argparse.Namespace, words: 
     return command.run(console, rows, options, args, _told(words))
 
 
-def _rows(options: Options, args: argparse.Namespace) -> list[plan.Row]:
+def _rows(options: PerfOptions, args: argparse.Namespace) -> list[plan.Row]:
     if args.stale:
         return plan.stale(options, args.into_checkout)
     if not options.until_known:
@@ -355,7 +355,7 @@ def _rows(options: Options, args: argparse.Namespace) -> list[plan.Row]:
     return brief.by_importance(plan.rows(options)) if options.ops else brief.report(options)
 
 
-def _sweep(console: Console, options: Options, args: argparse.Namespace, told: str) -> int:
+def _sweep(console: Console, options: PerfOptions, args: argparse.Namespace, told: str) -> int:
     options = sweeping.options_for(args, options)
     sweeps = sweeping.plans(args, options)
     if args.list:

@@ -19,7 +19,7 @@ from kernelmux.perf.emulated import resources
 from kernelmux.perf.emulated.resources import InspectedVariant
 from kernelmux.perf.report.markdown import table
 from kernelmux.perf.rows import output_files
-from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.cli import terminal
 from kernelmux.registry.errors import ArgumentError
@@ -41,7 +41,7 @@ class AmdKernel:
     by_arch: dict[str, amdgcn.Need | str]
 
 
-def compiled(candidate: InspectedVariant, options: Options) -> Iterator[AmdKernel]:
+def compiled(candidate: InspectedVariant, options: PerfOptions) -> Iterator[AmdKernel]:
     """The kernels of a variant on its largest workload that Triton launches."""
     for case, dtype in resources.work(catalog.spec(candidate.op), options):
         found = resources.launches(candidate, case, dtype)
@@ -129,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(args: argparse.Namespace) -> int:
     if args.update and args.op:
         raise ArgumentError("--update: expected all operators, got --op")
-    options = Options(ops=tuple(args.op), backends=(BACKEND,), dtypes=DTYPES)
+    options = PerfOptions(ops=tuple(args.op), backends=(BACKEND,), dtypes=DTYPES)
     by_variant = {c: list(compiled(c, options)) for c in resources.candidates(options) if not c.broken}
     content = report(
         [one for found in by_variant.values() for one in found], [c for c, found in by_variant.items() if not found]

@@ -9,7 +9,7 @@ import pytest
 from kernelmux.perf.planning import plan
 from kernelmux.perf.planning.plan import Row
 from kernelmux.perf.rows.codec import encode
-from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.perf.session import precompile
 from kernelmux.perf.session.harness import PLAN
 from kernelmux.perf.tests import synthetic
@@ -45,7 +45,7 @@ def theirs(tmp_path):
 
 def test_every_row_with_code_of_its_own_is_called_once(tmp_path, theirs):
     rows = [Row("add", "x=4099 y=4099", "fp32", plan.BASELINE, "plain"), *ROWS]
-    told = {"options": Options(ops=("add",)).as_dict(), "rows": [encode(row) for row in rows]}
+    told = {"options": PerfOptions(ops=("add",)).as_dict(), "rows": [encode(row) for row in rows]}
     (tmp_path / PLAN).write_text(json.dumps(told))
     found = precompile.compile_all(tmp_path, rows, 2, theirs)
     assert found.late == () and set(found.seconds) == {row.id for row in ROWS}

@@ -22,7 +22,7 @@ import torch
 from kernelmux.perf import peers
 from kernelmux.perf.planning.plan import Row
 from kernelmux.perf.rows import roofline
-from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.perf.rows.roofline import Ceilings, Work
 from kernelmux.perf.rows.row_result import RooflinePoint, Timed
 from kernelmux.perf.timing import untimed_work
@@ -121,7 +121,7 @@ def time_row(
     shared: Shared,
     benchmark: Any,
     clock: VirtualClock,
-    options: Options,
+    options: PerfOptions,
     ceilings: Ceilings | None,
 ) -> Timed:
     """Time a row through pytest-benchmark. WrongOutput, AboveCeiling; UnsupportedError for arithmetic without a ceiling."""
@@ -146,7 +146,7 @@ def _time_row(
     shared: Shared,
     benchmark: Any,
     clock: VirtualClock,
-    options: Options,
+    options: PerfOptions,
     ceilings: Ceilings | None,
 ) -> Timed:
     inputs = shared.inputs
@@ -181,7 +181,7 @@ def _time_row(
     return timed if ceilings is None else _placed(timed, prepared.call, inputs, options, ceilings)
 
 
-def _sampled(prepared: Ready, fresh: Exchange | None, benchmark: Any, options: Options, inputs: Inputs) -> Timing:
+def _sampled(prepared: Ready, fresh: Exchange | None, benchmark: Any, options: PerfOptions, inputs: Inputs) -> Timing:
     """Time the samples, on a GPU after a rest. fresh: gives the inputs of the last sample, and of it alone, new values."""
     prepared.call(-1)  # so that the last timed call is not the first on its tensors: what was remembered for them shows
     if fresh:
@@ -207,7 +207,9 @@ def _checked(prepared: Ready, inputs: Inputs, implementation: Implementation, or
     return checked
 
 
-def _placed(timed: Timed, call: Callable[[int], Any], inputs: Inputs, options: Options, ceilings: Ceilings) -> Timed:
+def _placed(
+    timed: Timed, call: Callable[[int], Any], inputs: Inputs, options: PerfOptions, ceilings: Ceilings
+) -> Timed:
     """The row with its point on the roofline and its time in a CUDA graph."""
     point = against(timed, inputs.work, ceilings)
     graph_us, note = (None, "") if options.brief else _replayed(call, inputs, timed.median_us)
@@ -314,7 +316,7 @@ def _stopwatch(inputs: Inputs, host_us: float) -> Stopwatch:
     return SynchronousStopwatch() if inputs.call.spec.hosted else CudaStopwatch(host_us)
 
 
-def rounds(sample: Sample, benchmark: Any, options: Options, copies: int = 1) -> Timing:
+def rounds(sample: Sample, benchmark: Any, options: PerfOptions, copies: int = 1) -> Timing:
     """As many rounds as the time budget of a row allows, through pytest-benchmark."""
     sample()
     if options.until_known:

@@ -22,14 +22,14 @@ _right: dict[int, Callable[..., Any]] = {}  # by the id of the function, which t
 
 def looking(spec: Spec, name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
     """The function of the variant `name`, which looks at its result; the very same one where that is known to be right."""
-    return fn if _known(name, fn) else Looking(spec, name, fn)
+    return fn if _known(name, fn) else ResultCheck(spec, name, fn)
 
 
 def _known(name: str, fn: Callable[..., Any]) -> bool:
     return id(fn) in _right or registered.package(name.partition("/")[0]).startswith(OWN)
 
 
-class Looking:
+class ResultCheck:
     """A function that raises SpecError unless it returns what the spec says."""
 
     __slots__ = ("_fn", "_name", "_spec")

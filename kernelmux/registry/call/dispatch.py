@@ -171,7 +171,7 @@ def call(spec: Spec, values: tuple[Any, ...], argument: Asked, key_of: KeyOf | N
     if plan is None:
         around = torch_modes.surroundings(values)
         if around.watched and (seen := _seen(spec, values, argument)):
-            with torch_errors.Told(spec, values):
+            with torch_errors.TorchErrorTranslation(spec, values):
                 return seen(*values)
         plan = _plan(spec, values, argument, state[0], around)
         if key is not None and plan.settled:

@@ -135,13 +135,13 @@ class use:  # noqa: N801  (read as a verb: with kx.use("triton"): ...)
                 return function(*args, **kwargs)
 
         def generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-            return (yield from _steps(_Body(choice), function(*args, **kwargs)))
+            return (yield from _steps(_ScopedBody(choice), function(*args, **kwargs)))
 
         async def coroutine(*args: Any, **kwargs: Any) -> Any:
-            return await _steps(_Body(choice), function(*args, **kwargs))
+            return await _steps(_ScopedBody(choice), function(*args, **kwargs))
 
         async def asynchronous(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-            body, inner = _Body(choice), function(*args, **kwargs)
+            body, inner = _ScopedBody(choice), function(*args, **kwargs)
             step = inner.asend(None)
             while True:
                 try:
@@ -202,7 +202,7 @@ def traced() -> Iterator[None]:
 vars(enter_trace)["_dynamo_marked_constant"] = vars(leave_trace)["_dynamo_marked_constant"] = True
 
 
-class _Body:
+class _ScopedBody:
     """The body of a decorated generator or coroutine: its scope, and those that it entered, hold whenever it runs."""
 
     def __init__(self, choice: Choice) -> None:
@@ -224,7 +224,7 @@ class _Body:
 
 
 @types.coroutine
-def _steps(body: _Body, inner: Any) -> Generator[Any, Any, Any]:
+def _steps(body: _ScopedBody, inner: Any) -> Generator[Any, Any, Any]:
     """`yield from inner`, or `await inner`, in which every step of it runs inside of the body's scope."""
     run, value = inner.send, None
     while True:

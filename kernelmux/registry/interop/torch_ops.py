@@ -222,7 +222,7 @@ def rule(spec: Spec, backend: str | None) -> autograd.GradientRule:
 
 def _autocast(spec: Spec, key: str, device: str, *values: Any, backend: str | None = None) -> Any:
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
-    with torch_errors.Told(spec, values), torch._C._ExcludeDispatchKeyGuard(keys):
+    with torch_errors.TorchErrorTranslation(spec, values), torch._C._ExcludeDispatchKeyGuard(keys):
         return operator(spec.name)(*autocast.cast(spec, values, device), backend=backend)
 
 
@@ -232,7 +232,7 @@ Given = list[tuple[Tensor | Scalar | Axis, Any, "int | None"]]  # each argument,
 def _mapped(spec: Spec, info: Any, in_dims: tuple[Any, ...], *values: Any, backend: str | None = None) -> Any:
     """What `_vmap` gives; what torch says of the class of a tensor is an error of ours."""
     torch_errors.check_memory(spec, values)
-    with torch_errors.Told(spec, values):
+    with torch_errors.TorchErrorTranslation(spec, values):
         return _vmap(spec, info, in_dims, *values, backend=backend)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from kernelmux.backends.cuda._launch.layout import Layout, layout
-from kernelmux.backends.cuda._launch.runtime import Bound, Tiles, card, cdiv, ctype
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Tiles, card, cdiv, ctype
 from kernelmux.registry.spec.sliding_windows import Limit, Mask, mask_of
 from kernelmux.registry.util.cards import Card, remembered
 
@@ -100,7 +100,7 @@ def call_of(
 class AttentionPlan:
     """A kind of call, ready to run; `tiles`: descriptors of q, k, v for a kernel that wants those."""
 
-    launch: Bound
+    launch: BoundLaunch
     tiles: tuple[Tiles, ...] = ()
 
     def run(self, *inputs: T) -> Pair:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from kernelmux.backends.cuda._launch.occupancy import fits
-from kernelmux.backends.cuda._launch.runtime import Bound, Source, Tiles, cdiv
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles, cdiv
 from kernelmux.backends.cuda.attention._call import AttentionCall, Config, Pair, nothing_seen
 from kernelmux.registry.util.cards import remembered
 
@@ -75,8 +75,8 @@ class SplitPlan:
     tiles: descriptors of k and v for a kernel that wants those.
     """
 
-    launch: Bound
-    merge: Bound | None
+    launch: BoundLaunch
+    merge: BoundLaunch | None
     splits: int
     tiles: tuple[Tiles, ...] = ()
 
@@ -205,7 +205,7 @@ class _Cut:
 
     numbers: tuple[int, ...]
     grid: int
-    merge: Bound | None
+    merge: BoundLaunch | None
     pieces: int
 
 

@@ -16,7 +16,7 @@ import torch
 
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.occupancy import fits
-from kernelmux.backends.cuda._launch.runtime import Bound, Source, Tiles, card, cdiv, ctype
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles, card, cdiv, ctype
 from kernelmux.backends.cuda.attention._call import l2_share
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Aligned, AtMost, Capability, Condition, Dtypes, Multiple, Multiplies, OneOf
@@ -96,7 +96,7 @@ class AttentionBackwardPlan:
     """A kind of call, ready to run: first the offsets of the rows, then what computes the gradients."""
 
     call: AttentionGradientCall
-    offsets: Bound
+    offsets: BoundLaunch
     launch: Callable[..., None]
 
     def run(self, grad_out: T, *saved: T) -> tuple[T, ...]:
@@ -131,7 +131,7 @@ def _variant(make: Callable[[AttentionGradientCall], Callable[..., None]]) -> Ca
     return run
 
 
-def _offsets(call: AttentionGradientCall) -> Bound:
+def _offsets(call: AttentionGradientCall) -> BoundLaunch:
     grad_out, y = call.inputs[0], call.inputs[4]
     B, H, _, M, _, D = call.dims
     kernel = _OFFSETS.kernel(

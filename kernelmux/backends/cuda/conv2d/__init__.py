@@ -19,7 +19,7 @@ from kernelmux.backends.cuda._launch.runtime import Source, card, multiprocessor
 from kernelmux.backends.cuda.conv2d import _folded, _image_rows
 from kernelmux.backends.cuda.conv2d._im2col import asks, best_plan, ready, result, spacing
 from kernelmux.backends.cuda.conv2d._plans import ConvolutionPlan, Planner, direct, ladder
-from kernelmux.backends.cuda.conv2d._problem import CONV2D, Axis, Convolution
+from kernelmux.backends.cuda.conv2d._problem import CONV2D, Convolution, ConvolutionAxis
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Condition
 from kernelmux.registry.spec.sliding_windows import PIXELS, Pair, windows
@@ -36,7 +36,7 @@ def problem(
 ) -> Convolution:
     """The convolution of a call."""
     over = windows(weight.shape, stride, padding, dilation)
-    h, w = (Axis(n, o.places(n), *o) for o, n in zip(over, x.shape[2:], strict=True))
+    h, w = (ConvolutionAxis(n, o.places(n), *o) for o, n in zip(over, x.shape[2:], strict=True))
     return Convolution(CONV2D, x, weight, (x.shape[0], weight.shape[0], h.positions, w.positions), order, h, w)
 
 

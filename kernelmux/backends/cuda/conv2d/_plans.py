@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from kernelmux.backends.cuda._launch.occupancy import fits
-from kernelmux.backends.cuda._launch.runtime import Bound, Source, cdiv, ctype
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, cdiv, ctype
 from kernelmux.backends.cuda.conv2d._problem import Convolution, operands
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtLeast, AtMost, Capability, Condition, Dtypes, Multiple, Multiplies
@@ -89,12 +89,12 @@ class ConvolutionTile(NamedTuple):
 class ConvolutionPlan(NamedTuple):
     """A kind of convolution, ready to run. parts: how many fp32 sums are added in the end, if K is in pieces."""
 
-    launch: Bound
+    launch: BoundLaunch
     packed: bytes
     shape: tuple[int, ...]
     order: torch.memory_format
     parts: int = 0
-    sum_parts: Bound | None = None
+    sum_parts: BoundLaunch | None = None
 
     def run(self, left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         out = torch.empty(self.shape, dtype=left.dtype, device=left.device, memory_format=self.order)

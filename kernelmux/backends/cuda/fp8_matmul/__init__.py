@@ -22,7 +22,7 @@ from kernelmux.backends.cuda._families.byte_products import (
     vector,
 )
 from kernelmux.backends.cuda._launch.layout import Layout, layout
-from kernelmux.backends.cuda._launch.runtime import Bound, Source, Tiles, cdiv, ctype, multiprocessors
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles, cdiv, ctype, multiprocessors
 from kernelmux.registry import dtypes
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Multiplies
@@ -83,7 +83,7 @@ def _kind(scale: torch.Tensor, lines: tuple[int, int]) -> int:
 
 
 @remembered
-def _tensor_cores(a: Layout, b: Layout, end: Fp8Scaling) -> Bound:
+def _tensor_cores(a: Layout, b: Layout, end: Fp8Scaling) -> BoundLaunch:
     (M, K), N = a.shape, b.shape[1]
     rows = 64 if end.promotes else 128  # of a tile: promoted sums take twice the registers
     kernel = SOURCE.kernel(
@@ -118,11 +118,13 @@ WIDE, NARROW = Fp8Tile(192, 5), Fp8Tile(128, 6)
 
 
 @remembered
-def _wgmma(a: Layout, b: Layout, end: Fp8Scaling, multiprocessors: int) -> tuple[Bound, Tiles, Tiles]:
+def _wgmma(a: Layout, b: Layout, end: Fp8Scaling, multiprocessors: int) -> tuple[BoundLaunch, Tiles, Tiles]:
     return wgmma_plan(a, b, end, tile(end, a.shape[0], b.shape[1], a.shape[1], multiprocessors), multiprocessors)
 
 
-def wgmma_plan(a: Layout, b: Layout, end: Fp8Scaling, t: Fp8Tile, multiprocessors: int) -> tuple[Bound, Tiles, Tiles]:
+def wgmma_plan(
+    a: Layout, b: Layout, end: Fp8Scaling, t: Fp8Tile, multiprocessors: int
+) -> tuple[BoundLaunch, Tiles, Tiles]:
     """The launch with a given tile, and how it reads both operands."""
     (M, K), N = a.shape, b.shape[1]
     kernel = WGMMA.kernel(

@@ -117,7 +117,7 @@ class Tf32Layout:
         return not found.k_major and not (name == self.right and x.dim() == 2 and plain and reads_in_place(found))
 
 
-class Operands(NamedTuple):
+class FactorNames(NamedTuple):
     """What an operator calls the factors of its product and the axis that counts the rows of the left one. k_axes: as in
     `Tf32Layout`."""
 
@@ -133,9 +133,9 @@ class MatmulRung(NamedTuple):
     fn: Callable[..., torch.Tensor]
     idea: str
     arithmetic: str
-    requires: Callable[[Operands], tuple[Condition, ...]] = lambda names: ()
+    requires: Callable[[FactorNames], tuple[Condition, ...]] = lambda names: ()
 
-    def conditions(self, names: Operands) -> tuple[Condition, ...]:
+    def conditions(self, names: FactorNames) -> tuple[Condition, ...]:
         """Everything that it requires of a product of these operands."""
         floats = Dtypes(names.left, torch.float32, torch.float16, torch.bfloat16)
         return (floats, *self.requires(names), *INDICES)
@@ -145,11 +145,11 @@ LARGEST = 2**31 - 512  # of an int, rounded up to whole tiles
 INDICES = tuple(AtMost(axis, LARGEST) for axis in "MNK")
 
 
-def _on_tensor_cores(names: Operands) -> tuple[Condition, ...]:
+def _on_tensor_cores(names: FactorNames) -> tuple[Condition, ...]:
     return Tf32Allowed(names.left), Multiplies(names.left)
 
 
-def _on_hopper(names: Operands) -> tuple[Condition, ...]:
+def _on_hopper(names: FactorNames) -> tuple[Condition, ...]:
     """Lines that TMA cannot read are copied first."""
     return (
         Tf32Allowed(names.left), Tf32Layout(names.k_axes, names.right, names.rows), Capability((9, 0), below=(10, 0)),
@@ -169,7 +169,7 @@ def _variant(rung: MatmulRung) -> Implementation:
     def matmul(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
         return rung.fn(*readable(a, b), precision, PLAIN)
 
-    names = Operands("a", "b", (("a", 1), ("b", 0)), rows="rows")
+    names = FactorNames("a", "b", (("a", 1), ("b", 0)), rows="rows")
     conditions = (*rung.conditions(names), AtMost("rows", LARGEST), AtMost("batches", LARGEST))
     return Implementation(matmul, rung.idea, conditions, {"a": "matrix", "b": "matrix"}, rung.arithmetic)
 

@@ -13,7 +13,7 @@ import torch
 
 from kernelmux.backends.cuda._families.epilogue import Epilogue, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import Layout
-from kernelmux.backends.cuda._launch.runtime import Bound, Kernel, Source, Tiles, cdiv, ctype
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Kernel, Source, Tiles, cdiv, ctype
 from kernelmux.registry.util import batch_strides
 from kernelmux.registry.util.batch_strides import Batch
 from kernelmux.registry.util.cards import Card, remembered
@@ -114,12 +114,12 @@ class MatmulPlan:
     pieces of K, whose products land in fp32 [parts, *shape] and are added by `sum_parts`.
     """
 
-    launch: Bound
+    launch: BoundLaunch
     shape: tuple[int, ...]
     a: Tiles | None = None
     b: Tiles | None = None
     parts: int = 1
-    sum_parts: Bound | None = None
+    sum_parts: BoundLaunch | None = None
     last: Tiles | None = None
 
     def run(self, a: torch.Tensor, b: torch.Tensor, epilogue: Epilogue) -> torch.Tensor:
@@ -136,7 +136,7 @@ class MatmulPlan:
         return c
 
 
-def adding(parts: int, p: MatmulProblem, end: EpilogueKind) -> Bound | None:
+def adding(parts: int, p: MatmulProblem, end: EpilogueKind) -> BoundLaunch | None:
     """The launch that adds the parts in order, ends the product and rounds once; None if K is in one piece."""
     if parts == 1:
         return None

@@ -19,7 +19,7 @@ from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, cdiv,
 from kernelmux.backends.triton.conv2d._problem import VECTOR, ConvolutionProblem
 from kernelmux.backends.triton.matmul._blocked import tile_of
 from kernelmux.backends.triton.matmul._spaces import BEYOND, TOO_MUCH, uneven
-from kernelmux.registry.backend.search_space import Choice, Key, Space
+from kernelmux.registry.backend.search_space import ConfigChoice, Key, Space
 from kernelmux.registry.dtypes import SHORT
 
 UNIT = tl.constexpr(VECTOR)
@@ -175,7 +175,7 @@ def implicit_gemm(p: ConvolutionProblem, transposed: bool = False) -> Launch:
 
 
 @plan
-def _plan(p: ConvolutionProblem, transposed: bool, choice: Choice | None) -> Launch:
+def _plan(p: ConvolutionProblem, transposed: bool, choice: ConfigChoice | None) -> Launch:
     out_channels, channels, *taps = p.weight.shape
     images, _, rows, columns = p.y.shape
     residues = [min(w.stride, n) if transposed else 1 for w, n in zip(p.windows, (rows, columns), strict=True)]

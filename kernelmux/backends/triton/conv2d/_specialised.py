@@ -25,7 +25,7 @@ from kernelmux.backends.triton.conv2d._order import channels_first, channels_las
 from kernelmux.backends.triton.conv2d._problem import VECTOR, ConvolutionProblem, Images, images
 from kernelmux.backends.triton.conv2d._stores import halves, store_box, store_lines
 from kernelmux.backends.triton.matmul._blocked import tile_of
-from kernelmux.backends.triton.matmul._epilogue import Vector, biased
+from kernelmux.backends.triton.matmul._epilogue import WholeTensor, biased
 from kernelmux.registry.conditions import Capability, Condition, Dtypes
 from kernelmux.registry.spec import Call
 from kernelmux.registry.spec.sliding_windows import InVectors, Window
@@ -254,10 +254,10 @@ def specialised(p: ConvolutionProblem, transposed: bool = False) -> Launch:
     places, block_o, block_k = config.pop("PLACES"), config["BLOCK_O"], config["BLOCK_K"]
     box = config.pop("BOX", None) or box_of(places, p.lengths)
     maps: tuple[Any, ...] = (
-        Vector() if unit else map_of(p.y, (*_shared(box, places // PLACES.value), block_o // 2), p.dtype),
+        WholeTensor() if unit else map_of(p.y, (*_shared(box, places // PLACES.value), block_o // 2), p.dtype),
         phases_of(p, (*box, block_k)) if strided(p) else map_of(p.x, (*box, block_k), p.dtype),
         map_of(p.weight, (block_k, 1, 1, block_o) if transposed else (block_o, 1, 1, block_k), p.dtype, transposed),
-        Vector(),
+        WholeTensor(),
     )
     tiles = covering(box, p.lengths) * cdiv(out_channels, block_o)
     return Launch(

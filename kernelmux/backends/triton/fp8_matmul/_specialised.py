@@ -16,7 +16,7 @@ from kernelmux.backends.triton._families.byte_products import ONE
 from kernelmux.backends.triton._launch.hopper import barriers, copy_in, ring
 from kernelmux.backends.triton._launch.launch import Ints, Launch, Map, cdiv, processors
 from kernelmux.backends.triton.matmul._blocked import tile_of
-from kernelmux.backends.triton.matmul._epilogue import Vector
+from kernelmux.backends.triton.matmul._epilogue import WholeTensor
 
 ROWS, BLOCK_M, PART_N, LENGTH = gl.constexpr(64), gl.constexpr(128), gl.constexpr(128), gl.constexpr(128)
 GROUP_M = gl.constexpr(8)
@@ -153,11 +153,11 @@ def specialised(
     """Of a [M, K] and b [K, N] with K contiguous, of these fp8 types; kinds of scales: one, or one per line."""
     (M, N, K), (of_a, of_b) = shape, strides
     maps: tuple[Any, ...] = (
-        Vector(),
+        WholeTensor(),
         _map((M, K), of_a[0], BLOCK_M.value, formats[0]),
         _map((N, K), of_b[1], tile.columns, formats[1]),
-        Vector(),
-        Vector(),
+        WholeTensor(),
+        WholeTensor(),
     )
     programs = min(processors(device), cdiv(M, BLOCK_M.value) * cdiv(N, tile.columns))
     return Launch(

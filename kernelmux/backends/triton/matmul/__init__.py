@@ -102,11 +102,11 @@ class TritonMatmulRung(NamedTuple):
 
     fn: Callable[..., torch.Tensor]
     idea: str
-    requires: Callable[[Operands], tuple[Condition, ...]] = lambda names: (TensorCores(names.left),)
+    requires: Callable[[ProductNames], tuple[Condition, ...]] = lambda names: (TensorCores(names.left),)
     space: Space | None = None
 
 
-class Operands(NamedTuple):
+class ProductNames(NamedTuple):
     """What an operator calls the factors of its product, and the axis that counts the rows of the left one."""
 
     left: str
@@ -114,18 +114,18 @@ class Operands(NamedTuple):
     rows: str
 
 
-def _descriptors(names: Operands) -> tuple[Condition, ...]:
+def _descriptors(names: ProductNames) -> tuple[Condition, ...]:
     """What a tensor descriptor can describe: rows at multiples of 16 bytes. Products of fewer than 64 rows are bound by
     the memory and want more, narrower tiles than the variants with descriptors have."""
     aligned = Aligned(names.left), Aligned(names.right)
     return AtLeast(names.rows, 64), AtLeast("N", 16), AtLeast("K", 16), *aligned, Multiple("N", 8)
 
 
-def _halves(names: Operands, below: tuple[int, int] | None = None) -> tuple[Condition, ...]:
+def _halves(names: ProductNames, below: tuple[int, int] | None = None) -> tuple[Condition, ...]:
     return Capability((9, 0), below), Dtypes(names.left, torch.float16, torch.bfloat16), *_descriptors(names)
 
 
-def _tf32(names: Operands) -> tuple[Condition, ...]:
+def _tf32(names: ProductNames) -> tuple[Condition, ...]:
     asked = Dtypes(names.left, torch.float32), OneOf("precision", "tf32"), Multiple("K", 4)
     return Capability((9, 0)), *asked, *_descriptors(names)
 
@@ -163,7 +163,7 @@ class OneMatrix:
 
 
 BATCHES = AtMost("batches", 2**31 - 1)  # programs that a grid has
-NAMES = Operands("a", "b", "rows")
+NAMES = ProductNames("a", "b", "rows")
 
 
 def _variant(rung: TritonMatmulRung) -> Implementation:

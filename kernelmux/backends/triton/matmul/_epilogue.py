@@ -56,7 +56,7 @@ class EpilogueTensors(NamedTuple):
 PLAIN = EpilogueTensors()
 
 
-class Vector:
+class WholeTensor:
     """Stands among the maps of a launch for a tensor that goes in as it is."""
 
     def of(self, x: torch.Tensor) -> torch.Tensor:

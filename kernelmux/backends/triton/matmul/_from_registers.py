@@ -24,7 +24,7 @@ from kernelmux.backends.triton._families.sums import run, sum_first
 from kernelmux.backends.triton._launch.hopper import barriers, copy_in, ring
 from kernelmux.backends.triton._launch.launch import Ints, Launch, Map, cdiv, plan, processors
 from kernelmux.backends.triton.matmul._blocked import Rule, tile_of
-from kernelmux.backends.triton.matmul._epilogue import PLAIN, Vector
+from kernelmux.backends.triton.matmul._epilogue import PLAIN, WholeTensor
 from kernelmux.backends.triton.matmul._problem import MatmulShapes, problem
 from kernelmux.registry.util.batch_strides import result
 
@@ -216,7 +216,7 @@ def _plan(p: MatmulShapes, rule: Rule) -> tuple[Launch, int, Callable[..., None]
     parts = cdiv(p.K, share)
     m, n = config["BLOCK_M"], config["BLOCK_N"]
     works = p.tiles(m, n) * parts
-    plain: Any = Vector()
+    plain: Any = WholeTensor()
     of_a = _map((p.M, p.K), p.a_strides, (m, STEP.value))
     of_b = _map((p.K, p.N), p.b_strides, (STEP.value, n))
     launch = Launch(

@@ -11,7 +11,7 @@ import triton.language as tl
 
 from kernelmux.backends.triton._launch.launch import Launch, Map, plan, processors
 from kernelmux.backends.triton.matmul._blocked import Rule, tile_of
-from kernelmux.backends.triton.matmul._epilogue import EpilogueTensors, Vector, activated, biased
+from kernelmux.backends.triton.matmul._epilogue import EpilogueTensors, WholeTensor, activated, biased
 from kernelmux.backends.triton.matmul._problem import MatmulShapes, described, problem
 from kernelmux.registry.util.batch_strides import result
 
@@ -109,7 +109,7 @@ def _plan(p: MatmulShapes, rule: Rule) -> Launch:
         out,
         Map(*described((p.M, p.K), p.a_strides, (block_m, block_k), of_a)),
         Map(*described((p.K, p.N), p.b_strides, (block_k, block_n), of_b)),
-        *(() if p.end.plain else (Vector(), out)),
+        *(() if p.end.plain else (WholeTensor(), out)),
     )
     programs = min(processors(p.device), p.tiles(block_m, block_n))
     return Launch(

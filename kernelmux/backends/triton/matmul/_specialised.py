@@ -20,7 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from kernelmux.backends.triton._launch.hopper import barriers, copy_in, copy_out, copy_out_wait, ring
 from kernelmux.backends.triton._launch.launch import Ints, Launch, Map, plan, processors
 from kernelmux.backends.triton.matmul._blocked import Rule, tile_of
-from kernelmux.backends.triton.matmul._epilogue import EpilogueTensors, Vector, activated, biased
+from kernelmux.backends.triton.matmul._epilogue import EpilogueTensors, WholeTensor, activated, biased
 from kernelmux.backends.triton.matmul._problem import Lead, MatmulShapes, described, problem
 from kernelmux.registry.util.batch_strides import result
 
@@ -271,8 +271,8 @@ def _plan(p: MatmulShapes, rule: Rule) -> Launch:
         out,
         _map(p, (p.M, p.K), p.a_strides, (block_m, block_k), of_a),
         _map(p, (p.K, p.N), p.b_strides, (block_k, block_n), of_b),
-        _map(p, (p.K, p.N), p.b_strides, (block_k, more_n), of_b) if more_n else Vector(),
-        *(() if p.end.plain else (Vector(), out)),
+        _map(p, (p.K, p.N), p.b_strides, (block_k, more_n), of_b) if more_n else WholeTensor(),
+        *(() if p.end.plain else (WholeTensor(), out)),
     )
     programs = min(processors(p.device), p.tiles(block_m, block_n + more_n))
     return Launch(
