@@ -101,7 +101,7 @@ class _Check:
         return bool(path) and listed and any(swapped.startswith(f"{path}.") for swapped in self.ops)
 
     def report(self) -> CheckReport:
-        alone = _Alone(self)
+        alone = _LayersApart(self)
         exact = self._run(self.exact, None)
         plain, patched = self._run(self.plain, exact.choices), self._run(self.patched, exact.choices)
         layers = [self._layer(path, *found, exact, plain, patched) for path, found in alone.found.items()]
@@ -184,7 +184,7 @@ class _Check:
         return found, tuple(Apart(name, freely[name], held.get(name, math.nan)) for name in most)
 
 
-class _Alone:
+class _LayersApart:
     """Each layer by itself, in a pass of the plain model, whose inputs it gets. found: the worst errors by path."""
 
     def __init__(self, check: _Check) -> None:

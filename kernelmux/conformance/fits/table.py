@@ -55,7 +55,7 @@ def cell(found: Iterable[OperatorFits], op: str, card: str) -> str:
     own = [e for e in found if (e.operator, e.card) == (op, card)]
     if not own:
         return NOT_ASKED
-    told = {e.backend: _told(e) for e in own if e.backend != AUTO}
+    told = {e.backend: _faults(e) for e in own if e.backend != AUTO}
     if len(set(told.values())) == 1:
         lines = [next(iter(told.values())) or YES]
     else:
@@ -64,7 +64,7 @@ def cell(found: Iterable[OperatorFits], op: str, card: str) -> str:
     return "\n".join([*(lines or [YES]), *(["stale"] if any(e.stale for e in own) else [])])
 
 
-def _told(entry: OperatorFits) -> str:
+def _faults(entry: OperatorFits) -> str:
     """What of the calls of a backend is refused or wrong; "" if nothing is."""
     whole = [dtype for dtype, found in entry.calls.items() if found[REFUSED] == sum(found.values())]
     part = entry.count(REFUSED) - sum(entry.calls[dtype][REFUSED] for dtype in whole)

@@ -163,7 +163,7 @@ def conclude(options: Options, outcomes: list[Outcome], console: Console) -> tup
     Returns how many broken ones there are, how many of them were caught, and how many problems, false alarms among them.
     """
     table = Table("operator", "mutant", "caught by", "idea", box=None, header_style="bold")
-    results = {m: survived(m, told) for m in chosen(options) if (told := _told(m, outcomes))}
+    results = {m: survived(m, told) for m in chosen(options) if (told := _outcomes_of(m, outcomes))}
     for mutant, problem in results.items():
         idea = registered.variants(mutant.backend, mutant.op)[mutant.variant].idea
         verdict = Text(problem.splitlines()[0], "red") if problem else Text(mutant.check or "(sound: passes)")
@@ -175,6 +175,6 @@ def conclude(options: Options, outcomes: list[Outcome], console: Console) -> tup
     return len(broken), sum(not results[m] for m in broken), sum(map(bool, results.values()))
 
 
-def _told(mutant: Mutant, outcomes: list[Outcome]) -> list[Outcome]:
+def _outcomes_of(mutant: Mutant, outcomes: list[Outcome]) -> list[Outcome]:
     key = (mutant.op, mutant.backend, mutant.variant)
     return [o for o in outcomes if (o.item.op, o.item.backend, o.item.variant) == key]

@@ -96,7 +96,7 @@ def test_of_what_a_gpu_has_verified_a_workload_is_compiled(monkeypatch: pytest.M
     """A small call only where there is no workload that it can run."""
 
     def compiled(**options: Any) -> set[str]:
-        return {trial.case for trial in compile_only._asked(probe("linear", check="compile_only", **options))}
+        return {trial.case for trial in compile_only._trials(probe("linear", check="compile_only", **options))}
 
     workload = catalog.spec("linear").workloads[0].name
     assert compiled(**VERIFIED) == {workload} < compiled(tier="smoke")

@@ -38,8 +38,8 @@ def command(what: str, ops: Sequence[str], say: Say) -> int:
     known, here = launch_keys.known(), versions()
     if what == MISSING and known.rows and (here, FORMAT) != (known.made_with, known.format):
         raise ArgumentError(
-            f"--rekey: keys are computed with {_told(known.made_with)} (format {known.format}), and here is {_told(here)} "
-            f"(format {FORMAT}): install those, or move all keys to these by --rekey {PINS}"
+            f"--rekey: keys are computed with {_versions(known.made_with)} (format {known.format}), and here is"
+            f" {_versions(here)} (format {FORMAT}): install those, or move all keys to these by --rekey {PINS}"
         )
     if what == PINS and ops:
         raise ArgumentError(f"--rekey {PINS}: moves the keys of all operators, got --op {' '.join(ops)}")
@@ -116,7 +116,7 @@ def versions() -> dict[str, str]:
     return {**{n: v.partition("+")[0] for n, v in found.items()}, "NVRTC": ".".join(map(str, nvrtc.version()))}
 
 
-def _told(made_with: dict[str, str]) -> str:
+def _versions(made_with: dict[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in made_with.items())
 
 

@@ -45,7 +45,7 @@ class Session:
         try:
             for tree in (self.setup.base, self.setup.here, self.setup.base):
                 self.workers.append(TreeWorker(tree, self.setup.device, self.log, self.setup.limit))
-            with _explained():
+            with _failures_as_unavailable():
                 for worker in self.workers:
                     worker.greet()
         except BaseException:
@@ -60,12 +60,12 @@ class Session:
     def rows(self, options: PerfOptions) -> tuple[Any, Any]:
         """The rows of the base and of this tree."""
         base, here, _ = self.workers
-        with _explained():
+        with _failures_as_unavailable():
             return base.ask("rows", options.as_dict()), here.ask("rows", options.as_dict())
 
     def machine(self) -> MeasuringMachine:
         """What the rows run on."""
-        with _explained():
+        with _failures_as_unavailable():
             return decode(MeasuringMachine, self.workers[0].ask("machine"), "machine")
 
     def judge(self, row: Row) -> Judged:
@@ -106,7 +106,7 @@ def _failure(worker: TreeWorker) -> Failure | None:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def _failures_as_unavailable() -> Iterator[None]:
     """What fails inside is no row's fault: BackendUnavailable, with the end of the log."""
     try:
         yield

@@ -321,16 +321,16 @@ def _main(args: argparse.Namespace, words: list[str], began: float) -> int:
     if not args.list and (lack := machine.unknown(options.device)):
         console.print(lack, style="yellow", markup=False, soft_wrap=True)
     if args.against is not None:
-        return against.run(console, options, args, _told(words))
+        return against.run(console, options, args, _command_line(words))
     if args.rounds or args.all:
         raise ArgumentError("--rounds and --all: expected --against REV beside them")
     if args.overhead:
-        return command.overheads(console, options, args, _told(words))
+        return command.overheads(console, options, args, _command_line(words))
     if args.sweep:
-        return _sweep(console, options, args, _told(_without(words, "--sweep")))
+        return _sweep(console, options, args, _command_line(_without(words, "--sweep")))
     with tamper_guard.watched(), temporary_backends.joined(options.impl, "".join(options.ops)):
         if options.until_known and not options.ops and not args.list:
-            return front.run(console, options, args, _told(words), limit_of(args, options.device, began))
+            return front.run(console, options, args, _command_line(words), limit_of(args, options.device, began))
         return _timed(console, options, args, words)
 
 
@@ -344,7 +344,7 @@ def _timed(console: Console, options: PerfOptions, args: argparse.Namespace, wor
         console.print("nothing of it is stale: the rows on record are of the sources as they are")
         return OK
     _check_some(rows)
-    return command.run(console, rows, options, args, _told(words))
+    return command.run(console, rows, options, args, _command_line(words))
 
 
 def _rows(options: PerfOptions, args: argparse.Namespace) -> list[plan.Row]:
@@ -369,7 +369,7 @@ def _check_some(rows: list[plan.Row]) -> None:
         raise ArgumentError("nothing to run: no row fits this selection (--list shows what there is)")
 
 
-def _told(words: list[str]) -> str:
+def _command_line(words: list[str]) -> str:
     """The command line for the record, without the options that say where the reports went."""
     kept = [w for i, w in enumerate(words) if w not in OUTPUTS and not (i and words[i - 1] in OUTPUTS)]
     return shlex.join(["python", "-m", "kernelmux.perf", *kept])

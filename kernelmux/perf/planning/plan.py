@@ -46,7 +46,7 @@ def rows(options: PerfOptions) -> list[Row]:
             for dtype in _dtypes(spec, case, options):
                 rows += list(of_group(spec, case, dtype, options))
     if not rows:
-        given = ", ".join(f"--{k} {' '.join(v)}" for k, v in _asked(options).items() if v)
+        given = ", ".join(f"--{k} {' '.join(v)}" for k, v in _named(options).items() if v)
         raise ArgumentError(f"no workload fits {given or 'this selection'}; expected {FORMS} (--list names all rows)")
     return rows
 
@@ -83,7 +83,7 @@ def _asked_for(row: Contestant, options: PerfOptions) -> bool:
 FORMS = 'a name or pattern of a workload, "large", or shapes such as "x=64x32768", and a dtype that it has'
 
 
-def _asked(options: PerfOptions) -> dict[str, tuple[str, ...]]:
+def _named(options: PerfOptions) -> dict[str, tuple[str, ...]]:
     return {"op": options.ops, "workload": options.workloads, "dtype": options.dtypes}
 
 

@@ -68,7 +68,7 @@ def describe(device: str) -> MeasuringMachine:
 
 def _gpu() -> MeasuringMachine:
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    told = _told(str(properties.uuid))
+    told = _nvml_facts(str(properties.uuid))
     return MeasuringMachine(
         name=properties.name,
         kind="cuda",
@@ -89,7 +89,7 @@ def unknown(device: str) -> str | None:
     return lack and f"the driver, the clock and the power limit will not be recorded: {lack}"
 
 
-def _told(uuid: str) -> dict[str, str]:
+def _nvml_facts(uuid: str) -> dict[str, str]:
     """Driver, clock and power limit, as NVML has them: what it does not say is left out."""
     try:
         import pynvml

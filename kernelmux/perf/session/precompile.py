@@ -55,7 +55,7 @@ def compile_all(
             for i in range(min(jobs, len(todo)))
         ]
         stopped = _wait(started, limit)
-    return _found(folder, todo, stopped)
+    return _compile_times(folder, todo, stopped)
 
 
 def _compiles(row: Row) -> bool:
@@ -80,7 +80,7 @@ def _wait(started: list[subprocess.Popen[bytes]], limit: float) -> set[int]:
     return stopped
 
 
-def _found(folder: Path, todo: list[Row], stopped: set[int]) -> CompileTimes:
+def _compile_times(folder: Path, todo: list[Row], stopped: set[int]) -> CompileTimes:
     """What the processes wrote down. A row that was taken and not finished is late if its process was stopped on it."""
     seconds = {}
     for path in folder.glob(DONE.format("*")):

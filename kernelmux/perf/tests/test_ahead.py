@@ -71,4 +71,6 @@ def test_what_a_process_was_stopped_on_is_late_and_what_it_died_on_is_not(tmp_pa
     for row, taker in ((0, 0), (1, 1), (2, 2)):
         (tmp_path / precompile.TAKEN.format(row)).write_text(str(taker))
     (tmp_path / precompile.DONE.format(0)).write_text(json.dumps([ROWS[0].id, 1.5]) + '\n["cut of')
-    assert precompile._found(tmp_path, ROWS[:4], {0, 1}) == precompile.CompileTimes({ROWS[0].id: 1.5}, (ROWS[1].id,))
+    assert precompile._compile_times(tmp_path, ROWS[:4], {0, 1}) == precompile.CompileTimes(
+        {ROWS[0].id: 1.5}, (ROWS[1].id,)
+    )

@@ -184,7 +184,7 @@ def test_the_samples_follow_a_rest_and_the_held_ones_follow_a_load(monkeypatch):
         "rest": told("rest"),
         "rounds": rounds,
         "_stopwatch": lambda *a: stopwatch,
-        "_alone": told("alone"),
+        "_require_own_work": told("alone"),
         "replay_us": told("graph", (950.0, "")),
     }
     monkeypatch.setattr(measure.untimed_work, "require_none", told("all streams"))

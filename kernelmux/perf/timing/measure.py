@@ -160,7 +160,7 @@ def _time_row(
     laps("reference")
     if library:
         _prove(prepared.call, prepared.copies, implementation, oracle)
-    _alone(prepared.call, inputs, row.backend)
+    _require_own_work(prepared.call, inputs, row.backend)
     fresh = None if library else Exchange(prepared.arguments[-1], inputs.laid_out(shared.fresh, implementation))
     laps("before the samples")
     timing = _sampled(prepared, fresh, benchmark, options, inputs)
@@ -233,7 +233,7 @@ def ready(inputs: Inputs, implementation: Implementation, clock: VirtualClock) -
     return Ready(call, arguments, Sample(call, stopwatch, clock), first_s)
 
 
-def _alone(call: Callable[[int], Any], inputs: Inputs, backend: str) -> None:
+def _require_own_work(call: Callable[[int], Any], inputs: Inputs, backend: str) -> None:
     """WrongOutput if a call computes by calling what it is compared with."""
     with tamper_guard.Alarm(inputs.call.spec, backend) as alarm:
         call(0)

@@ -102,9 +102,9 @@ class Tables(Generic[Row]):
         own, others = list[FoundRow[Row]](), list[FoundRow[Row]]()
         for whose, tables in (*places, *self._packages().items()):
             with suppress(*(() if tables is self else (SpecError,))):
-                own += _found(tables.of(gpu), whose)
+                own += _rows_of(tables.of(gpu), whose)
             for table in tables._alike(gpu, card) if card else ():
-                others += _found(table, whose)
+                others += _rows_of(table, whose)
         return *own, *others
 
     def _alike(self, gpu: str, card: Card) -> Iterator[Table[Row]]:
@@ -186,7 +186,7 @@ def _kept(row: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(row).items() if name != "packages" or value}
 
 
-def _found(table: Table[Row], whose: str) -> Iterator[FoundRow[Row]]:
+def _rows_of(table: Table[Row], whose: str) -> Iterator[FoundRow[Row]]:
     """The rows of a table; whose: of the implementations of this package alone, unless it is empty."""
     for row in table.rows:
         if not whose or _whose(row) == whose:

@@ -102,7 +102,7 @@ _asked: weakref.WeakSet[Space] = weakref.WeakSet()
 @cache
 def _entries(name: str, card: Card | None, space: Space) -> tuple[FoundRow[TunedConfig], ...]:
     """The entries of a variant that count."""
-    of_variant = (f for f in _found(name, card) if (f.row.backend, f.row.op, f.row.variant) == _names(space))
+    of_variant = (f for f in _rows_for(name, card) if (f.row.backend, f.row.op, f.row.variant) == _names(space))
     return tuple(found for found in of_variant if space.holds(found.row.config) and not found.row.stale)
 
 
@@ -112,13 +112,13 @@ def _names(space: Space) -> tuple[str, str, str]:
 
 def times(name: str, op: str, workload: str, dtype: str) -> dict[str, float]:
     """Microseconds of the variants, "triton/persistent", whose entries for a workload count, by the GPU of this name."""
-    alike = [f for f in _found(name) if (f.row.op, f.row.workload, f.row.dtype) == (op, workload, dtype)]
+    alike = [f for f in _rows_for(name) if (f.row.op, f.row.workload, f.row.dtype) == (op, workload, dtype)]
     count = sorted((f for f in alike if not f.row.stale), key=lambda f: bool(f.older))  # best first
     return {f"{found.row.backend}/{found.row.variant}": found.row.us for found in reversed(count)}
 
 
 @cache
-def _found(name: str, card: Card | None = None) -> tuple[FoundRow[TunedConfig], ...]:
+def _rows_for(name: str, card: Card | None = None) -> tuple[FoundRow[TunedConfig], ...]:
     """The entries for a GPU; none, with a warning, where our table cannot be read."""
     try:
         return TABLES.everywhere(name, card)
@@ -153,7 +153,7 @@ def merged(
 def forget() -> None:
     """Read the tables again, and make plans anew; for tests, and after new entries were written."""
     TABLES.forget()
-    for cached in (_found, _entries, _ignored):
+    for cached in (_rows_for, _entries, _ignored):
         cached.cache_clear()
     for space in _asked:
         space.renew()
@@ -162,10 +162,10 @@ def forget() -> None:
 def summary() -> list[str]:
     """A line about each table, and about all entries that do not count, or are older, for one reason; a problem begins
     with "!"."""
-    return [line for tables in TABLES.all() for line in tables.summary(_told)]
+    return [line for tables in TABLES.all() for line in tables.summary(_configs_summary)]
 
 
-def _told(table: Table[TunedConfig], name: str) -> Iterator[str]:
+def _configs_summary(table: Table[TunedConfig], name: str) -> Iterator[str]:
     stale, older = dict[str, list[TunedConfig]](), dict[str, list[TunedConfig]]()
     for entry in table.rows:
         if why := entry.stale:

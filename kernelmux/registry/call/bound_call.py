@@ -55,7 +55,7 @@ def bind(
     values = _complete(spec, (like,) if isinstance(like, torch.Tensor) else like, scalars)
     if unusual(values):
         raise ArgumentError(
-            f"bind: {op}: like: expected tensors in memory outside of a trace, got {_told(spec, values)}"
+            f"bind: {op}: like: expected tensors in memory outside of a trace, got {_first_odd_tensor(spec, values)}"
         )
     if cast := _cast(spec, values):
         raise ArgumentError(
@@ -284,7 +284,7 @@ def _cast(spec: OpSpec, values: tuple[Any, ...]) -> str | None:
     return None
 
 
-def _told(spec: OpSpec, values: tuple[Any, ...]) -> str:
+def _first_odd_tensor(spec: OpSpec, values: tuple[Any, ...]) -> str:
     """The first tensor that is not plain memory."""
     odd = (
         f"{i.name} of {type(v).__name__} on {v.device}"

@@ -40,13 +40,13 @@ class ResultCheck:
     def __call__(self, *values: Any) -> Any:
         result = self._fn(*values)
         if problem := malformed(self._spec, result):
-            outputs = ", ".join(_told(o.name, o.since) for o in self._spec.outputs)
+            outputs = ", ".join(_name_since(o.name, o.since) for o in self._spec.outputs)
             raise SpecError(f"{self._spec.name}: {self._name} returned something else than {outputs}: {problem}")
         _right[id(self._fn)] = self._fn
         return result
 
 
-def _told(name: str, since: int) -> str:
+def _name_since(name: str, since: int) -> str:
     return f"{name} (since version {since} of the spec)" if since > 1 else name
 
 

@@ -247,10 +247,10 @@ def _arithmetic(found: Implementation) -> str:
 
 def _explain(console: Console, options: argparse.Namespace) -> int:
     with standing(options.card, "--card") as card:
-        return _explained(console, options, machine(options.device, "--device", card))
+        return _explain_decision(console, options, machine(options.device, "--device", card))
 
 
-def _explained(console: Console, options: argparse.Namespace, where: TargetDevice) -> int:
+def _explain_decision(console: Console, options: argparse.Namespace, where: TargetDevice) -> int:
     spec = catalog.spec(options.op)
     call = spec.hypothetical(spec.case(options.shape), device=where.device, capability=where.capability)
     asked = requests.parse(options.backend, "--backend") if options.backend else None

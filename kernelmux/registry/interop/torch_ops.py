@@ -60,7 +60,7 @@ def _registered(op: str) -> Callable[..., Any]:
     name = f"{NAMESPACE}::{op}"
     torch.library.register_fake(name, partial(shapes, spec), lib=LIBRARY)
     torch.library.register_vmap(name, partial(_mapped, spec), lib=LIBRARY)
-    LIBRARY.impl(op, partial(_told, spec), "Autograd")
+    LIBRARY.impl(op, partial(_checked_differentiable, spec), "Autograd")
     for key, device in (("AutocastCPU", "cpu"), ("AutocastCUDA", "cuda")):
         LIBRARY.impl(op, partial(_autocast, spec, key, device), key)
     if isinstance(spec.gradient, Gradient):
@@ -128,7 +128,7 @@ def _bound(spec: Spec, values: Sequence[Any]) -> Call:
     return spec.bind(*values, device=next(iter(devices)) if len(devices) == 1 else None)
 
 
-def _told(spec: Spec, *values: Any, backend: str | None = None) -> Any:
+def _checked_differentiable(spec: Spec, *values: Any, backend: str | None = None) -> Any:
     """What `_differentiable` gives; what torch says of the class of a tensor is an error of ours."""
     if torch._C._len_torch_dispatch_stack() or any(isinstance(v, FakeTensor) for v in values):
         torch_errors.check_memory(spec, values)
