@@ -15,7 +15,7 @@ from kernelmux.conformance.session.execute import execute
 from kernelmux.conformance.session.plan import Item
 from kernelmux.perf.planning import plan
 from kernelmux.perf.planning.plan import Row
-from kernelmux.perf.rows.options import Options as PerfOptions
+from kernelmux.perf.rows.options import PerfOptions as PerfOptions
 from kernelmux.perf.timing import inputs, measure, reseed
 from kernelmux.perf.timing.clock import VirtualClock
 from kernelmux.registry.backend import lookup as registered

@@ -43,7 +43,7 @@ PAGES = HOME / "operators"
 MARKERS = ("<!-- rungs ", *(f"<!-- {name} -->" for name in ("libraries", *fused.TABLES, *record_tables.TABLES)))
 
 
-def made() -> dict[Path, str]:
+def written_files() -> dict[Path, str]:
     """Every file that is written, with its text."""
     found = {PAGES / f"{op}.md": operator_page.page(op) for op in elsewhere.own()}
     found[PAGES / "README.md"] = index_page.page()
@@ -121,7 +121,7 @@ def _package(name: str) -> Package:
 
 
 def _run(check: bool, pictures: bool, drawn: str | None) -> int:
-    wanted = made() | (dict((*ladder_pictures.made(), *record_pages.rooflines())) if pictures else {})
+    wanted = written_files() | (dict((*ladder_pictures.all_pictures(), *record_pages.rooflines())) if pictures else {})
     for path in record_pages.draw(Path(drawn)) if drawn else ():
         print(f"drawn from the records: {path}")
     if drawn:

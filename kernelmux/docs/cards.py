@@ -8,7 +8,7 @@ from typing import Any
 
 from kernelmux.conformance.fits import calls, record
 from kernelmux.conformance.fits.judge import COMPILE, FAILS, REFUSED, ROOM
-from kernelmux.conformance.fits.record import AUTO, Entry
+from kernelmux.conformance.fits.record import AUTO, OperatorFits
 from kernelmux.conformance.verified import ledger
 from kernelmux.docs.families import by_family
 from kernelmux.registry import elsewhere
@@ -57,7 +57,7 @@ def _short(title: str) -> str:
     return title
 
 
-def _cell(found: Sequence[Entry], ops: Sequence[str], card: str) -> str:
+def _cell(found: Sequence[OperatorFits], ops: Sequence[str], card: str) -> str:
     """What is known of a family on the cards that are like this one."""
     own = [e for e in found if e.card == card and e.operator in ops]
     if {e.operator for e in own} < {*ops}:
@@ -73,7 +73,7 @@ def _cell(found: Sequence[Entry], ops: Sequence[str], card: str) -> str:
     return (f"{known} of {len(ops)} {VERIFIED}, others fit" if known else FIT) + stale + refused
 
 
-def _refused(own: Sequence[Entry]) -> Iterator[str]:
+def _refused(own: Sequence[OperatorFits]) -> Iterator[str]:
     """The operators that every backend with kernels refuses in some dtypes: "`fp8_matmul` e4m3/e5m2"."""
     for op in dict.fromkeys(e.operator for e in own):
         kernels = [e for e in own if e.operator == op and e.backend != AUTO]

@@ -32,7 +32,7 @@ WIDTH, HEAD, ROW, THICK = 10.0, 0.85, 0.3, 0.55  # inches: the whole, above and 
 
 
 @dataclass(frozen=True)
-class Rung:
+class RungTraffic:
     """What one variant asked for, over all its launches: requests of warps, bytes of sectors and TMA copies, and passes
     over the banks of shared memory."""
 
@@ -51,7 +51,7 @@ PANELS = (
 )
 
 
-def counted(op: str, shape: str, variants: Sequence[str]) -> list[Rung]:
+def counted(op: str, shape: str, variants: Sequence[str]) -> list[RungTraffic]:
     """The counts of a call with each of these variants of the CUDA backend."""
     return [_rung(variant, _traced(op, shape, f"cuda/{variant}")) for variant in variants]
 
@@ -61,11 +61,11 @@ def _traced(op: str, shape: str, backend: str) -> Trace:
     return emulate.run(options, backend)[1]
 
 
-def _rung(variant: str, trace: Trace) -> Rung:
+def _rung(variant: str, trace: Trace) -> RungTraffic:
     def total(what: str, space: str, *operations: str) -> int:
         return sum(launch.total(what, space, *operations) for launch in trace.launches)
 
-    return Rung(
+    return RungTraffic(
         variant,
         requests=total("requests", "global") + total("requests", "bulk"),
         read=total("moved", "global", "load", "copy") + total("moved", "bulk", "load"),
@@ -74,7 +74,7 @@ def _rung(variant: str, trace: Trace) -> Rung:
     )
 
 
-def picture(op: str, shape: str, rungs: Sequence[Rung]) -> str:
+def picture(op: str, shape: str, rungs: Sequence[RungTraffic]) -> str:
     """The counts as SVG text: a line per rung, a panel per count."""
     names = [rung.name for rung in rungs]
     with figures.blank(WIDTH, HEAD + ROW * len(rungs)) as figure:
@@ -104,7 +104,7 @@ def path_of(op: str) -> Path:
     return IMAGES / f"{op}_ladder_counts.svg"
 
 
-def made() -> Iterator[tuple[Path, str]]:
+def all_pictures() -> Iterator[tuple[Path, str]]:
     """Every picture with its text, one after the other: each takes seconds."""
     for op, shape in CALLS.items():
         yield path_of(op), picture(op, shape, counted(op, shape, list(registered.variants("cuda", op))))

@@ -94,7 +94,7 @@ PACKAGES = {  # the version of a library
 
 
 @dataclass(frozen=True)
-class Line:
+class LibraryRow:
     """One operator: our fastest row of each backend, and the fastest of the other libraries."""
 
     ours: dict[str, Timed]
@@ -143,20 +143,20 @@ def kept() -> list[Results]:
     return sorted(found, key=lambda run: not lines(run))
 
 
-def lines(run: Results) -> list[Line]:
+def lines(run: Results) -> list[LibraryRow]:
     """The operators of a run that have a time of ours and one of another library."""
     found = {group.op: group for group in groups(run.rows) if CALLS.get(group.op) == group.workload}
     made = (_line(found[op]) for op in CALLS if op in found)
     return [line for line in made if line is not None]
 
 
-def _line(group: ResultGroup) -> Line | None:
+def _line(group: ResultGroup) -> LibraryRow | None:
     ours = {name: row for name in OURS if (row := group.best_of(name))}
     others = [row for row in group.good if row.backend in (peers.NAME, plan.BASELINE)]
     best = min(others, key=lambda row: row.median_us, default=None)
     if best is None or not ours or not any(row.backend == peers.NAME for row in others):
         return None
-    return Line(ours, best)
+    return LibraryRow(ours, best)
 
 
 def call(workload: str) -> str:
@@ -201,18 +201,18 @@ def _about(run: Results) -> str:
     )
 
 
-def _table(found: list[Line]) -> str:
+def _table(found: list[LibraryRow]) -> str:
     head = ("operator", *(f"{name}, us" for name in OURS.values()), "fastest other library, us", "call")
     return text_tables.markdown(head, map(_cells, found))
 
 
-def _cells(line: Line) -> list[str]:
+def _cells(line: LibraryRow) -> list[str]:
     ours = [_time(line, name) if name in line.ours else "" for name in OURS]
     other = f"{wording.microseconds(line.other.median_us)} {line.library}"
     return [f"[`{line.op}`](operators/{line.op}.md)", *ours, other, call(line.other.workload)]
 
 
-def _time(line: Line, backend: str) -> str:
+def _time(line: LibraryRow, backend: str) -> str:
     return f"{wording.microseconds(line.ours[backend].median_us)} ({wording.times(line.ahead(backend))})"
 
 

@@ -38,11 +38,11 @@ def backends() -> tuple[str, ...]:
 def filled(text: str) -> str:
     """A page with the tables that its markers ask for."""
 
-    def made(m: re.Match[str]) -> str:
+    def with_tables(m: re.Match[str]) -> str:
         found = "\n\n".join(table_of(record, m[2], m[3]) for record in history.recorded())
         return f"{m[1]}{found}\n{m[4]}"
 
-    return MARKER.sub(made, text)
+    return MARKER.sub(with_tables, text)
 
 
 def table_of(record: GpuRecord, op: str, which: str = "") -> str:

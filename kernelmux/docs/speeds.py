@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernelmux.docs import libraries
-from kernelmux.docs.libraries import OURS, Line
+from kernelmux.docs.libraries import OURS, LibraryRow
 from kernelmux.perf.pictures import figures
 from kernelmux.perf.pictures.themes import BACKENDS, GREY, INK, PAPER
 from kernelmux.perf.wording import wording
@@ -55,7 +55,7 @@ def picture(columns: int = 1) -> str:
         return figures.svg(figure)
 
 
-def column(axes: Any, found: Sequence[Line], rows: int) -> None:
+def column(axes: Any, found: Sequence[LibraryRow], rows: int) -> None:
     """Bars of some operators, a row for each, where there is room for so many rows."""
     axes.set(xlim=(0, LONGEST), ylim=(rows - 0.5, -0.5))
     axes.axis("off")

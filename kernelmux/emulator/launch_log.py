@@ -18,7 +18,7 @@ Triple = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledModule:
     """Machine code for one architecture; shared: dynamic shared memory in bytes, None if the launch decides.
 
     log: what `ptxas -v` said; for an AMD GPU the assembly, whose metadata say what the kernel needs.
@@ -39,7 +39,7 @@ class Recipe:
     """
 
     key: object
-    compile: Callable[[str], Compiled]
+    compile: Callable[[str], CompiledModule]
     source: str | None = None
     obstacles: Callable[[str], list[str]] | None = None
     descriptors: bool = False

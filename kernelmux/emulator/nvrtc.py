@@ -71,9 +71,9 @@ def compile_ptx(
 def _recipe(source: str, options: tuple[str, ...], filename: str, include: tuple[str | Path, ...]) -> launch_log.Recipe:
     """How to compile the same source for another architecture."""
 
-    def compile(arch: str) -> launch_log.Compiled:
+    def compile(arch: str) -> launch_log.CompiledModule:
         cubin = compile_cubin(source, options, arch, filename, include)
-        return launch_log.Compiled(cubin.image, cubin.log)
+        return launch_log.CompiledModule(cubin.image, cubin.log)
 
     return launch_log.Recipe((source, options, filename), compile, source)
 

@@ -1,10 +1,11 @@
 """What `emulator.trace` collects, for programs that print or draw it.
 
-`Trace` holds a `LaunchTrace` for each launch, that a `Line` for each source line, that a `Traffic` for each kind of access.
+`Trace` holds a `LaunchTrace` for each launch, that `LineCounts` for each source line, and
+those a `Traffic` for each kind of access.
 `readings` and `excess` say in sentences what keeps a launch from the least traffic; `write_picture` draws launches.
 """
 
-from kernelmux.emulator.tracing.collector import LaunchTrace, Line, Trace
+from kernelmux.emulator.tracing.collector import LaunchTrace, LineCounts, Trace
 from kernelmux.emulator.tracing.drawing.page import write_picture
 from kernelmux.emulator.tracing.drawing.section import OCCUPIED
 from kernelmux.emulator.tracing.reading import EXCESS, FINE, excess, readings
@@ -15,7 +16,7 @@ __all__ = [
     "FINE",
     "OCCUPIED",
     "LaunchTrace",
-    "Line",
+    "LineCounts",
     "Trace",
     "Traffic",
     "excess",

@@ -31,20 +31,20 @@ OPS = tuple(sorted({ours.op for ours in OF_TORCH.values()} | {"rms_norm", "swigl
 
 
 @dataclass(frozen=True)
-class Candidate:
+class OperatorCandidate:
     """An operator that a module could run on. problem: why it cannot, or None."""
 
     op: str
     problem: str | None
 
 
-def candidates(module: torch.nn.Module, parent: torch.nn.Module | None) -> Iterator[Candidate]:
+def candidates(module: torch.nn.Module, parent: torch.nn.Module | None) -> Iterator[OperatorCandidate]:
     """The operators that a module is made of, each with a verdict; none for a module that has no counterpart."""
     found = list(_operators(module, parent))
     if not found:
         return
     common = _common(module)
-    yield from (Candidate(op, common or problem) for op, problem in found)
+    yield from (OperatorCandidate(op, common or problem) for op, problem in found)
 
 
 def class_for(module: torch.nn.Module, ops: frozenset[str]) -> type:

@@ -17,7 +17,7 @@ NUMBERS = ("forward\nplain", "forward\npatched", "backward\nplain", "backward\np
 
 
 @dataclass(frozen=True)
-class Layer:
+class ComparedLayer:
     """A module that was swapped or holds one that was. ops: the operators it was swapped for.
 
     forward, backward: the worst errors of its outputs, and of its gradients, where it gets what the plain one got; for the
@@ -111,7 +111,7 @@ class Tokens:
 
 
 @dataclass(frozen=True)
-class Report:
+class CheckReport:
     """A comparison. layers: in the order in which they run, the model as a whole at the end. uncalled: modules that
     were swapped and did not run. apart: where routers chose differently, the gradients that show it most. rounding:
     parameters whose gradient is next to nothing, so that no digit of it is right in the plain model.
@@ -123,7 +123,7 @@ class Report:
     dtype: str
     device: str
     swapped: int
-    layers: tuple[Layer, ...]
+    layers: tuple[ComparedLayer, ...]
     uncalled: tuple[str, ...] = ()
     routing: tuple[Routing, ...] = ()
     apart: tuple[Apart, ...] = ()
@@ -131,7 +131,7 @@ class Report:
     tokens: Tokens | None = None
 
     @property
-    def first_off(self) -> Layer | None:
+    def first_off(self) -> ComparedLayer | None:
         """The first layer that is off and holds none that is; of the model as a whole only if no layer is."""
         off = [layer for layer in self.layers if layer.off]
         return next((layer for layer in off if not any(_within(other.path, layer.path) for other in off)), None)
@@ -193,13 +193,13 @@ class Report:
             yield name, *_pair(layer.flow), *_pair(layer.flow_back)
 
     @staticmethod
-    def _shown(layers: Iterable[Layer], every_row: bool) -> Iterator[tuple[str, Layer]]:
+    def _shown(layers: Iterable[ComparedLayer], every_row: bool) -> Iterator[tuple[str, ComparedLayer]]:
         """Rows with their names; of layers of one kind the worst, where all would be too many."""
         listed = list(layers)
         if every_row or len(listed) <= LONG:
             yield from ((layer.path or WHOLE, layer) for layer in listed)
             return
-        kinds: dict[tuple[str, tuple[str, ...]], list[Layer]] = {}
+        kinds: dict[tuple[str, tuple[str, ...]], list[ComparedLayer]] = {}
         for layer in listed:
             kinds.setdefault((generic(layer.path), layer.ops), []).append(layer)
         for (path, _), of_kind in kinds.items():
@@ -230,13 +230,13 @@ def _pair(found: Error | None) -> tuple[str, str]:
     return (f"{found.plain:.1e}", f"{found.patched:.1e}") if found else ("-", "-")
 
 
-def _ends(layers: list[Layer]) -> Iterator[tuple[str, Layer]]:
+def _ends(layers: list[ComparedLayer]) -> Iterator[tuple[str, ComparedLayer]]:
     """The first layers and the last."""
     half = LONG // 2
     yield from ((layer.path or WHOLE, layer) for layer in (*layers[:half], *layers[-half:]))
 
 
-def _wrong(layer: Layer) -> str:
+def _wrong(layer: ComparedLayer) -> str:
     """What is off about it."""
     found = [(way, e) for way, e in (("forward", layer.forward), ("backward", layer.backward)) if e and e.off]
     return "; ".join(

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from kernelmux.nn import modes
 from kernelmux.nn.agreement import tokens
-from kernelmux.nn.check_report import Apart, Layer, Report, Routing
+from kernelmux.nn.check_report import Apart, CheckReport, ComparedLayer, Routing
 from kernelmux.nn.module import Ours
 from kernelmux.nn.patching import Patch, patch
 from kernelmux.nn.verdicts import Error, errors_of, gradient_errors, scale_of, worst
@@ -29,7 +29,7 @@ MOST_APART = 3  # gradients to show where routers chose differently
 
 def check_model(
     model: torch.nn.Module, *inputs: Any, ops: str | Iterable[str] | None = None, seed: int = 0, **named: Any
-) -> Report:
+) -> CheckReport:
     """Compare a model with its patched copy and with float64, and name the first layer that is off, if one is.
 
     report = kernelmux.nn.check_model(model, tokens, labels=tokens)
@@ -100,8 +100,8 @@ class _Check:
         listed = isinstance(parent, torch.nn.ModuleList | torch.nn.ModuleDict | torch.nn.Sequential)
         return bool(path) and listed and any(swapped.startswith(f"{path}.") for swapped in self.ops)
 
-    def report(self) -> Report:
-        alone = _Alone(self)
+    def report(self) -> CheckReport:
+        alone = _LayersApart(self)
         exact = self._run(self.exact, None)
         plain, patched = self._run(self.plain, exact.choices), self._run(self.patched, exact.choices)
         layers = [self._layer(path, *found, exact, plain, patched) for path, found in alone.found.items()]
@@ -110,7 +110,7 @@ class _Check:
         routing, apart = self._routing(exact, plain, patched, rounding)
         tensors = [*self.plain.parameters(), *pytree.tree_leaves((self.inputs, self.named))]
         first = next(x for x in tensors if isinstance(x, Tensor))
-        return Report(
+        return CheckReport(
             model=type(self.plain).__name__,
             dtype=SHORT.get(first.dtype, str(first.dtype)),
             device=str(first.device),
@@ -147,20 +147,20 @@ class _Check:
         model.zero_grad()
         return run
 
-    def _layer(self, path: str, forward: Error, backward: Error | None, *runs: _Run) -> Layer:
+    def _layer(self, path: str, forward: Error, backward: Error | None, *runs: _Run) -> ComparedLayer:
         module = self.plain.get_submodule(path)
         flow = worst(errors_of([run.outputs.get(path, []) for run in runs], "output", self.scale))
         back = [[run.gradients.get(path, {})[i] for i in sorted(run.gradients.get(path, {}))] for run in runs]
         ops = tuple(self.ops.get(path, ()))
-        return Layer(
+        return ComparedLayer(
             path, type(module).__name__, ops, forward, backward, flow, worst(errors_of(back, "output", self.scale))
         )
 
-    def _whole(self, backward: Error | None, *runs: _Run) -> Layer:
+    def _whole(self, backward: Error | None, *runs: _Run) -> ComparedLayer:
         """The model end to end: what it returns, but for numbers such as a loss, and the gradients of its parameters."""
         forward = worst(errors_of([[x for x in _floats(run.result) if x.dim()] for run in runs], "output", self.scale))
         forward = forward or NOTHING
-        return Layer("", type(self.plain).__name__, (), forward, backward, forward, backward)
+        return ComparedLayer("", type(self.plain).__name__, (), forward, backward, forward, backward)
 
     def _routing(
         self, exact: _Run, plain: _Run, patched: _Run, rounding: tuple[str, ...]
@@ -184,7 +184,7 @@ class _Check:
         return found, tuple(Apart(name, freely[name], held.get(name, math.nan)) for name in most)
 
 
-class _Alone:
+class _LayersApart:
     """Each layer by itself, in a pass of the plain model, whose inputs it gets. found: the worst errors by path."""
 
     def __init__(self, check: _Check) -> None:

@@ -166,7 +166,7 @@ def attention_class(cls: Any, ops: frozenset[str]) -> type:
     if "rope" in ops:
         names[ROTARY] = functools.partial(rotated, names[ROTARY])
     if "attention" in ops:
-        names[TABLE] = Table(names[TABLE])
+        names[TABLE] = AttentionTable(names[TABLE])
     made = types.FunctionType(forward.__code__, names, "forward", forward.__defaults__, forward.__closure__)
     made.__kwdefaults__ = forward.__kwdefaults__
     return derived(Ours, cls, (attention_class, (cls, ops)), forward=around(cls.forward, made))
@@ -205,7 +205,7 @@ def _unturned(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Te
     return None if one and same else "its angles are broadcast"
 
 
-class Table:
+class AttentionTable:
     """The table of attention functions of transformers with ours in place of "sdpa"."""
 
     def __init__(self, others: Any) -> None:

@@ -11,21 +11,21 @@ from kernelmux.nn.candidates import OPS, attends, candidates, class_for
 from kernelmux.nn.classes import mixed
 from kernelmux.nn.decoder import decoder_class
 from kernelmux.nn.module import Ours
-from kernelmux.nn.report import Entry, text
+from kernelmux.nn.report import ModuleEntry, text
 from kernelmux.registry.errors import ArgumentError, KernelmuxError, shown, unknown
 
 
 class Patch:
     """What `patch` did to a model. `print(patch)` lists it; `patch.undo()`, or the end of a `with`, takes it back.
 
-    swapped, left: an `Entry` for each operator of each module that has a counterpart here. others: the names of the classes
-    of leaf modules that have none.
+    swapped, left: a `ModuleEntry` for each operator of each module that has a counterpart here. others: the names of the
+    classes of leaf modules that have none.
     """
 
     def __init__(self, model: torch.nn.Module, ops: frozenset[str], wanted: frozenset[str] = frozenset()) -> None:
         self.model = type(model).__name__
-        self.swapped: list[Entry] = []
-        self.left: list[Entry] = []
+        self.swapped: list[ModuleEntry] = []
+        self.left: list[ModuleEntry] = []
         self.others: list[str] = []
         self._changed: list[tuple[str, Any, type, type]] = []  # path, module, class before, class now
         self._plan(model, ops)
@@ -36,7 +36,7 @@ class Patch:
     def _plan(self, model: torch.nn.Module, ops: frozenset[str]) -> None:
         for path, module, parent in _walk(model):
             found = list(candidates(module, parent))
-            entries = [Entry(path, type(module).__name__, c.op, c.problem) for c in found if c.op in ops]
+            entries = [ModuleEntry(path, type(module).__name__, c.op, c.problem) for c in found if c.op in ops]
             self.left += [entry for entry in entries if entry.reason]
             self.swapped += (taken := [entry for entry in entries if not entry.reason])
             if taken:

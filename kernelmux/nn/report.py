@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Entry:
+class ModuleEntry:
     """A module of the model, and an operator. path: its name in the model; cls: the name of its class.
 
     reason: why it was left alone, None if it was swapped.
@@ -20,7 +20,7 @@ class Entry:
     reason: str | None = None
 
 
-def text(model: str, swapped: Sequence[Entry], left: Sequence[Entry], others: Iterable[str]) -> str:
+def text(model: str, swapped: Sequence[ModuleEntry], left: Sequence[ModuleEntry], others: Iterable[str]) -> str:
     """What was swapped, what was left and why, and which classes have no counterpart."""
     modules = len({entry.path for entry in swapped})
     lines = [f"{model}: {_counted(modules)} swapped", *_lines(swapped)]
@@ -35,7 +35,7 @@ def _counted(number: int) -> str:
     return "1 module" if number == 1 else f"{number} modules"
 
 
-def _lines(entries: Iterable[Entry]) -> Iterator[str]:
+def _lines(entries: Iterable[ModuleEntry]) -> Iterator[str]:
     groups: dict[tuple[str, str, str | None], list[str]] = {}
     for entry in entries:
         groups.setdefault((entry.op, entry.cls, entry.reason), []).append(entry.path)

@@ -12,13 +12,13 @@ from kernelmux.registry.spec.cases import (
     TURNED,
     Case,
     Shape,
+    arguments_text,
     draw,
     exact_range,
     generator,
     integers,
     parse,
     seed_of,
-    spelt,
     written,
 )
 
@@ -34,12 +34,12 @@ __all__ = [
     "TURNED",
     "Case",
     "Shape",
+    "arguments_text",
     "draw",
     "exact_range",
     "generator",
     "integers",
     "parse",
     "seed_of",
-    "spelt",
     "written",
 ]

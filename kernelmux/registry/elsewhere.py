@@ -57,7 +57,7 @@ def _modules(folder: Path) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Listed:
+class OperatorPackages:
     """packages: by entry point. owners: the package of each operator that is not ours. wrong: what of them is refused, by
     the name of a package, or of a package and an operator ("theirs: softmax"), and why; refused: that by operator."""
 
@@ -68,7 +68,7 @@ class Listed:
 
 
 @lru_cache(maxsize=1)
-def listed() -> Listed:
+def listed() -> OperatorPackages:
     """All packages with operators, without an import."""
     found = entry_points.find_operators()
     wrong, packages = dict(found.wrong), dict[str, Package]()
@@ -87,7 +87,7 @@ def listed() -> Listed:
             refused[op] = why
         else:
             owners[op] = having[0]
-    return Listed(packages, owners, wrong, refused)
+    return OperatorPackages(packages, owners, wrong, refused)
 
 
 def _folder(package: str) -> Path | None:

@@ -40,7 +40,7 @@ def refusals(asked: Sequence[Asked], tier: str, jobs: int, watch: Callable[[], N
             started = [(i, _started(Path(folder, f"{i}.json"), one, tier)) for i, one in share]
             try:
                 for i, process in started:
-                    found[i] = _told(process)
+                    found[i] = _refusal(process)
                     watch()
             finally:
                 for _, process in started:
@@ -57,7 +57,7 @@ def _started(file: Path, asked: Asked, tier: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment(), **pipes)
 
 
-def _told(process: subprocess.Popen[str]) -> str:
+def _refusal(process: subprocess.Popen[str]) -> str:
     output = process.communicate()[0].strip()
     try:
         return str(json.loads(output.splitlines()[-1])["refusal"])

@@ -14,11 +14,11 @@ from rich.console import Console
 
 from kernelmux.perf.planning import plan
 from kernelmux.perf.rows import output_files
-from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.registry import catalog, dtypes, elsewhere
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.backend import tuned_configs
-from kernelmux.registry.backend.tuned_configs import Entry
+from kernelmux.registry.backend.tuned_configs import TunedConfig
 from kernelmux.registry.cases import CHANNELS_LAST, TIERS, Case
 from kernelmux.registry.cli import terminal
 from kernelmux.registry.errors import ArgumentError, KernelmuxError
@@ -27,7 +27,7 @@ from kernelmux.registry.util import user_folder
 from kernelmux.registry.util.files import between, file_stem
 from kernelmux.tune import report, run
 from kernelmux.tune.job import CAPABILITY, Job
-from kernelmux.tune.log import Log
+from kernelmux.tune.log import TuningLog
 from kernelmux.tune.progress import Progress
 
 OK, FAILED = 0, 1
@@ -149,7 +149,7 @@ def _searchable(backend: str, op: str, wanted: Sequence[str | None], named: bool
 
 
 def _of_variant(spec: OpSpec, backend: str, variant: str, args: argparse.Namespace, device: str) -> Iterator[Job]:
-    asked = Options((spec.name,) if len(args.op) == 1 else (), workloads=tuple(args.workload), device="cuda")
+    asked = PerfOptions((spec.name,) if len(args.op) == 1 else (), workloads=tuple(args.workload), device="cuda")
     usual = [dtypes.parse(name) for name in args.dtype] or [*plan.USUAL]
     for case in plan.workloads(spec, asked):
         text, spelt = _without_dtypes(case)
@@ -179,7 +179,7 @@ def _search(console: Console, found: list[Job], args: argparse.Namespace, device
     gpu = torch.cuda.get_device_name() if device == "cuda" else "no GPU"
     folder, processes = Path(args.log), args.jobs or os.cpu_count() or 1
     settings = run.Settings(args.most, args.limit, processes, args.tier)
-    log, progress = Log(folder / f"{file_stem(gpu)}.jsonl"), Progress(console)
+    log, progress = TuningLog(folder / f"{file_stem(gpu)}.jsonl"), Progress(console)
     output_files.folder(Path(args.log), "--log")
     searches = run.begin(found, device, args.most)
     run.compile_all(searches, settings, log, progress)
@@ -209,7 +209,7 @@ def _folder(args: argparse.Namespace) -> Path:
     return tables.place.folder if args.into_checkout else user_folder.required(tables.name, "--out")
 
 
-def _table_of(found: Job | Entry, out: Path) -> Path:
+def _table_of(found: Job | TunedConfig, out: Path) -> Path:
     """The folder of tables for a variant: `out`; in place of the one that ships, for a package with operators its own."""
     package = elsewhere.whose(found.op, found.variant)
     tables = tuned_configs.TABLES

@@ -17,7 +17,7 @@ from kernelmux.perf.timing.inputs import Inputs
 from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.backend import Implementation, device_tables
 from kernelmux.registry.backend import lookup as registered
-from kernelmux.registry.backend.search_space import Choice, Config, Forced, Key, Space
+from kernelmux.registry.backend.search_space import Config, ConfigChoice, Forced, Key, Space
 from kernelmux.registry.errors import UnsupportedError
 from kernelmux.registry.spec import Call
 
@@ -79,7 +79,7 @@ class _Asked(Exception):
     """A plan was to be made: of this problem."""
 
 
-class _Asks(Choice):
+class _Asks(ConfigChoice):
     def __call__(self, problem: Any) -> Config:
         raise _Asked(problem)
 

@@ -14,38 +14,38 @@ LOST = "the GPU or the process did not survive it"
 
 
 @dataclass(frozen=True)
-class Seen:
+class TrialResult:
     """What became of a configuration: a time in microseconds, or why there is none."""
 
     us: float | None = None
     problem: str = ""
 
 
-class Log:
+class TuningLog:
     """The results of one GPU. One that begins, and of which no end is told, is what ended the search."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, TrialResult] = {}
         for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
             with suppress(ValueError, KeyError, TypeError):  # a line that was cut off
                 row = json.loads(line)
-                self._seen[row["key"]] = Seen(row["us"], row["problem"])
+                self._seen[row["key"]] = TrialResult(row["us"], row["problem"])
 
-    def seen(self, job: Job, config: Config) -> Seen | None:
+    def seen(self, job: Job, config: Config) -> TrialResult | None:
         """What is known of a configuration."""
         return self._seen.get(_key(job, config))
 
     def begins(self, job: Job, config: Config) -> None:
         """A configuration is about to run."""
-        self._append(job, config, Seen(problem=LOST))
+        self._append(job, config, TrialResult(problem=LOST))
 
-    def ends(self, job: Job, config: Config, seen: Seen) -> None:
+    def ends(self, job: Job, config: Config, seen: TrialResult) -> None:
         """A configuration was timed, or cannot be."""
         self._seen[_key(job, config)] = seen
         self._append(job, config, seen)
 
-    def _append(self, job: Job, config: Config, seen: Seen) -> None:
+    def _append(self, job: Job, config: Config, seen: TrialResult) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         row = {"key": _key(job, config), "us": seen.us, "problem": seen.problem}
         with self.path.open("a", encoding="utf-8") as file:

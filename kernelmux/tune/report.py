@@ -10,7 +10,7 @@ from rich.console import Console
 from kernelmux.registry.backend import tuned_configs
 from kernelmux.registry.backend.device_tables import Table
 from kernelmux.registry.backend.search_space import Config
-from kernelmux.registry.backend.tuned_configs import Entry
+from kernelmux.registry.backend.tuned_configs import TunedConfig
 from kernelmux.registry.util.text_tables import counted
 from kernelmux.tune.run import Search
 
@@ -64,7 +64,7 @@ def listing(folder: Path) -> list[str]:
     return lines or [f"no tables in {folder}"]
 
 
-def _listed(entry: Entry) -> str:
+def _listed(entry: TunedConfig) -> str:
     gain = f"{entry.rule_us:.1f} -> {entry.us:.1f} us"
     told = f"{entry.op} {entry.backend}/{entry.variant} {entry.workload} {entry.dtype}: {gain}, {written(entry.config)}"
     if entry.stale:
@@ -78,7 +78,7 @@ def markdown(folder: Path) -> str:
     return "\n\n".join(_table(table) for table in tables if table.rows) or "No GPU has a table yet."
 
 
-def _table(table: Table[Entry]) -> str:
+def _table(table: Table[TunedConfig]) -> str:
     head = ["| call | variant | rule, us | tuned, us | gain | configuration |", "|---|---|---:|---:|---:|---|"]
     rows = [
         f"| `{e.op}` {e.workload} {e.dtype} | {e.backend}/{e.variant} | {e.rule_us:.1f} | {e.us:.1f} "

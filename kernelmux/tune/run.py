@@ -16,11 +16,11 @@ from kernelmux.registry.backend import device_tables, tuned_configs
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.backend.device_tables import Table
 from kernelmux.registry.backend.search_space import Config
-from kernelmux.registry.backend.tuned_configs import Entry
+from kernelmux.registry.backend.tuned_configs import TunedConfig
 from kernelmux.registry.errors import KernelmuxError, UnsupportedError
 from kernelmux.tune import ahead, check, timing
 from kernelmux.tune.job import Candidates, Job, candidates, problem_of
-from kernelmux.tune.log import Log, Seen
+from kernelmux.tune.log import TrialResult, TuningLog
 from kernelmux.tune.progress import Progress
 
 LATE = "not compiled in time"
@@ -44,8 +44,8 @@ class Search:
     job: Job
     found: Candidates
     dropped: dict[int, str] = field(default_factory=dict)
-    seen: dict[int, Seen] = field(default_factory=dict)
-    measured: timing.Measured | None = None
+    seen: dict[int, TrialResult] = field(default_factory=dict)
+    measured: timing.TuningOutcome | None = None
     refusal: str = ""
 
     @property
@@ -70,7 +70,7 @@ def begin(jobs: Iterable[Job], device: str, most: int) -> list[Search]:
     return [Search(job, candidates(job, problem_of(job, device), most)) for job in jobs]
 
 
-def compile_all(searches: Sequence[Search], settings: Settings, log: Log, progress: Progress) -> None:
+def compile_all(searches: Sequence[Search], settings: Settings, log: TuningLog, progress: Progress) -> None:
     """Compile what the log does not know, what is nearest to the rules first; what does not compile is dropped."""
     tasks = [
         (search, i, config)
@@ -87,10 +87,10 @@ def compile_all(searches: Sequence[Search], settings: Settings, log: Log, progre
         if problem:
             search.dropped[i] = problem
         if problem and problem != LATE:
-            log.ends(search.job, config, Seen(problem=problem))
+            log.ends(search.job, config, TrialResult(problem=problem))
 
 
-def time_all(searches: Sequence[Search], settings: Settings, log: Log, progress: Progress) -> None:
+def time_all(searches: Sequence[Search], settings: Settings, log: TuningLog, progress: Progress) -> None:
     """Time what is left of each job, then its finalists beside the rule; each has an equal share of the time."""
     end = time.monotonic() + settings.seconds
     with progress.phase("time", sum(len(search.left) for search in searches)) as step:
@@ -108,7 +108,7 @@ def time_all(searches: Sequence[Search], settings: Settings, log: Log, progress:
             torch.cuda.empty_cache()
 
 
-def _time(search: Search, log: Log, step: Progress.Step, until: float) -> None:
+def _time(search: Search, log: TuningLog, step: Progress.Step, until: float) -> None:
     bench = timing.Bench(search.job, search.found.key.kind)
     places = [i for i in range(len(search.found.chosen)) if i not in search.dropped]
     timed = timing.time_all(bench, search.left, log, until, step)
@@ -126,12 +126,12 @@ def check_winners(searches: Sequence[Search], settings: Settings, progress: Prog
         search.refusal = refusal
 
 
-def entries(searches: Iterable[Search]) -> Iterator[Entry]:
+def entries(searches: Iterable[Search]) -> Iterator[TunedConfig]:
     """What is written of the searches that found something."""
     for search in searches:
         if search.wins and (measured := search.measured):
             job, key = search.job, search.found.key
-            yield Entry(
+            yield TunedConfig(
                 op=job.op,
                 backend=job.backend,
                 variant=job.variant,
@@ -155,7 +155,7 @@ def refuted(searches: Iterable[Search]) -> set[tuple[str, ...]]:
     return {(s.job.op, s.job.backend, s.job.variant, s.found.key.kind, *map(str, s.found.key.sizes)) for s in stays}
 
 
-def write(found: Sequence[Entry], gpu: str, folder: Path, without: Collection[tuple[str, ...]] = ()) -> Path:
+def write(found: Sequence[TunedConfig], gpu: str, folder: Path, without: Collection[tuple[str, ...]] = ()) -> Path:
     """Put entries into the table of a GPU in a folder, and take stale and older ones out whose places are in `without`.
 
     A table that cannot be read is replaced.

@@ -17,7 +17,7 @@ from kernelmux.perf.timing.clock import CudaStopwatch, poison
 from kernelmux.perf.timing.verify import Oracle, WrongOutput
 from kernelmux.registry.backend.search_space import Config, Forced
 from kernelmux.tune.job import Candidates, Job
-from kernelmux.tune.log import Log, Seen
+from kernelmux.tune.log import TrialResult, TuningLog
 
 SAMPLES = 7  # of a configuration; one of those that take more than HOPELESS times as long as the fastest
 HOPELESS = 2.0
@@ -29,7 +29,7 @@ NOISE = 1.02  # a configuration has to be faster than the rule by more than 2 %
 
 
 @dataclass(frozen=True)
-class Measured:
+class TuningOutcome:
     """What came out: the fastest configuration that is right, beside the rule's; wrong: why others were dropped."""
 
     config: Config
@@ -86,13 +86,13 @@ class Bench:
 
 
 def time_all(
-    bench: Bench, configs: Iterable[Config], log: Log, until: float, watch: Callable[[], None]
-) -> dict[int, Seen]:
+    bench: Bench, configs: Iterable[Config], log: TuningLog, until: float, watch: Callable[[], None]
+) -> dict[int, TrialResult]:
     """The median of some samples for each configuration, by its place; those that the log has are not run again.
 
     until: the time, by the monotonic clock, after which no other one begins.
     """
-    found: dict[int, Seen] = {}
+    found: dict[int, TrialResult] = {}
     best = float("inf")
     for i, config in enumerate(configs):
         known = log.seen(bench.job, config)
@@ -108,16 +108,16 @@ def time_all(
     return found
 
 
-def _timed(bench: Bench, config: Config, best: float) -> Seen:
+def _timed(bench: Bench, config: Config, best: float) -> TrialResult:
     try:
         bench.sample(config)  # loads the code
         first = bench.sample(config)
         more = [bench.sample(config) for _ in range(SAMPLES - 1)] if first < HOPELESS * best else []
-        return Seen(statistics.median([first, *more]))
+        return TrialResult(statistics.median([first, *more]))
     except Exception as error:  # of a compiler, of Triton's launcher, of CUDA
         if lost():
             raise
-        return Seen(problem=f"{type(error).__name__}: {error}"[:SHOWN])
+        return TrialResult(problem=f"{type(error).__name__}: {error}"[:SHOWN])
 
 
 def lost() -> bool:
@@ -129,7 +129,9 @@ def lost() -> bool:
     return False
 
 
-def finals(bench: Bench, found: Candidates, seen: dict[int, Seen], check: Callable[[Config], None]) -> Measured | None:
+def finals(
+    bench: Bench, found: Candidates, seen: dict[int, TrialResult], check: Callable[[Config], None]
+) -> TuningOutcome | None:
     """The fastest that are right, beside the rule, in turns; None if there are none."""
     chosen, wrong = _right(found.chosen, seen, check)
     if not chosen:
@@ -145,7 +147,7 @@ def finals(bench: Bench, found: Candidates, seen: dict[int, Seen], check: Callab
 
 
 def _right(
-    configs: Sequence[Config], seen: dict[int, Seen], check: Callable[[Config], None]
+    configs: Sequence[Config], seen: dict[int, TrialResult], check: Callable[[Config], None]
 ) -> tuple[list[Config], list[tuple[Config, str]]]:
     """The fastest whose result is right, and those that were passed over because theirs is not."""
     timed = sorted((s.us, i) for i, s in seen.items() if s.us is not None)
@@ -162,9 +164,9 @@ def _right(
     return chosen, wrong
 
 
-def _winner(contest: Sequence[Config], times: Sequence[Sequence[float]]) -> Measured:
+def _winner(contest: Sequence[Config], times: Sequence[Sequence[float]]) -> TuningOutcome:
     """The first is the rule's."""
     ratios = [statistics.median(r / t for r, t in zip(times[0], mine, strict=True)) for mine in times]
     best = max(range(len(contest)), key=lambda place: ratios[place])
     medians = [statistics.median(mine) for mine in times]
-    return Measured(contest[best], medians[best], medians[0], ratios[best])
+    return TuningOutcome(contest[best], medians[best], medians[0], ratios[best])

@@ -1,7 +1,7 @@
 """`_launch/runtime.py`, under the name by which operators of other packages import it."""
 
 from kernelmux.backends.cuda._launch.runtime import (
-    Bound,
+    BoundLaunch,
     Kernel,
     Source,
     Tiles,
@@ -13,7 +13,7 @@ from kernelmux.backends.cuda._launch.runtime import (
 )
 
 __all__ = [
-    "Bound",
+    "BoundLaunch",
     "Kernel",
     "Source",
     "Tiles",

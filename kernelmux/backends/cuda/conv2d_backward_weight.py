@@ -18,7 +18,7 @@ from kernelmux.backends.cuda._launch.runtime import Source, card, multiprocessor
 from kernelmux.backends.cuda.conv2d import _folded
 from kernelmux.backends.cuda.conv2d._im2col import asks, best_plan, ready, result, spacing
 from kernelmux.backends.cuda.conv2d._plans import ConvolutionPlan, Planner, direct, ladder
-from kernelmux.backends.cuda.conv2d._problem import BACKWARD_WEIGHT, Axis, Convolution
+from kernelmux.backends.cuda.conv2d._problem import BACKWARD_WEIGHT, Convolution, ConvolutionAxis
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Condition
 from kernelmux.registry.spec.sliding_windows import Pair, windows
@@ -34,7 +34,7 @@ def problem(
 ) -> Convolution:
     """The convolution of a call."""
     over = zip(windows(kernel, stride, padding, dilation), x.shape[2:], grad_out.shape[2:], strict=True)
-    h, w = (Axis(size, count, *o) for o, size, count in over)
+    h, w = (ConvolutionAxis(size, count, *o) for o, size, count in over)
     return Convolution(BACKWARD_WEIGHT, x, grad_out, (grad_out.shape[1], x.shape[1], *kernel), order, h, w)
 
 

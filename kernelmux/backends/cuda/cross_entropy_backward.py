@@ -3,7 +3,7 @@
 import torch
 
 from kernelmux.backends.cuda._families.elementwise import ACCESS_BYTES
-from kernelmux.backends.cuda._launch.runtime import Bound, Source, cdiv, ctype
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, cdiv, ctype
 from kernelmux.backends.cuda.cross_entropy import aligned, group_of
 from kernelmux.backends.cuda.cross_entropy._targets import reduced
 from kernelmux.registry.backend import Implementation
@@ -36,7 +36,7 @@ def cross_entropy_backward(
 @remembered
 def _vectorized(
     rows: int, n: int, step: int, dtype: torch.dtype, each: int, ignored: int, smoothing: float, whole: bool
-) -> Bound:
+) -> BoundLaunch:
     width = ACCESS_BYTES // dtype.itemsize
     group = group_of(n, width * _UNROLL, most=_THREADS)
     side = max(1, 128 // group) if group <= 32 else 1

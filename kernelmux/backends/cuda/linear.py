@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import torch
 
-from kernelmux.backends.cuda._families.epilogue import Ending, Epilogue
-from kernelmux.backends.cuda.matmul import RUNGS, Operands, Rung
+from kernelmux.backends.cuda._families.epilogue import Epilogue, EpilogueKind
+from kernelmux.backends.cuda.matmul import RUNGS, FactorNames, MatmulRung
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtLeast, Condition
 
 # x comes with K contiguous; an empty sum, which leaves the bias, is not for the tensor cores.
-NAMES = Operands("x", "weight", (("weight", 1),))
+NAMES = FactorNames("x", "weight", (("weight", 1),))
 FILLED = {"tensor_cores": (AtLeast("K", 1),), "wgmma": (AtLeast("K", 1),)}
 LAYOUT = {"x": "last", "weight": "matrix", "bias": "contiguous"}
 
@@ -26,13 +26,13 @@ def linear(
     activation: str, precision: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """y, and the argument of the activation, [0] without one; product: the function of a rung."""
-    shape, ending = (*x.shape[:-1], weight.shape[0]), Ending(bias is not None, activation)
+    shape, ending = (*x.shape[:-1], weight.shape[0]), EpilogueKind(bias is not None, activation)
     z = x.new_empty(0 if activation == "none" else shape)
     epilogue = Epilogue(ending, (bias, z)) if ending.macros else Epilogue()
     return product(rows(x), weight.t(), precision, epilogue).view(shape), z
 
 
-def _variant(rung: Rung, *more: Condition) -> Implementation:
+def _variant(rung: MatmulRung, *more: Condition) -> Implementation:
     def fn(
         x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str, precision: str
     ) -> tuple[torch.Tensor, torch.Tensor]:

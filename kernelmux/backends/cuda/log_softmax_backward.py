@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from kernelmux.backends.cuda._families.rows import Rows, Work, row_variant
+from kernelmux.backends.cuda._families.rows import Rows, RowWork, row_variant
 from kernelmux.backends.cuda._launch.runtime import Kernel, Source
 
 
@@ -15,7 +15,7 @@ class _ThreeBlocks(Rows):
     registers: 8192 x 16384 took 319 us.
     """
 
-    def kernel(self, way: str, walk: str, work: Work, **defines: Any) -> Kernel:
+    def kernel(self, way: str, walk: str, work: RowWork, **defines: Any) -> Kernel:
         if (defines.get("GROUP"), defines.get("MIN_BLOCKS"), defines.get("VECTORS")) == (512, 2, 2):
             defines["MIN_BLOCKS"] = 3
         return super().kernel(way, walk, work, **defines)

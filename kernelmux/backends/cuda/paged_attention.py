@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 
 from kernelmux.backends.cuda._launch.layout import Layout, layout
-from kernelmux.backends.cuda._launch.runtime import Bound, Source, card, cdiv
-from kernelmux.backends.cuda.attention._call import Call, Config
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, card, cdiv
+from kernelmux.backends.cuda.attention._call import AttentionCall, Config
 from kernelmux.backends.cuda.attention._split_keys import fitting, most_stages, row_tiles
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtMost, Multiple, Multiplies
@@ -37,12 +37,12 @@ class _Paged(NamedTuple):
     card: Card
 
     @property
-    def unpaged(self) -> Call:
+    def unpaged(self) -> AttentionCall:
         """The call of attention with a single query that reads as many keys as the longest sequence may have."""
         (B, H, D), (_, G, S, _), L = self.q.shape, self.k.shape, self.table.shape[1]
         q = Layout((B, H, 1, D), (*self.q.strides[:2], D, 1), self.q.dtype, self.q.offset)
         k = Layout((B, G, L * S, D), self.k.strides, self.k.dtype, self.k.offset)
-        return Call(q, k, k, Mask(False, 0, 0), self.scale, self.card)
+        return AttentionCall(q, k, k, Mask(False, 0, 0), self.scale, self.card)
 
     @property
     def vector(self) -> int:
@@ -71,7 +71,7 @@ def paged_attention(
     return out
 
 
-def paged_config(call: Call) -> Config:
+def paged_config(call: AttentionCall) -> Config:
     """As in attention, with a stage less where several warps of queries, of which each stage has a tile, need its room.
 
     With many heads of keys three blocks of two stages share a multiprocessor. H200, D = 128, pages of 16: 64 sequences of
@@ -86,14 +86,14 @@ def paged_config(call: Call) -> Config:
     return fitting(call, lambda tile: _shared(call, tile) if _joins(call, tile) else None, blocks, stages, (4, 2, 1))
 
 
-def _joins(call: Call, chosen: Config) -> bool:
+def _joins(call: AttentionCall, chosen: Config) -> bool:
     """Whether a stage has room for what warps by keys join (JOINED in attention_packed.cuh)."""
     others = chosen["KEY_WARPS"] - 1
     joined = chosen["ROW_WARPS"] * (80 * (others + 1) + 128 * 2 * cdiv(call.q.shape[3], 16) * others) if others else 0
     return 4 * joined <= 2 * chosen["BLOCK_N"] * call.width * call.q.dtype.itemsize
 
 
-def _shared(call: Call, chosen: Config) -> int:
+def _shared(call: AttentionCall, chosen: Config) -> int:
     """Bytes of the rows, keys and values of each stage, and of the numbers of pages."""
     rows = chosen["STAGES"] * (16 * chosen["ROW_WARPS"] + 2 * chosen["BLOCK_N"])
     return rows * call.width * call.q.dtype.itemsize + 2 * chosen["STAGES"] * 4 * chosen["BLOCK_N"]
@@ -102,8 +102,8 @@ def _shared(call: Call, chosen: Config) -> int:
 class _Plan(NamedTuple):
     """A kind of call, ready to run. parts: rows of unfinished outputs."""
 
-    launch: Bound
-    join: Bound
+    launch: BoundLaunch
+    join: BoundLaunch
     parts: int
 
 

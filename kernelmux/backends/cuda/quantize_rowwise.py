@@ -11,14 +11,14 @@ from functools import partial
 import torch
 
 from kernelmux.backends.cuda._families.rows import CLUSTERS, SHORT, cluster_plan, loop_over_row, row_plan, row_width
-from kernelmux.backends.cuda._launch.runtime import Bound, Kernel, Source, cdiv, ctype
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Kernel, Source, cdiv, ctype
 from kernelmux.registry import dtypes
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.util.cards import remembered
 
 SOURCE = Source(__file__)
 FORMATS = {"int8": "Int8", "e4m3": "E4m3", "e5m2": "E5m2"}
-Deal = Callable[[Callable[..., Kernel], int, int, torch.dtype, int], Bound]
+Deal = Callable[[Callable[..., Kernel], int, int, torch.dtype, int], BoundLaunch]
 
 
 def quantize_rowwise(deal: Deal, x: torch.Tensor, format: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -31,7 +31,7 @@ def quantize_rowwise(deal: Deal, x: torch.Tensor, format: str) -> tuple[torch.Te
 
 
 @remembered
-def _launch(deal: Deal, rows: int, n: int, dtype: torch.dtype, width: int, format: str) -> Bound:
+def _launch(deal: Deal, rows: int, n: int, dtype: torch.dtype, width: int, format: str) -> BoundLaunch:
     def kernel(way: str, walk: str, **defines: object) -> Kernel:
         entry = f"quantize_rowwise_{way}"
         fixed = {"ENTRY": entry, "WALK": walk, "ELEMENT": ctype(dtype), "FORMAT": FORMATS[format]}
@@ -40,17 +40,17 @@ def _launch(deal: Deal, rows: int, n: int, dtype: torch.dtype, width: int, forma
     return deal(kernel, rows, n, dtype, width)
 
 
-def _registers(kernel: Callable[..., Kernel], rows: int, n: int, dtype: torch.dtype, width: int) -> Bound:
+def _registers(kernel: Callable[..., Kernel], rows: int, n: int, dtype: torch.dtype, width: int) -> BoundLaunch:
     plan = row_plan(n, dtype.itemsize, width)
     return kernel("registers", "resident", **plan.defines).bind(cdiv(rows, plan.rows), plan.block, rows, n)
 
 
-def _cluster(kernel: Callable[..., Kernel], rows: int, n: int, dtype: torch.dtype, width: int) -> Bound:
+def _cluster(kernel: Callable[..., Kernel], rows: int, n: int, dtype: torch.dtype, width: int) -> BoundLaunch:
     plan = cluster_plan(n, dtype.itemsize, width)
     return kernel("cluster", "resident", **plan.defines).bind(rows * plan.cluster, plan.block, rows, n)
 
 
-def _looped(kernel: Callable[..., Kernel], rows: int, n: int, dtype: torch.dtype, width: int) -> Bound:
+def _looped(kernel: Callable[..., Kernel], rows: int, n: int, dtype: torch.dtype, width: int) -> BoundLaunch:
     block, unroll = loop_over_row(cdiv(n, width))
     return kernel("looped", "looped", WIDTH=width, GROUP=block, UNROLL=unroll).bind(rows, (block, 1), rows, n)
 

@@ -6,7 +6,7 @@ from math import gcd
 import torch
 
 from kernelmux.backends.cuda._families.elementwise import Strides, common_width
-from kernelmux.backends.cuda._launch.runtime import Bound, Source, cdiv, ctype
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, cdiv, ctype
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.util.cards import remembered
 
@@ -29,7 +29,7 @@ def rope_heads(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleave
 @remembered
 def _plan(
     shape: Strides, steps: tuple[Strides, ...], dtype: torch.dtype, width: int, interleaved: bool
-) -> tuple[Bound, bytes]:
+) -> tuple[BoundLaunch, bytes]:
     batch, heads, rows, columns = shape
     together = min(_HEADS, heads)
     groups, pairs = cdiv(heads, together), columns // 2

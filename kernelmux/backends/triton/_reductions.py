@@ -1,10 +1,16 @@
 """`_families/reductions.py`, under the name by which operators of other packages import it."""
 
-from kernelmux.backends.triton._families.reductions import Reduction, Step, extremum_variant, reduce, run
+from kernelmux.backends.triton._families.reductions import (
+    ReductionOperator,
+    ReductionStep,
+    extremum_variant,
+    reduce,
+    run,
+)
 
 __all__ = [
-    "Reduction",
-    "Step",
+    "ReductionOperator",
+    "ReductionStep",
     "extremum_variant",
     "reduce",
     "run",

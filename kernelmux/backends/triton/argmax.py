@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._families.reductions import Reduction, reduce
+from kernelmux.backends.triton._families.reductions import ReductionOperator, reduce
 from kernelmux.registry.backend import Implementation
 
 
@@ -37,7 +37,7 @@ def _index(value, index):
     return index
 
 
-ARGMAX = Reduction(_either, -math.inf, _index, indexed=True, later=_later, dtype=torch.int64)
+ARGMAX = ReductionOperator(_either, -math.inf, _index, indexed=True, later=_later, dtype=torch.int64)
 
 
 def argmax(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tensor:

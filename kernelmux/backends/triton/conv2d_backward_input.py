@@ -11,7 +11,7 @@ import torch
 from kernelmux.backends.triton._launch.card import TensorCores
 from kernelmux.backends.triton.conv2d import _specialised
 from kernelmux.backends.triton.conv2d._implicit_gemm import implicit_gemm
-from kernelmux.backends.triton.conv2d._problem import Problem, images
+from kernelmux.backends.triton.conv2d._problem import ConvolutionProblem, images
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import OneOf
 from kernelmux.registry.spec.sliding_windows import Pair, windows
@@ -27,7 +27,9 @@ def conv2d_backward_input(
     grad_x = torch.empty(shape, dtype=weight.dtype, device=weight.device, memory_format=format_of(grad_out))
     if grad_x.numel():
         tensors = images(grad_out), images(grad_x), images(weight.transpose(0, 1))
-        launch = implicit_gemm(Problem(grad_out.get_device(), grad_out.dtype, *tensors, over), transposed=True)
+        launch = implicit_gemm(
+            ConvolutionProblem(grad_out.get_device(), grad_out.dtype, *tensors, over), transposed=True
+        )
         launch(grad_x, grad_out, weight, grad_x)
     return grad_x
 

@@ -19,7 +19,7 @@ from kernelmux.backends.triton._launch.card import TensorCores
 from kernelmux.backends.triton._launch.launch import Config, Launch, cdiv, plan, processors
 from kernelmux.backends.triton.conv2d import _specialised_weight
 from kernelmux.backends.triton.conv2d._implicit_gemm import UNIT, term_of
-from kernelmux.backends.triton.conv2d._problem import Problem, images
+from kernelmux.backends.triton.conv2d._problem import ConvolutionProblem, images
 from kernelmux.backends.triton.conv2d._specialised import Phases, requires
 from kernelmux.backends.triton.conv2d._specialised_weight import HalfFull
 from kernelmux.backends.triton.matmul._blocked import tile_of
@@ -73,7 +73,7 @@ def conv2d_backward_weight_kernel(
     tl.store(out_ptr + offs, acc.to(out_ptr.dtype.element_ty), mask=in_o[:, None] & in_c[None, :])
 
 
-def rule(p: Problem) -> Config:
+def rule(p: ConvolutionProblem) -> Config:
     """A tile, and into how many shares the places are cut: as many as make two programs for each multiprocessor."""
     out_channels, terms = p.weight.shape[0], p.terms
     if p.dtype == torch.float32:
@@ -92,7 +92,7 @@ def _tile(o: int, c: int, k: int, warps: int) -> Config:
 
 
 @plan
-def _plan(p: Problem) -> tuple[Launch, int, Callable[..., None]]:
+def _plan(p: ConvolutionProblem) -> tuple[Launch, int, Callable[..., None]]:
     """The launch, how many shares there are, and what adds their sums up."""
     config = rule(p)
     shares = config.pop("SHARES")
@@ -116,7 +116,7 @@ def conv2d_backward_weight(
     grad_weight = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=format_of(x))
     if grad_weight.numel():
         tensors, over = (images(x), images(grad_out), images(grad_weight)), windows(kernel, stride, padding, dilation)
-        launch, shares, finish = _plan(Problem(x.get_device(), x.dtype, *tensors, over))
+        launch, shares, finish = _plan(ConvolutionProblem(x.get_device(), x.dtype, *tensors, over))
         if shares == 1:
             launch(grad_weight, grad_out, x)
         else:

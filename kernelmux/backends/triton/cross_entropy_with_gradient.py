@@ -26,7 +26,7 @@ from kernelmux.registry.conditions import Capability
 ELEMENTS, BATCH = 8192, 2  # of a chunk at most; chunks in flight
 
 
-class Ring(NamedTuple):
+class PersistentPrograms(NamedTuple):
     """Programs that stay, `shares` on a multiprocessor; a row of at most `longest` bytes fits whole if they are several."""
 
     warps: int
@@ -37,7 +37,13 @@ class Ring(NamedTuple):
 SHORTEST, ANY = 32768, 2**63  # bytes of a row that stays
 # The first one that takes a row. H200, bf16, us in this order, two_pass last: 8192 x 16384 177, 205, 185, -; 352;
 # 8192 x 20480 257, 242, 273, 328; 337; 8192 x 32768 -, 372, 346, 429; 447; 4096 x 50257 -, 323, -, 378; 462.
-RINGS = Ring(8, 4, 36864), Ring(16, 2, 49152), Ring(8, 3, 69632), Ring(16, 2, ANY), Ring(32, 1, ANY)
+RINGS = (
+    PersistentPrograms(8, 4, 36864),
+    PersistentPrograms(16, 2, 49152),
+    PersistentPrograms(8, 3, 69632),
+    PersistentPrograms(16, 2, ANY),
+    PersistentPrograms(32, 1, ANY),
+)
 
 
 def cross_entropy_with_gradient(

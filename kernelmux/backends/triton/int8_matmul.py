@@ -101,7 +101,7 @@ def int8_persistent_kernel(
             _store(c_ptr, acc, scale_a_ptr, scale_b_ptr, m, n, M, N, SCALE_A, SCALE_B, BLOCK_M, BLOCK_N)
 
 
-class Problem(NamedTuple):
+class Int8Problem(NamedTuple):
     """Device, sizes, strides of a [M, K] and b [K, N], and the kinds of their scales."""
 
     device: int
@@ -127,14 +127,14 @@ def int8_persistent(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: M
 
 
 def _run(
-    make: Callable[[Problem], Launch], a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe
+    make: Callable[[Int8Problem], Launch], a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe
 ) -> torch.Tensor:
     (M, K), N = a.shape, b.shape[1]
     dtype = torch.int32 if scale_a is None and scale_b is None else torch.bfloat16
     c = torch.empty((M, N), dtype=dtype, device=a.device)
     if c.numel():
         kinds = [_kind(scale) for scale in (scale_a, scale_b)]
-        launch = make(Problem(a.get_device(), M, N, K, a.stride(), b.stride(), *kinds))
+        launch = make(Int8Problem(a.get_device(), M, N, K, a.stride(), b.stride(), *kinds))
         launch(c, a, b, *[c if scale is None else scale for scale in (scale_a, scale_b)])
     return c
 
@@ -144,13 +144,13 @@ def _kind(scale: Maybe) -> int:
 
 
 @plan
-def _blocked(p: Problem) -> Launch:
+def _blocked(p: Int8Problem) -> Launch:
     config = blocked_rule(p)
     grid = cdiv(p.M, config["BLOCK_M"]) * cdiv(p.N, config["BLOCK_N"])
     return Launch(int8_blocked_kernel, (grid,), p.M, p.N, p.K, *p.a_strides, *p.b_strides, **p.meta, **config)
 
 
-def blocked_rule(p: Problem) -> Config:
+def blocked_rule(p: Int8Problem) -> Config:
     """Operands that are loaded byte by byte keep an address for each: larger tiles spill, on sm_80 first."""
     vectors = all(n % 16 == 0 or n == 1 for n in (*p.a_strides, *p.b_strides, p.K))
     if not vectors or cdiv(p.M, 128) * cdiv(p.N, 128) < enough(p.device):
@@ -160,7 +160,7 @@ def blocked_rule(p: Problem) -> Config:
     return {**tile, "GROUP_M": 8, "num_stages": 3}
 
 
-def persistent_rule(p: Problem) -> Config:
+def persistent_rule(p: Int8Problem) -> Config:
     """Sums of 32 bits leave through shared memory that is then not the pipeline's."""
     if cdiv(p.M, 128) * cdiv(p.N, 128) < enough(p.device):
         return _tile(64, 64, warps=4, stages=4, subtiles=1)
@@ -180,7 +180,7 @@ def _tile(m: int, n: int, warps: int, stages: int, subtiles: int) -> Config:
 
 
 @plan
-def _persistent(p: Problem) -> Launch:
+def _persistent(p: Int8Problem) -> Launch:
     config = persistent_rule(p)
     block = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
     programs = min(processors(p.device), cdiv(p.M, block[0]) * cdiv(p.N, block[1]))

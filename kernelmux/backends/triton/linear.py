@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from kernelmux.backends.triton.matmul import RUNGS, Operands, Rung
-from kernelmux.backends.triton.matmul._epilogue import Ending, Epilogue
+from kernelmux.backends.triton.matmul import RUNGS, ProductNames, TritonMatmulRung
+from kernelmux.backends.triton.matmul._epilogue import EpilogueTensors, EpilogueTerms
 from kernelmux.registry.backend import Implementation
 
 
@@ -22,20 +22,20 @@ def linear(
     activation: str, precision: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """y, and the argument of the activation, [0] without one; product: the function of a rung."""
-    shape, ending = (*x.shape[:-1], weight.shape[0]), Ending(bias is not None, activation)
+    shape, ending = (*x.shape[:-1], weight.shape[0]), EpilogueTerms(bias is not None, activation)
     z = x.new_empty(0 if activation == "none" else shape)
-    epilogue = Epilogue(ending, bias, None if activation == "none" else z)
+    epilogue = EpilogueTensors(ending, bias, None if activation == "none" else z)
     return product(rows(x), weight.t(), precision, epilogue).view(shape), z
 
 
-def _variant(rung: Rung) -> Implementation:
+def _variant(rung: TritonMatmulRung) -> Implementation:
     def fn(
         x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str, precision: str
     ) -> tuple[torch.Tensor, torch.Tensor]:
         return linear(rung.fn, x, weight, bias, activation, precision)
 
     layout = {"x": "last", "weight": "matrix", "bias": "contiguous"}
-    return Implementation(fn, rung.idea, rung.requires(Operands("x", "weight", "M")), layout, arithmetic="mma")
+    return Implementation(fn, rung.idea, rung.requires(ProductNames("x", "weight", "M")), layout, arithmetic="mma")
 
 
 VARIANTS = {name: _variant(rung) for name, rung in RUNGS.items()}

@@ -42,7 +42,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Job:
+class BitsJob:
     """One call of one variant."""
 
     probe: Probe
@@ -61,13 +61,13 @@ class Job:
         """The bits of the input tensors. They are stored: not every CPU draws the same, as exp() is not the same."""
         return {name: _bits(tensor.cpu()) for name, tensor in self.trial.tensors.items()}
 
-    def fed(self, inputs: dict[str, Array]) -> Job:
+    def fed(self, inputs: dict[str, Array]) -> BitsJob:
         """The same call on the CPU with these inputs."""
         given = {
             name: torch.from_numpy(inputs[name].view(f"i{inputs[name].itemsize}").copy()).view(x.dtype).reshape(x.shape)
             for name, x in self.trial.tensors.items()
         }
-        return Job(self.probe, self.trial.changed("", **given))
+        return BitsJob(self.probe, self.trial.changed("", **given))
 
     def run(self) -> list[tuple[str, Array]]:
         """Type and bits of each output."""
@@ -79,7 +79,7 @@ def _bits(x: torch.Tensor) -> Array:
     return whole.reshape(-1).view(f"u{whole.itemsize}")
 
 
-def jobs(device: str) -> Iterator[Job]:
+def jobs(device: str) -> Iterator[BitsJob]:
     """Every variant of the backends that have kernels on the smaller cases of tier ci, each in one dtype in turn."""
     emulated, here = Options(), Options(device=device)
     for op in catalog.usable():
@@ -88,7 +88,7 @@ def jobs(device: str) -> Iterator[Job]:
                 planned = Probe(catalog.spec(op), "bits", name, variant, implementation, emulated)
                 probe = Probe(planned.spec, "bits", name, variant, implementation, here)
                 trials = (probe.make(case, dtype) for case, dtype in planned.turns())
-                yield from (Job(probe, t) for t in trials if t.size <= LARGEST and not probe.reasons(t))
+                yield from (BitsJob(probe, t) for t in trials if t.size <= LARGEST and not probe.reasons(t))
 
 
 # --- measuring ------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def measure(file: Path, device: str = "cuda") -> int:
     return len(found)
 
 
-def _progress(items: Sequence[Job], what: str) -> Iterable[Job]:
+def _progress(items: Sequence[BitsJob], what: str) -> Iterable[BitsJob]:
     with bar() as progress:
         yield from progress.track(items, description=what)
 
@@ -115,7 +115,7 @@ def _progress(items: Sequence[Job], what: str) -> Iterable[Job]:
 
 
 @dataclass
-class Row:
+class BitsRow:
     """One variant: calls compared, results in them, how many have other bits, and how far apart the farthest are."""
 
     calls: int = 0
@@ -130,16 +130,16 @@ def compare(file: Path) -> dict[str, Any]:
     with np.load(file) as stored:
         theirs = {name: stored[name] for name in stored.files}
     about = json.loads(str(theirs.pop("about")))
-    rows: dict[str, Row] = {}
+    rows: dict[str, BitsRow] = {}
     known = [job for job in jobs("cpu") if f"{job.name} | 0" in theirs]
     for job in _progress(known, "emulator"):
         inputs = {name: theirs[f"{job.name} | {name}"] for name in job.trial.tensors}
         outputs = [theirs[f"{job.name} | {i}"] for i in range(len(job.trial.spec.outputs))]
-        _enter(rows.setdefault(job.variant, Row()), job.fed(inputs), outputs)
+        _enter(rows.setdefault(job.variant, BitsRow()), job.fed(inputs), outputs)
     return {"about": about, "emulator": artifacts.versions(), "rows": {k: vars(v) for k, v in rows.items()}}
 
 
-def _enter(row: Row, job: Job, theirs: list[Array]) -> None:
+def _enter(row: BitsRow, job: BitsJob, theirs: list[Array]) -> None:
     row.calls += 1
     ours = job.run()
     for (kind, values), other in zip(ours, theirs, strict=True):
@@ -151,7 +151,7 @@ def _enter(row: Row, job: Job, theirs: list[Array]) -> None:
         row.too_far.append(job.name)
 
 
-def _within_bounds(job: Job, ours: list[tuple[str, Array]], theirs: list[Array]) -> bool:
+def _within_bounds(job: BitsJob, ours: list[tuple[str, Array]], theirs: list[Array]) -> bool:
     """Whether the two differ by no more than two results within their bounds can: integers not at all."""
     limits = job.trial.bounds(job.probe.arithmetics(job.trial))
     outputs = zip(job.trial.spec.outputs, limits, ours, theirs, job.trial.references, strict=True)

@@ -31,19 +31,19 @@ def run(probe: Probe) -> None:
             first = judge.call()  # compiled and planned: what an import changes is not the call's doing
             judge.accurate(first)
             for seed in SEEDS:
-                with _told(f"torch.manual_seed({seed})"), torch.random.fork_rng():
+                with _with_settings(f"torch.manual_seed({seed})"), torch.random.fork_rng():
                     torch.manual_seed(seed)
                     _same(judge, first, _call(judge, ()))
             for names in _settings(judge):
-                with _told(", ".join(names)):
+                with _with_settings(", ".join(names)):
                     _same(judge, first, _call(judge, names), exactly=not set(global_state.ROUNDING) & set(names))
             if not registered.composite(probe.backend):  # torch follows its flag by itself
-                with _told("torch.use_deterministic_algorithms(True)"):
+                with _with_settings("torch.use_deterministic_algorithms(True)"):
                     _deterministic(judge, first)
 
 
 @contextmanager
-def _told(settings: str) -> Iterator[None]:
+def _with_settings(settings: str) -> Iterator[None]:
     """What goes wrong inside is told together with the settings that it happened under."""
     try:
         yield

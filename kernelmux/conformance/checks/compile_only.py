@@ -14,7 +14,7 @@ from kernelmux.conformance.inputs import trials
 from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.judging import amd, resource_budgets
 from kernelmux.conformance.judging.probe import Judge, Probe
-from kernelmux.conformance.judging.resource_budgets import Budget
+from kernelmux.conformance.judging.resource_budgets import ResourceBudget
 from kernelmux.emulator import nvrtc
 from kernelmux.emulator.launch_log import Launch
 from kernelmux.emulator.resources import Resources, multiprocessor, resources
@@ -27,7 +27,7 @@ ODD = 32  # a length beyond it needs more than one of the narrowest tiles
 
 def run(probe: Probe) -> None:
     """Ask everything of the emulated GPU, and of the others what is due; each is launched as that GPU would launch it."""
-    home, asked = cards.emulated().arch, _asked(probe)
+    home, asked = cards.emulated().arch, _trials(probe)
     launches = _checked(probe, asked, home)
     if not launches and not probe.records:
         probe.skip_all("launches no kernel: the driver copies")
@@ -89,7 +89,7 @@ def _recorded(probe: Probe, trial: Trial, arch: str) -> list[Launch]:
     return log
 
 
-def _asked(probe: Probe) -> list[Trial]:
+def _trials(probe: Probe) -> list[Trial]:
     """Small trials and workloads. Of what is `verified` workloads alone, or the first trial of one that can run none."""
     small = [] if probe.verified else _small(probe)
     large = list(_large(probe)) if small or probe.verified else []
@@ -154,7 +154,7 @@ def _spills(need: Resources) -> int:
     return (need.spill_stores or 0) + (need.spill_loads or 0)
 
 
-def _spill_text(need: Resources, budget: Budget) -> str:
+def _spill_text(need: Resources, budget: ResourceBudget) -> str:
     stores, loads = need.spill_stores, need.spill_loads
     return f"spills {stores} bytes of stores and {loads} of loads at {need.registers} registers, budget {budget.spills}"
 

@@ -127,12 +127,12 @@ def of_higher_rank(probe: Probe) -> Iterator[Trial]:
     if not any(t.any_rank for t in spec.tensors):
         return
     flat = any(t.flat for t in spec.tensors)
-    case = generate.spelt(spec, dict.fromkeys(generate.letters(spec), ROW), (*LEAD, ROW) if flat else LEAD)
+    case = generate.case_of_lengths(spec, dict.fromkeys(generate.letters(spec), ROW), (*LEAD, ROW) if flat else LEAD)
     base = _first_able(probe, [case], probe.options.seed)
     if base is not None:
         yield from arrangements(base, everything=False, only=DEEP if probe.emulated else ())
     letters = generate.letters(spec)
-    many = [generate.spelt(spec, dict.fromkeys(letters, m[-1]), m if flat else m[:-1]) for m in MANY]
+    many = [generate.case_of_lengths(spec, dict.fromkeys(letters, m[-1]), m if flat else m[:-1]) for m in MANY]
     along = [generate.with_scalars(case, {i.name: 1}) for i in spec.scalars if isinstance(i, Axis)]
     along += [generate.with_scalars(case, {i.name: v}) for i in generate.choices(spec) for v in generate.pool(i)]
     for turn, other in enumerate([*many, *along], 1):  # in another dtype than the one above
@@ -171,7 +171,7 @@ def aligned(probe: Probe) -> Iterator[Trial]:
     if own > 2 or any(len(form) > 2 for form in forms if "..." not in form):
         return
     leading = 2 if any(t.flat for t in spec.tensors) else 2 - own
-    case = generate.spelt(spec, dict.fromkeys(letters, ALIGNED), (ALIGNED,) * leading)
+    case = generate.case_of_lengths(spec, dict.fromkeys(letters, ALIGNED), (ALIGNED,) * leading)
     dtypes = probe.options.dtypes_of(spec)
     by_size = sorted(range(len(dtypes)), key=lambda i: dtypes[i].itemsize)
     for turn in dict.fromkeys((by_size[0], by_size[-1]) if probe.emulated else by_size):
@@ -212,7 +212,9 @@ def _square(spec: OpSpec, n: int) -> Case:
     """The call whose last two axes have length n, and all that stand before them in some tensor length one."""
     last = {d for t in spec.tensors for d in t.forms[0][-2:]} - {d for t in spec.tensors for d in t.forms[0][:-2]}
     flat = any(t.flat for t in spec.tensors)
-    return generate.spelt(spec, {d: n if d in last else 1 for d in generate.letters(spec)}, (n, n) if flat else (n,))
+    return generate.case_of_lengths(
+        spec, {d: n if d in last else 1 for d in generate.letters(spec)}, (n, n) if flat else (n,)
+    )
 
 
 def _first_able(probe: Probe, cases: list[Case], turn: int) -> Trial | None:

@@ -15,7 +15,7 @@ from kernelmux.conformance.check import Check
 from kernelmux.conformance.inputs import layouts
 from kernelmux.conformance.inputs.layouts import Strides
 from kernelmux.conformance.inputs.trials import Trial
-from kernelmux.conformance.judging.exclusive_memory import alone, room
+from kernelmux.conformance.judging.exclusive_memory import memory_turn, room
 from kernelmux.conformance.judging.probe import Judge, Probe
 from kernelmux.conformance.variations import large_tensors, resize
 from kernelmux.conformance.variations import partial_emulation as some_blocks
@@ -38,14 +38,14 @@ def run(probe: Probe) -> None:
     for base in _of_small(probe):
         for name, x in base.tensors.items():
             if any(n > 1 for n in x.shape):
-                with alone(probe.device):
+                with memory_turn(probe.device):
                     _far_apart(probe, base, name, x)
     if probe.spec.hosted:
         return  # copies by the driver would touch all of it
     for base in _bases(probe):
         case = resize.case_of(probe, base)
         for axis, (length, what, dimensions) in large_tensors.lengths(probe.spec, case, base.dtype).items():
-            with alone(probe.device):
+            with memory_turn(probe.device):
                 _large(probe, base, case, axis, length, what, dimensions)
 
 

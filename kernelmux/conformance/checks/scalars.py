@@ -51,7 +51,7 @@ def trials_with(probe: Probe, name: str, value: Any, turn: int, **others: Any) -
     values = {**others, name: value}
     made = (generate.together(probe.spec, case, values) for case in probe.small_cases(LEAST) if case.inputs == "normal")
     fitting = list(islice((case for case in made if _fits(probe, case)), CANDIDATES))
-    if not fitting or (probe.options.cases and not any(_asked(c, name, value) for c in probe.cases)):
+    if not fitting or (probe.options.cases and not any(_is_open(c, name, value) for c in probe.cases)):
         return
     number = isinstance(value, float)
     several = (1 if others else 2) if probe.emulated else len(DISTRIBUTIONS)
@@ -76,7 +76,7 @@ def every_kind(probe: Probe, name: str, value: Any, turn: int) -> Iterator[Trial
     cases = [*cases, *empty]
     for i, case in enumerate(cases):
         made = generate.with_scalars(case, {name: value})
-        if not _fits(probe, made) or (probe.options.cases and not _asked(case, name, value)):
+        if not _fits(probe, made) or (probe.options.cases and not _is_open(case, name, value)):
             continue
         if number:
             tries = [generate.with_scalars(made, {"inputs": kind}) for kind in TELLING]
@@ -119,7 +119,7 @@ def _named(trial: Trial) -> Iterator[tuple[Any, Any]]:
     return zip(trial.spec.inputs, trial.values, strict=True)
 
 
-def _asked(case: Case, name: str, value: Any) -> bool:
+def _is_open(case: Case, name: str, value: Any) -> bool:
     """Whether a case that was asked for leaves the scalar open, or is about this value."""
     return name not in case.scalars or case.scalars[name] == value
 

@@ -30,7 +30,7 @@ FILE = "KERNELMUX_CONFIG"
 NEVER = "is a stand-in that runs nothing"
 
 
-class Unmet:
+class UnmetCondition:
     """A condition that no call meets."""
 
     text = NEVER
@@ -223,7 +223,7 @@ def _like(probe: Probe, fn: Callable[..., Any]) -> Implementation:
 
 def _unable(probe: Probe) -> AbstractContextManager[None]:
     """A rung "unable", whose conditions no call meets."""
-    return _rung(probe, "unable", replace(probe.implementation, requires=(Unmet(),)))
+    return _rung(probe, "unable", replace(probe.implementation, requires=(UnmetCondition(),)))
 
 
 @contextmanager

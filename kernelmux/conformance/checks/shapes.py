@@ -19,7 +19,7 @@ ELEMENTS = {"cpu": 2**13, "cuda": 2**22}
 
 def run(probe: Probe) -> None:
     options, spec = probe.options, probe.spec
-    made = [(case, able) for case, able in _made(probe) if options.wants_case(case.name)]
+    made = [(case, able) for case, able in _drawn_shapes(probe) if options.wants_case(case.name)]
     allowed = options.dtypes_of(spec)
     for turn, (case, able) in enumerate([*made, *((case, allowed) for case in options.own_cases(spec))]):
         usable = [d for d in able if d in allowed] if able else allowed
@@ -30,7 +30,7 @@ def run(probe: Probe) -> None:
                     judge.accurate(judge.call())
 
 
-def _made(probe: Probe) -> list[tuple[Case, Sequence[torch.dtype]]]:
+def _drawn_shapes(probe: Probe) -> list[tuple[Case, Sequence[torch.dtype]]]:
     """The shapes of a run, each with the dtypes that the variant takes; beside its own cases if chance finds it none."""
     spec, requires = probe.spec, probe.implementation.requires
     asked = requires, COUNTS[probe.options.tier], ELEMENTS[probe.options.device], probe.options.seed

@@ -132,7 +132,7 @@ def _single_terms(probe: Probe) -> list[Trial]:
     spec = probe.spec
     letters = generate.letters(spec)
     lead = (FEW, 1) if any(t.flat for t in spec.tensors) else (FEW,)
-    case = generate.spelt(spec, dict.fromkeys(letters, 1), lead)
+    case = generate.case_of_lengths(spec, dict.fromkeys(letters, 1), lead)
     dtypes = [d for d in probe.options.dtypes_of(spec) if d.is_floating_point] if not probe.options.cases else []
     axes = {i.name: -1 for i in spec.scalars if isinstance(i, Axis)}
     along = generate.with_scalars(case, axes)

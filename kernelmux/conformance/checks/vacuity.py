@@ -50,7 +50,7 @@ def _draws(judge: Judge, case: Case, made: list[Trial]) -> Iterator[list[Trial]]
         yield [judge.probe.make(case, trial.dtype, seed) for trial in made]
 
 
-def _told(name: str, trial: Trial, drawn: list[Trial], any_dtype: bool) -> bool:
+def _judged_wrong(name: str, trial: Trial, drawn: list[Trial], any_dtype: bool) -> bool:
     """Whether a mutant is judged wrong in a draw, in the dtype of the trial or in any."""
     asked = (t for t in drawn if any_dtype or t.dtype == trial.dtype)
     return any(telling_outputs(t, dict(mutants(t))[name]) for t in asked)
@@ -65,7 +65,7 @@ def _rejects_mutants(judge: Judge, case: Case, made: list[Trial], exact: Trial |
         found = telling_outputs(trial, mutant)
         telling |= found if name == "zeros" else set()
         shown = found or _right(trial, mutant) or (single and name in unequal)
-        shown = shown or any(_told(name, trial, drawn, name in unequal) for drawn in _draws(judge, case, made))
+        shown = shown or any(_judged_wrong(name, trial, drawn, name in unequal) for drawn in _draws(judge, case, made))
         judge.require(bool(shown), f"the case is vacuous: it accepts {name}")
     return telling
 

@@ -49,7 +49,7 @@ out); 2 usage error or nothing ran; 130 interrupted.
 """
 
 
-class Parser(terminal.Parser):
+class SuiteParser(terminal.Parser):
     """A parser whose errors are errors of ours: one line."""
 
     def error(self, message: str) -> NoReturn:
@@ -71,9 +71,9 @@ def seed(text: str) -> int:
         raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}") from None
 
 
-def parser() -> Parser:
+def parser() -> SuiteParser:
     program = terminal.program("kernelmux.conformance")
-    made = Parser(
+    made = SuiteParser(
         prog=program,
         description="Runs every registered implementation against the spec of its operator.",
         epilog=EPILOG.replace(PROGRAM, program),

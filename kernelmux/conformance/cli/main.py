@@ -61,10 +61,10 @@ def _main(given: Sequence[str] | None, begun: float, console: Console) -> int:
     args = arguments.parser().parse_args(given)
     gpu = torch.cuda.is_available() and args.device != "cpu"
     with target_device.standing(args.card, "--card", gpu):
-        return _asked(args, begun, console)
+        return _run_mode(args, begun, console)
 
 
-def _asked(args: argparse.Namespace, begun: float, console: Console) -> int:
+def _run_mode(args: argparse.Namespace, begun: float, console: Console) -> int:
     chosen = replace(arguments.options_of(args), begun=begun)
     if args.fits is not None:
         return sweep.command(chosen, args.fits, args.workers or "", args.record, console)
@@ -98,10 +98,12 @@ def _run(chosen: Options, items: list[plan.Item], args: argparse.Namespace, cons
     output_files.prepare(artifacts.folder(chosen), names)
     found = run.run(chosen, items, args.workers or "", args.maxfail, console)
     with interrupts.held():  # reports and records are written whole
-        return _told(chosen, items, found, args, console)
+        return _write_reports(chosen, items, found, args, console)
 
 
-def _told(chosen: Options, items: list[plan.Item], found: run.Found, args: argparse.Namespace, console: Console) -> int:
+def _write_reports(
+    chosen: Options, items: list[plan.Item], found: run.RunOutcome, args: argparse.Namespace, console: Console
+) -> int:
     """Write the reports, and the record if it is asked for; the exit status."""
     try:
         if args.junit:

@@ -43,7 +43,7 @@ SHARE_BYTES = 2.5 * 2**30  # of a GPU for each of them: its context, what it rem
 
 
 @dataclass
-class Found:
+class RunOutcome:
     """What a run found: outcomes in the order of its items, errors outside of all items, seconds that it took.
 
     tested: the backends that were, and where. interrupted: it was stopped; closed: because the reader of its output has
@@ -63,7 +63,7 @@ class Found:
         return len(self.outcomes) == self.items
 
 
-def run(chosen: Options, items: list[Item], asked: str, maxfail: int, console: Console) -> Found:
+def run(chosen: Options, items: list[Item], asked: str, maxfail: int, console: Console) -> RunOutcome:
     """Run the items; asked: how many worker processes, "auto" or "" (by the number of items).
 
     maxfail: failures that end the run, 0 for any number.
@@ -85,7 +85,7 @@ def run(chosen: Options, items: list[Item], asked: str, maxfail: int, console: C
     errors = reporter.errors + _missing(chosen, items, outcomes, stopped)
     took = time.perf_counter() - start
     told = tested_backends.of(chosen, outcomes)
-    return Found(outcomes, errors, took, len(items), told, reporter.interrupted, reporter.closed)
+    return RunOutcome(outcomes, errors, took, len(items), told, reporter.interrupted, reporter.closed)
 
 
 def _announce(chosen: Options, console: Console, items: list[Item], workers: int) -> None:
@@ -209,7 +209,7 @@ def _pytest_arguments(scratch: Path, workers: int, maxfail: int, chosen: Options
     return [f"{path}/{PLAN}", *quiet, *own, *spread]
 
 
-def conclude(chosen: Options, found: Found, console: Console) -> int:
+def conclude(chosen: Options, found: RunOutcome, console: Console) -> int:
     """Write the reports, show what came out, and return the exit status."""
     whole = chosen.everything and found.whole
     if found.outcomes:
@@ -224,9 +224,9 @@ def conclude(chosen: Options, found: Found, console: Console) -> int:
     return FAILED if failed else OK
 
 
-def _write(chosen: Options, found: Found, whole: bool) -> None:
+def _write(chosen: Options, found: RunOutcome, whole: bool) -> None:
     """The reports of a run; each begins with what was tested where."""
-    asked = artifacts.asked(chosen, found.outcomes)
+    asked = artifacts.omissions(chosen, found.outcomes)
     head = f"{_title(chosen, found)}, {duration(found.seconds)}: {found.tested}{asked and f'; {asked}'}"
     table = board.markdown(board.of(found.outcomes))
     programs = integration.markdown(found.outcomes)
@@ -242,7 +242,7 @@ def _write(chosen: Options, found: Found, whole: bool) -> None:
     artifacts.write(chosen, found.outcomes, found.tested, text, html, found.seconds, whole)
 
 
-def _show(chosen: Options, found: Found, console: Console, whole: bool) -> None:
+def _show(chosen: Options, found: RunOutcome, console: Console, whole: bool) -> None:
     """The last screen: what came out by operator and backend, what failed, where the reports are; or errors alone."""
     if chosen.quiet:
         _errors(found, console)
@@ -255,7 +255,7 @@ def _show(chosen: Options, found: Found, console: Console, whole: bool) -> None:
         board.show(console, board.of(found.outcomes))
         if chosen.verbose or integration.CHECK in chosen.checks:
             integration.show(console, found.outcomes)
-        if asked := artifacts.asked(chosen, found.outcomes):
+        if asked := artifacts.omissions(chosen, found.outcomes):
             console.print(asked, style="dim", highlight=False)
         causes.show(console, chosen, found.outcomes, str(path))
     for text in found.tested.notes:
@@ -265,12 +265,12 @@ def _show(chosen: Options, found: Found, console: Console, whole: bool) -> None:
         console.print(f"\nreport: {path}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _errors(found: Found, console: Console) -> None:
+def _errors(found: RunOutcome, console: Console) -> None:
     for error in found.errors:
         console.print(error, style="red", markup=False, highlight=False, soft_wrap=True)
 
 
-def slowest(found: Found, count: int, console: Console) -> None:
+def slowest(found: RunOutcome, count: int, console: Console) -> None:
     """Print the items that took longest, with their seconds, as pytest does; 0 for all."""
     every = sorted(found.outcomes, key=lambda o: -o.seconds)[: count or None]
     if found.closed or not every:
@@ -280,13 +280,13 @@ def slowest(found: Found, count: int, console: Console) -> None:
         console.print(f"{outcome.seconds:.2f}s {outcome.item.id}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _title(chosen: Options, found: Found) -> str:
+def _title(chosen: Options, found: RunOutcome) -> str:
     seeds = f"seeds {', '.join(map(str, chosen.seeds))}" if chosen.seeds else f"seed {chosen.seed}"
     known = f" (less for {len(chosen.verified)} variants that a GPU has verified)" if chosen.verified else ""
     return f"conformance, tier {chosen.tier}{known}, {seeds}"
 
 
-def conclude_mutants(chosen: Options, found: Found, console: Console) -> int:
+def conclude_mutants(chosen: Options, found: RunOutcome, console: Console) -> int:
     """Show every mutant and the score; 1 unless every broken one was caught and no sound one was blamed."""
     if found.closed:
         return FAILED
@@ -296,7 +296,7 @@ def conclude_mutants(chosen: Options, found: Found, console: Console) -> int:
     return FAILED if problems or found.errors else OK
 
 
-def farewell(chosen: Options, found: Found, console: Console) -> None:
+def farewell(chosen: Options, found: RunOutcome, console: Console) -> None:
     """The last lines: the total and what was tested, how a run was stopped, which package is missing."""
     if found.closed:
         return
@@ -312,7 +312,7 @@ def farewell(chosen: Options, found: Found, console: Console) -> None:
         Console(stderr=True).print(line, style="bold red", markup=False, highlight=False, soft_wrap=True)
 
 
-def _total(found: Found, took: str) -> str:
+def _total(found: RunOutcome, took: str) -> str:
     """Items by what came out, and what was tested."""
     counts = artifacts.counts(found.outcomes)
     return f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped {took}: {found.tested}"

@@ -13,7 +13,7 @@ FEWEST_STEPS = 2  # different multiples among trials, before a divisor is more t
 
 
 @dataclass(frozen=True)
-class Facts:
+class TrialFacts:
     """One trial: whether it failed, and what is known of its call: axes and scalars by name, dtype, note."""
 
     failed: bool
@@ -22,14 +22,14 @@ class Facts:
     note: str
 
 
-def describe(trials: Sequence[Facts]) -> str:
+def describe(trials: Sequence[TrialFacts]) -> str:
     """What all failing trials have and no passing one has, the simplest first; "" where nothing tells them apart."""
     if len(trials) < LEAST or len({t.failed for t in trials}) < 2:
         return ""
     return "; ".join(list(_statements(trials))[:2])
 
 
-def _statements(trials: Sequence[Facts]) -> Iterator[str]:
+def _statements(trials: Sequence[TrialFacts]) -> Iterator[str]:
     yield from _one_value("dtype", trials, lambda t: t.dtype, "fails only for {}", "fails for every dtype but {}")
     for name in _names(trials):
         if line := _of_axis(name, trials):
@@ -38,19 +38,21 @@ def _statements(trials: Sequence[Facts]) -> Iterator[str]:
     yield from _notes(trials)
 
 
-def _names(trials: Sequence[Facts]) -> list[str]:
+def _names(trials: Sequence[TrialFacts]) -> list[str]:
     """Axes and scalars that every trial has."""
     return [name for name in trials[0].axes if all(name in t.axes for t in trials)]
 
 
-def _split(trials: Sequence[Facts], value: Callable[[Facts], Any]) -> tuple[list[Any], list[Any]] | None:
+def _split(trials: Sequence[TrialFacts], value: Callable[[TrialFacts], Any]) -> tuple[list[Any], list[Any]] | None:
     """Different values of failing and of passing trials, or None if some value has both."""
     failing = list(dict.fromkeys(value(t) for t in trials if t.failed))
     passing = list(dict.fromkeys(value(t) for t in trials if not t.failed))
     return None if set(failing) & set(passing) else (failing, passing)
 
 
-def _one_value(name: str, trials: Sequence[Facts], value: Callable[[Facts], Any], only: str, but: str) -> Iterator[str]:
+def _one_value(
+    name: str, trials: Sequence[TrialFacts], value: Callable[[TrialFacts], Any], only: str, but: str
+) -> Iterator[str]:
     parts = _split(trials, value)
     if parts and len(parts[0]) == 1:
         yield only.format(parts[0][0])
@@ -58,7 +60,7 @@ def _one_value(name: str, trials: Sequence[Facts], value: Callable[[Facts], Any]
         yield but.format(parts[1][0])
 
 
-def _of_axis(name: str, trials: Sequence[Facts]) -> str:
+def _of_axis(name: str, trials: Sequence[TrialFacts]) -> str:
     """The strictest statement about one axis or scalar."""
     parts = _split(trials, lambda t: t.axes[name])
     if not parts:
@@ -94,7 +96,7 @@ def _threshold(name: str, failing: list[int], passing: list[int]) -> str:
     return f"{name} < {min(passing)}" if len(failing) > 1 and max(failing) < min(passing) else ""
 
 
-def _equal_axes(trials: Sequence[Facts]) -> Iterator[str]:
+def _equal_axes(trials: Sequence[TrialFacts]) -> Iterator[str]:
     """Two axes that are of one length in all failing trials and in no passing one, or the other way round."""
     names = [n for n in _names(trials) if all(type(t.axes[n]) is int for t in trials)]
     for i, a in enumerate(names):
@@ -106,7 +108,7 @@ def _equal_axes(trials: Sequence[Facts]) -> Iterator[str]:
                 yield f"fails whenever {a} != {b}"
 
 
-def _notes(trials: Sequence[Facts]) -> Iterator[str]:
+def _notes(trials: Sequence[TrialFacts]) -> Iterator[str]:
     """Layouts and other notes: those of failing trials, if no passing one has them."""
     parts = _split(trials, lambda t: t.note)
     if parts and "" not in parts[0] and len(parts[0]) + len(parts[1]) > 1:

@@ -24,7 +24,7 @@ ROUND = (1, 8, 64)  # what a drawn length is a multiple of
 Ask = tuple[Case, torch.dtype]
 
 
-def asked(spec: OpSpec, card: str, seed: int = 0) -> Iterator[Ask]:
+def calls_of(spec: OpSpec, card: str, seed: int = 0) -> Iterator[Ask]:
     """The calls of an operator that a card is asked, each once."""
     seen: set[tuple[str, torch.dtype]] = set()
     for case, dtype in (*_workloads(spec), *(drawn(spec, SHAPES, seed) if card in DRAWN else ())):

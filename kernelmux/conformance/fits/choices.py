@@ -21,21 +21,21 @@ GPU = torch.device("cuda", 0)
 
 
 @dataclass(frozen=True)
-class Choice:
+class VariantChoice:
     """variant: "cuda/tiled", "" where none can run the call. why: what of the card refuses it; "" where the call does."""
 
     variant: str = ""
     why: str = ""
 
 
-def chosen(spec: OpSpec, case: Case, dtype: torch.dtype, asked: str, card: Card) -> Choice:
+def chosen(spec: OpSpec, case: Case, dtype: torch.dtype, asked: str, card: Card) -> VariantChoice:
     """The choice of "auto" or of a backend; the emulator must stand for the card, on which conditions are judged."""
     decision = _decided(spec, case, dtype, asked, card)
     if decision.chosen:
-        return Choice(decision.chosen.name)
+        return VariantChoice(decision.chosen.name)
     with cards.standing_for(REFERENCE) as reference:
         able = card.capability != reference.capability and _decided(spec, case, dtype, asked, reference).chosen
-    return Choice(why=_why(decision)) if able else Choice()
+    return VariantChoice(why=_why(decision)) if able else VariantChoice()
 
 
 def _decided(spec: OpSpec, case: Case, dtype: torch.dtype, asked: str, card: Card) -> Decision:

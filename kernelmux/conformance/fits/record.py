@@ -28,7 +28,7 @@ AUTO = "auto"
 
 
 @dataclass(frozen=True)
-class Entry:
+class OperatorFits:
     """How the calls of an operator fare on a card, asked of "auto" or of a backend: a number per dtype and outcome.
 
     why: reasons of what is not good, "outcome: reason", each with a call. spills: the most bytes that a kernel spills per
@@ -63,7 +63,7 @@ def _source(op: str, backend: str) -> str:
         return ""
 
 
-def entries(path: Path | None = None) -> Iterator[Entry]:
+def entries(path: Path | None = None) -> Iterator[OperatorFits]:
     """All that is on record; SpecError for a damaged file."""
     for card, of in read(path)["cards"].items():
         for key, found in of.items():
@@ -71,11 +71,11 @@ def entries(path: Path | None = None) -> Iterator[Entry]:
             yield entry(card, key, found, op not in catalog.names() or found["source"] != source(op, backend))
 
 
-def entry(card: str, key: str, found: Mapping[str, Any], stale: bool) -> Entry:
+def entry(card: str, key: str, found: Mapping[str, Any], stale: bool) -> OperatorFits:
     """An entry as the file has it, by "operator/backend"."""
     op, _, backend = key.partition("/")
     calls = {dtype: dict(zip(OUTCOMES, row, strict=True)) for dtype, row in found["calls"].items()}
-    return Entry(card, op, backend, calls, found.get("why", {}), tuple(found.get("spills", (0, ""))), stale)
+    return OperatorFits(card, op, backend, calls, found.get("why", {}), tuple(found.get("spills", (0, ""))), stale)
 
 
 def versions() -> dict[str, str]:

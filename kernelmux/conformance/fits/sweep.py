@@ -1,6 +1,6 @@
 """`kernelmux conformance --fits [CARD ...]`: asks everything of every card, a process for each, and says what came out.
 
-What was asked before, and has not changed since, is not asked again (`worker.Log`), so a run may be stopped at any time.
+What was asked before, and has not changed since, is not asked again (`worker.FitsLog`): a run may be stopped at any time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Entries = dict[str, Any]  # by "operator/backend"
 
 
 @dataclass
-class Sweep:
+class FitsSweep:
     """One run. said: called with the card whenever an operator is done."""
 
     ops: tuple[str, ...]
@@ -60,7 +60,7 @@ class Sweep:
                 self.said(card)
             if not left or self.stopped:
                 return found
-        raise RuntimeError(f"{card}: {DEATHS} processes and more ended, the last at {left[0]}: {self._told(card)}")
+        raise RuntimeError(f"{card}: {DEATHS} processes and more ended, the last at {left[0]}: {self._last_line(card)}")
 
     def _answers(self, card: str, ops: Sequence[str]) -> Iterator[tuple[str, Entries]]:
         log = self.folder / f"{card}.jsonl"
@@ -79,9 +79,9 @@ class Sweep:
                     yield json.loads(line)
             self.processes.discard(process)
         if process.returncode > 0 and not self.stopped:  # an exception; a compiler ends it by a signal
-            raise RuntimeError(f"{card}: the process that asks ended: {self._told(card)}")
+            raise RuntimeError(f"{card}: the process that asks ended: {self._last_line(card)}")
 
-    def _told(self, card: str) -> str:
+    def _last_line(self, card: str) -> str:
         lines = (self.folder / f"{card}.stderr").read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else "it said nothing"
 
@@ -98,7 +98,7 @@ def command(chosen: Options, named: Sequence[str], workers: str, recorded: bool,
     ops = _ops(chosen)
     folder = Path(chosen.out) / FOLDER
     output_files.prepare(folder, ())
-    made = _made(asked, ops, chosen, folder, workers, console)
+    made = _run_cards(asked, ops, chosen, folder, workers, console)
     found = [
         record.entry(card, key, entry, stale=False) for card, entries in made.items() for key, entry in entries.items()
     ]
@@ -123,7 +123,7 @@ def _ops(chosen: Options) -> tuple[str, ...]:
     return chosen.ops or tuple(op for op in catalog.usable() if elsewhere.owner(op) is None)
 
 
-def _made(
+def _run_cards(
     asked: list[str], ops: tuple[str, ...], chosen: Options, folder: Path, workers: str, console: Console
 ) -> Mapping[str, Entries]:
     """The entries by card, those of the cards with most calls first."""
@@ -132,7 +132,7 @@ def _made(
     made: dict[str, Entries] = {}
     with _progress(console) as bar, ThreadPoolExecutor(min(count, len(order))) as pool:
         tasks = {card: bar.add_task(card, total=len(ops)) for card in order}
-        sweep = Sweep(ops, chosen.backends, chosen.seed, folder, lambda card: bar.advance(tasks[card]))
+        sweep = FitsSweep(ops, chosen.backends, chosen.seed, folder, lambda card: bar.advance(tasks[card]))
         try:
             jobs = {pool.submit(sweep.of, card): card for card in order}
             for job in as_completed(jobs):

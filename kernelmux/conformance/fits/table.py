@@ -7,7 +7,7 @@ from typing import Any
 
 from kernelmux.conformance.fits import calls, record
 from kernelmux.conformance.fits.judge import COMPILE, FAILS, FITS, GOOD, OUTCOMES, REFUSED, ROOM, TORCH
-from kernelmux.conformance.fits.record import AUTO, Entry
+from kernelmux.conformance.fits.record import AUTO, OperatorFits
 from kernelmux.registry import catalog
 from kernelmux.registry.util import cards, text_tables
 from kernelmux.registry.util.cards import Card
@@ -34,7 +34,7 @@ def text(ops: Sequence[str], width: int = text_tables.WIDTH) -> str:
     return "\n".join([*parts, *problems(found, width)])
 
 
-def _chosen(ops: Sequence[str]) -> list[Entry]:
+def _chosen(ops: Sequence[str]) -> list[OperatorFits]:
     return [e for e in record.entries() if not ops or e.operator in ops]
 
 
@@ -50,12 +50,12 @@ def stands_for(card: Card) -> str:
     return next(key for key in calls.CARDS if cards.table()[key].capability == card.capability)
 
 
-def cell(found: Iterable[Entry], op: str, card: str) -> str:
+def cell(found: Iterable[OperatorFits], op: str, card: str) -> str:
     """What a card makes of an operator: YES, or what is refused or wrong, by backend where they differ."""
     own = [e for e in found if (e.operator, e.card) == (op, card)]
     if not own:
         return NOT_ASKED
-    told = {e.backend: _told(e) for e in own if e.backend != AUTO}
+    told = {e.backend: _faults(e) for e in own if e.backend != AUTO}
     if len(set(told.values())) == 1:
         lines = [next(iter(told.values())) or YES]
     else:
@@ -64,7 +64,7 @@ def cell(found: Iterable[Entry], op: str, card: str) -> str:
     return "\n".join([*(lines or [YES]), *(["stale"] if any(e.stale for e in own) else [])])
 
 
-def _told(entry: Entry) -> str:
+def _faults(entry: OperatorFits) -> str:
     """What of the calls of a backend is refused or wrong; "" if nothing is."""
     whole = [dtype for dtype, found in entry.calls.items() if found[REFUSED] == sum(found.values())]
     part = entry.count(REFUSED) - sum(entry.calls[dtype][REFUSED] for dtype in whole)
@@ -72,12 +72,12 @@ def _told(entry: Entry) -> str:
     return ", ".join([*refused, *([f"{part} refused"] if part else []), *filter(None, [_wrong(entry)])])
 
 
-def _wrong(entry: Entry) -> str:
+def _wrong(entry: OperatorFits) -> str:
     words = {COMPILE: "do not compile", ROOM: "do not fit", FAILS: "fail"}
     return ", ".join(f"{count} {text}" for outcome, text in words.items() if (count := entry.count(outcome)))
 
 
-def totals(found: Sequence[Entry], width: int = text_tables.WIDTH) -> str:
+def totals(found: Sequence[OperatorFits], width: int = text_tables.WIDTH) -> str:
     """A row per card: how many calls, and what came of them."""
     rows = []
     for key in dict.fromkeys(e.card for e in found):
@@ -88,7 +88,7 @@ def totals(found: Sequence[Entry], width: int = text_tables.WIDTH) -> str:
     return text_tables.text(columns, rows, right=columns[2:], width=width)
 
 
-def problems(found: Iterable[Entry], width: int = text_tables.WIDTH) -> Iterator[str]:
+def problems(found: Iterable[OperatorFits], width: int = text_tables.WIDTH) -> Iterator[str]:
     """What does not compile, does not fit or fails: by operator, backend and reason the cards, and a call."""
     at: dict[tuple[str, str], list[str]] = {}
     calls_of: dict[tuple[str, str], str] = {}
@@ -103,9 +103,9 @@ def problems(found: Iterable[Entry], width: int = text_tables.WIDTH) -> Iterator
         yield from text_tables.wrapped(line, width, "", "  ")
 
 
-def spills(found: Iterable[Entry], width: int = text_tables.WIDTH) -> Iterator[str]:
+def spills(found: Iterable[OperatorFits], width: int = text_tables.WIDTH) -> Iterator[str]:
     """What spills most, by operator and backend: bytes per thread and the cards, with a call."""
-    at: dict[str, list[Entry]] = {}
+    at: dict[str, list[OperatorFits]] = {}
     for e in found:
         if e.backend != AUTO and e.spills[0]:
             at.setdefault(f"{e.operator} {e.backend}", []).append(e)

@@ -29,7 +29,7 @@ from kernelmux.registry.util.cards import Card
 REASONS = 3  # of an operator in a backend, kept with an example each
 
 
-class Log:
+class FitsLog:
     """What a card was asked: a line [run, call, source, outcome, why] each, and [run, call] when one begins."""
 
     def __init__(self, path: Path, run: str) -> None:
@@ -53,13 +53,13 @@ class Log:
         self.file = path.open("a", encoding="utf-8")
         self.file.write("\n" if text and not text.endswith("\n") else "")
 
-    def __enter__(self) -> Log:
+    def __enter__(self) -> FitsLog:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.file.close()
 
-    def asked(self, call: str, source: str, ask: Any) -> tuple[str, str]:
+    def answer(self, call: str, source: str, ask: Any) -> tuple[str, str]:
         """What is known of a call, or what `ask` says."""
         if (call, source) in self.known:
             return self.known[call, source]
@@ -76,14 +76,14 @@ class Log:
         print(json.dumps([self.run, *values]), file=self.file, flush=True)
 
 
-def asked(op: str, card: Card, names: tuple[str, ...], seed: int, log: Log) -> dict[str, Any]:
+def operator_fits(op: str, card: Card, names: tuple[str, ...], seed: int, log: FitsLog) -> dict[str, Any]:
     """The entries of an operator: by "auto" and by each backend."""
     spec = catalog.spec(op)
     sources = {name: record.source(op, name) for name in names}
     cells: dict[str, dict[str, Counter[str]]] = {name: {} for name in names}
     reasons: dict[str, dict[str, str]] = {name: {} for name in names}
     spills: dict[str, tuple[int, str]] = dict.fromkeys(names, (0, ""))
-    for case, dtype in calls.asked(spec, card.key, seed):
+    for case, dtype in calls.calls_of(spec, card.key, seed):
         for name in names:
             outcome, why = _outcome(spec, case, dtype, name, card, log)
             if not outcome:
@@ -105,7 +105,7 @@ def asked(op: str, card: Card, names: tuple[str, ...], seed: int, log: Log) -> d
     }
 
 
-def _outcome(spec: OpSpec, case: Case, dtype: torch.dtype, name: str, card: Card, log: Log) -> tuple[str, str]:
+def _outcome(spec: OpSpec, case: Case, dtype: torch.dtype, name: str, card: Card, log: FitsLog) -> tuple[str, str]:
     """What becomes of a call; "" for one that no card takes."""
     choice = choices.chosen(spec, case, dtype, name, card)
     if not choice.variant:
@@ -113,7 +113,7 @@ def _outcome(spec: OpSpec, case: Case, dtype: torch.dtype, name: str, card: Card
     backend = choice.variant.partition("/")[0]
     call = f"{spec.name} {choice.variant} {SHORT[dtype]} {case.text}"
     source = f"{record.source(spec.name, backend)} {' '.join(record.versions().values())}"
-    return log.asked(call, source, lambda: judged(spec, case, dtype, choice.variant, card))
+    return log.answer(call, source, lambda: judged(spec, case, dtype, choice.variant, card))
 
 
 def names(backends: tuple[str, ...]) -> tuple[str, ...]:
@@ -123,9 +123,9 @@ def names(backends: tuple[str, ...]) -> tuple[str, ...]:
 
 def run(card: str, ops: tuple[str, ...], backends: tuple[str, ...], seed: int, log: Path, run: str) -> Iterator[Any]:
     """The answers about a card: an operator that is done, with its entries."""
-    with cards.standing_for(card) as found, noting(), Log(log, run) as book:
+    with cards.standing_for(card) as found, noting(), FitsLog(log, run) as book:
         for op in ops:
-            yield op, asked(op, found, names(backends), seed, book)
+            yield op, operator_fits(op, found, names(backends), seed, book)
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from kernelmux.conformance.fuzz import calls, judge
-from kernelmux.conformance.fuzz.judge import UNTYPED, Verdict
+from kernelmux.conformance.fuzz.judge import UNTYPED, FuzzVerdict
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.report.progress import PAUSE, duration
 from kernelmux.registry import catalog
@@ -49,19 +49,19 @@ class Bad:
 
     seed: int
     index: int
-    verdict: Verdict
+    verdict: FuzzVerdict
     draft: str
 
 
 @dataclass
-class Found:
+class FuzzOutcome:
     """What became of the calls so far: how many by kind, and the bad ones."""
 
     counts: Counter[str] = field(default_factory=Counter)
     bad: list[Bad] = field(default_factory=list)
 
 
-def made(seed: int, index: int, ops: Sequence[str]) -> tuple[calls.Draft, tuple[str, ...]]:
+def drafted(seed: int, index: int, ops: Sequence[str]) -> tuple[calls.Draft, tuple[str, ...]]:
     """The call of that number, and the backends that it was made for; the same in every run over the same operators."""
     rng = random.Random(f"{seed}:{index}")
     able: tuple[str, ...] = (BASELINE,)
@@ -73,9 +73,9 @@ def made(seed: int, index: int, ops: Sequence[str]) -> tuple[calls.Draft, tuple[
         return calls.draft(calls.Draw(rng.randint, wild=True), tuple(ops), able), able
 
 
-def one(seed: int, index: int, ops: Sequence[str]) -> tuple[Verdict, calls.Draft]:
+def one(seed: int, index: int, ops: Sequence[str]) -> tuple[FuzzVerdict, calls.Draft]:
     """Make the call of that number; of a bad one the smallest that is bad in the same way."""
-    draft, able = made(seed, index, ops)
+    draft, able = drafted(seed, index, ops)
     verdict = judge.judge(draft, able)
     return verdict, judge.smallest(draft, able, verdict) if verdict.bad else draft
 
@@ -89,7 +89,7 @@ def _work(pipe: Connection, place: Any, seed: int, indices: range, ops: Sequence
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)  # torch logs what it then raises
     _limit_memory()
-    found = Found()
+    found = FuzzOutcome()
     for count, index in enumerate(indices, 1):
         place.value = index
         verdict, draft = one(seed, index, ops)
@@ -98,7 +98,7 @@ def _work(pipe: Connection, place: Any, seed: int, indices: range, ops: Sequence
             found.bad.append(Bad(seed, index, verdict, repr(draft)))
         if count % PART == 0 or index == indices[-1]:
             pipe.send((found.counts, found.bad))
-            found = Found()
+            found = FuzzOutcome()
     pipe.close()
     os._exit(0)  # Python would let Triton print what it did not free
 
@@ -112,7 +112,7 @@ def _limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (used + ROOM, hard))
 
 
-class Worker:
+class FuzzWorker:
     """A process that makes every step-th call; a new one goes on behind a call that ended it."""
 
     def __init__(self, seed: int, indices: range, ops: Sequence[str]) -> None:
@@ -130,7 +130,7 @@ class Worker:
         self.seen, self.since = -1, time.monotonic() + IMPORTS
         self.reported = 0
 
-    def read(self, found: Found) -> bool:
+    def read(self, found: FuzzOutcome) -> bool:
         """Take a report; whether the process goes on."""
         try:
             counts, bad = self.pipe.recv()
@@ -147,7 +147,7 @@ class Worker:
             self.seen, self.since = self.place.value, now
         return now - self.since > PATIENCE
 
-    def lost(self, found: Found, reason: str) -> bool:
+    def lost(self, found: FuzzOutcome, reason: str) -> bool:
         """Note the call that ended the process, and go on behind it; whether there is more to do."""
         index = self.place.value
         self.process.kill()
@@ -155,20 +155,20 @@ class Worker:
         if index < 0:
             raise KernelmuxError(f"--fuzz: a process did not start: {reason}")
         at = self.indices.index(index)
-        draft = repr(made(self.seed, index, self.ops)[0])
+        draft = repr(drafted(self.seed, index, self.ops)[0])
         found.counts[UNTYPED] += 1
         found.counts["not reported, as their process was lost"] += at - self.reported
-        found.bad.append(Bad(self.seed, index, Verdict(UNTYPED, reason, reason), draft))
+        found.bad.append(Bad(self.seed, index, FuzzVerdict(UNTYPED, reason, reason), draft))
         self.indices = self.indices[at + 1 :]
         if self.indices:
             self.start()
         return bool(self.indices)
 
 
-def _run(seed: int, count: int, ops: Sequence[str], workers: int) -> Iterator[Found]:
+def _run(seed: int, count: int, ops: Sequence[str], workers: int) -> Iterator[FuzzOutcome]:
     """Make the calls, and say every now and then what became of all so far."""
-    found = Found()
-    running = [Worker(seed, range(first, count, workers), ops) for first in range(min(workers, count))]
+    found = FuzzOutcome()
+    running = [FuzzWorker(seed, range(first, count, workers), ops) for first in range(min(workers, count))]
     try:
         while running:
             ready = wait([w.pipe for w in running], timeout=1.0)
@@ -202,7 +202,7 @@ def command(chosen: Options, count: int, asked: str, only: int | None, console: 
     if only is not None:
         return _again(chosen, seeds[0], only, ops, console)
     workers = int(asked) if asked.isdigit() else target_device.cores() if count >= PARALLEL_FROM else 1
-    start, total = time.monotonic(), Found()
+    start, total = time.monotonic(), FuzzOutcome()
     for seed in seeds:
         found = _watched(seed, count, ops, workers, console)
         total.counts += found.counts
@@ -216,9 +216,9 @@ def command(chosen: Options, count: int, asked: str, only: int | None, console: 
     return FAILED if bad else OK
 
 
-def _watched(seed: int, count: int, ops: Sequence[str], workers: int, console: Console) -> Found:
+def _watched(seed: int, count: int, ops: Sequence[str], workers: int, console: Console) -> FuzzOutcome:
     """The calls of a seed, with a bar in a terminal and now and then a line elsewhere."""
-    found, told = Found(), time.monotonic()
+    found, told = FuzzOutcome(), time.monotonic()
     bar = Progress(
         TextColumn(f"fuzz, seed {seed}"),
         BarColumn(),
@@ -241,7 +241,7 @@ def _watched(seed: int, count: int, ops: Sequence[str], workers: int, console: C
     return found
 
 
-def _show(chosen: Options, found: Found, console: Console) -> None:
+def _show(chosen: Options, found: FuzzOutcome, console: Console) -> None:
     """What became of the calls, and of the bad ones one for each cause."""
     for kind, number in found.counts.most_common():
         console.print(f"{number:>9}  {kind}", highlight=False)
@@ -267,7 +267,7 @@ def _tell(chosen: Options, bad: Bad, count: int, console: Console) -> None:
 
 def _again(chosen: Options, seed: int, index: int, ops: Sequence[str], console: Console) -> int:
     """The call of one number, in this process."""
-    console.print(repr(made(seed, index, ops)[0]), markup=False, highlight=False, soft_wrap=True)
+    console.print(repr(drafted(seed, index, ops)[0]), markup=False, highlight=False, soft_wrap=True)
     sys.stdout.flush()  # it may end the process
     verdict, draft = one(seed, index, ops)
     if verdict.bad:

@@ -36,7 +36,7 @@ MEMORY = ("can't allocate memory", "not enough memory", "CUDA out of memory", "U
 
 
 @dataclass(frozen=True)
-class Verdict:
+class FuzzVerdict:
     """kind: one of the above, or the name of the error. text: for a bad one what is wrong; place: where it was raised."""
 
     kind: str
@@ -53,7 +53,7 @@ class Verdict:
         return self.kind, self.place or self.text
 
 
-def judge(draft: Draft, able: tuple[str, ...]) -> Verdict:
+def judge(draft: Draft, able: tuple[str, ...]) -> FuzzVerdict:
     """Make the call and say what became of it; KeyboardInterrupt alone is raised."""
     with warnings.catch_warnings(action="ignore"):
         try:
@@ -64,23 +64,23 @@ def judge(draft: Draft, able: tuple[str, ...]) -> Verdict:
                     return _refused(draft, error)
                 return _returned(draft, result)
         except Exception as error:  # what surrounds the call, or what looks at its result
-            return Verdict(WRONG, f"{type(error).__name__}: {error}", _place(error))
+            return FuzzVerdict(WRONG, f"{type(error).__name__}: {error}", _place(error))
 
 
-def _refused(draft: Draft, error: Exception) -> Verdict:
+def _refused(draft: Draft, error: Exception) -> FuzzVerdict:
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, KernelmuxError):
-        return Verdict(type(error).__name__, text)
+        return FuzzVerdict(type(error).__name__, text)
     if any(part in str(error) for part in MEMORY):
-        return Verdict(TOO_LARGE, text)
+        return FuzzVerdict(TOO_LARGE, text)
     if isinstance(error, TypeError) and draft.missing and draft.spec.name in str(error):
-        return Verdict(SPELLING, text)
+        return FuzzVerdict(SPELLING, text)
     # torch parses the arguments of its operators, and maps, before anything of kernelmux runs.
     if draft.route in (OPERATOR, MAPPED, MAPPED_OPERATOR) and not _ours(error):
-        return Verdict(OUTSIDE, text)
+        return FuzzVerdict(OUTSIDE, text)
     if any(_of_a_class(frame.filename) for frame in traceback.extract_tb(error.__traceback__)):
-        return Verdict(CLASS, text)
-    return Verdict(UNTYPED, text, _place(error))
+        return FuzzVerdict(CLASS, text)
+    return FuzzVerdict(UNTYPED, text, _place(error))
 
 
 def _of_a_class(file: str) -> bool:
@@ -163,12 +163,12 @@ ROUTES: dict[str, Callable[[Draft], Any]] = {
 # --- results ------------------------------------------------------------------------------------------------------
 
 
-def _returned(draft: Draft, result: Any) -> Verdict:
+def _returned(draft: Draft, result: Any) -> FuzzVerdict:
     if draft.route in (WHICH, EXPLAIN):
         good = isinstance(result, str) if draft.route == WHICH else bool(str(result))
-        return Verdict(RETURNED) if good else Verdict(WRONG, f"expected a text, got {type(result).__name__}")
+        return FuzzVerdict(RETURNED) if good else FuzzVerdict(WRONG, f"expected a text, got {type(result).__name__}")
     problem = next(_problems(draft, result if isinstance(result, tuple) else (result,)), "")
-    return Verdict(WRONG, problem) if problem else Verdict(RETURNED)
+    return FuzzVerdict(WRONG, problem) if problem else FuzzVerdict(RETURNED)
 
 
 def _problems(draft: Draft, outputs: tuple[Any, ...]) -> Iterator[str]:
@@ -217,7 +217,7 @@ def _seen(value: Any, mapped: bool) -> Any:
 # --- smaller calls --------------------------------------------------------------------------------------------------
 
 
-def smallest(draft: Draft, able: tuple[str, ...], verdict: Verdict) -> Draft:
+def smallest(draft: Draft, able: tuple[str, ...], verdict: FuzzVerdict) -> Draft:
     """The call without all that its bad verdict does not need: surroundings, backend, values of scalars, odd tensors."""
     changed = True
     while changed:

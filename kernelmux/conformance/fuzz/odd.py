@@ -103,7 +103,7 @@ class Within(list[Any]):
         super().__init__([self])
 
 
-class Listed:
+class IterableName:
     """The name of a backend, handed out one by one."""
 
     def __iter__(self) -> Iterator[str]:
@@ -131,7 +131,7 @@ WILD_SCALARS: tuple[Any, ...] = (
     "a\nb",
     range(2),
     {1},
-    Listed(),
+    IterableName(),
     np.float16(0.5),
     np.float64("nan"),
     np.uint64(2**63),
@@ -330,5 +330,5 @@ BACKENDS: tuple[Any, ...] = (
     "torch_ref,cuda/typo",
     ("torch_ref", None),
     {"torch_ref"},
-    Listed(),
+    IterableName(),
 )

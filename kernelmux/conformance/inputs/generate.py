@@ -112,7 +112,7 @@ def varied(spec: OpSpec, case: Case, turn: int) -> Case:
     return together(spec, case, {name: values[turn % len(values)] for name, values in pools.items() if values})
 
 
-def spelt(spec: OpSpec, axes: dict[str, int], lead: tuple[int, ...]) -> Case:
+def case_of_lengths(spec: OpSpec, axes: dict[str, int], lead: tuple[int, ...]) -> Case:
     """The case with these lengths of the named axes and of "...", every tensor, scalars at their defaults or `_least`."""
     return _with_least(spec, _shapes(spec, {**axes, "...": lead}, lambda forms: forms[0]))
 
@@ -149,7 +149,7 @@ def compact(spec: OpSpec, requires: tuple[Condition, ...]) -> Case | None:
     allowed = [lengths_of(d, requires) for d in names]
     pools = [COMPACT if lengths == list(LENGTHS) else [n for n in lengths if n > 1][:1] for lengths in allowed]
     made = sorted(product(*pools), key=lambda lengths: -len(set(lengths)))
-    for case in (spelt(spec, dict(zip(names, lengths, strict=True)), ()) for lengths in made):
+    for case in (case_of_lengths(spec, dict(zip(names, lengths, strict=True)), ()) for lengths in made):
         if permitted(spec, case, spec.dtypes[0]):
             return case
     return None
@@ -203,7 +203,7 @@ def corners(spec: OpSpec) -> list[Case]:
     found: list[Case] = []
     for corner in CORNERS:
         lead = corner if any(t.flat for t in spec.tensors) else corner[:-1]
-        base = spelt(spec, dict.fromkeys(letters(spec), corner[-1]), lead)
+        base = case_of_lengths(spec, dict.fromkeys(letters(spec), corner[-1]), lead)
         places = [0, len(corner) // 2, len(corner) - 1, *([None] if axis and axis.optional else [])]
         along = [with_scalars(base, {axis.name: place}) for place in places] if axis else [base]
         for case in along:

@@ -15,7 +15,7 @@ WORKERS = "PYTEST_XDIST_WORKER_COUNT"
 
 
 @contextmanager
-def alone(device: torch.device) -> Iterator[None]:
+def memory_turn(device: torch.device) -> Iterator[None]:
     """A turn in which this process takes no more memory than `room`: beyond that torch has no memory for it."""
     with turn(device):
         if device.type != "cuda":

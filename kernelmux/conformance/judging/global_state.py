@@ -184,10 +184,10 @@ def snapshot() -> dict[str, Any]:
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """Which of it is not what it was, with both values where they are short."""
-    return [_told(name, before[name], after[name]) for name in before if before[name] != after[name]]
+    return [_difference(name, before[name], after[name]) for name in before if before[name] != after[name]]
 
 
-def _told(name: str, old: Any, new: Any) -> str:
+def _difference(name: str, old: Any, new: Any) -> str:
     if isinstance(old, dict):
         changed = [f"{name}.{k}" for k in {**old, **new} if old.get(k) != new.get(k)]
         return ", ".join(changed)

@@ -20,7 +20,7 @@ AMD_LIMITS = ("vgprs", "scratch", "lds", "threads")
 
 
 @dataclass(frozen=True)
-class Budget:
+class ResourceBudget:
     """Registers per thread, and bytes of spills per thread, stores and loads together; reason: of an own budget."""
 
     registers: int
@@ -53,9 +53,11 @@ def amd_archs(backend: str) -> list[str]:
     return list(next(section["archs"] for section in sections if "archs" in section))
 
 
-def budget(op: str, backend: str, label: str, arch: str) -> Budget:
+def budget(op: str, backend: str, label: str, arch: str) -> ResourceBudget:
     """The budget of the variant `label` of the operator on `arch`, else that of the GPU, else the general one."""
-    return Budget(**_limits([_table(path) for path in _files(backend, op, label)], f"{op}/{label}", arch, LIMITS))
+    return ResourceBudget(
+        **_limits([_table(path) for path in _files(backend, op, label)], f"{op}/{label}", arch, LIMITS)
+    )
 
 
 def amd_budget(op: str, backend: str, label: str, arch: str) -> AmdBudget:

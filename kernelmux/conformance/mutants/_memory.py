@@ -15,7 +15,7 @@ def capturing(x: torch.Tensor) -> bool:
     return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
-class Ring:
+class BufferRing:
     """Buffers that results are written to in turn, a set for each shape."""
 
     def __init__(self, count: int) -> None:
@@ -62,7 +62,7 @@ class Workspace:
         return scratch[:count].zero_()
 
 
-class Packed:
+class DerivedTensor:
     """What was made of a tensor, as long as it is the same object at the same version; sound.
 
     watchful: a graph that is being captured packs for itself.

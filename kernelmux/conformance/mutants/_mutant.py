@@ -29,7 +29,7 @@ FAMILIES = {
 
 
 @dataclass(frozen=True)
-class Made:
+class MutantVariant:
     """A variant of the backend of its family; the fields are those of `Mutants.add`."""
 
     family: str
@@ -45,7 +45,7 @@ class Mutants:
 
     def __init__(self, op: str) -> None:
         self.op = op
-        self.found: list[Made] = []
+        self.found: list[MutantVariant] = []
 
     def __call__(
         self,
@@ -85,4 +85,4 @@ class Mutants:
         """
         assert family in FAMILIES and only in ("", "cpu", "cuda"), (self.op, variant, family, only)
         assert not any((m.family, m.variant) == (family, variant) for m in self.found), (self.op, family, variant)
-        self.found.append(Made(family, variant, made, caught_by, only, shown_by))
+        self.found.append(MutantVariant(family, variant, made, caught_by, only, shown_by))

@@ -11,7 +11,7 @@ import torch
 
 from kernelmux.conformance.mutants import _triton
 from kernelmux.conformance.mutants._cuda import launch
-from kernelmux.conformance.mutants._memory import Pool, Ring
+from kernelmux.conformance.mutants._memory import BufferRing, Pool
 from kernelmux.conformance.mutants._mutant import Mutants
 from kernelmux.conformance.mutants._sound import sound
 from kernelmux.registry.backend import Implementation
@@ -252,7 +252,7 @@ def sampled(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 FLOATS = (Dtypes("x", torch.float32, torch.float16, torch.bfloat16),)
 STATE_SOURCE = Path(__file__).with_name("add_state.cu")
-THREE, TWENTY, POOL, _calls = Ring(3), Ring(20), Pool(), count(1)
+THREE, TWENTY, POOL, _calls = BufferRing(3), BufferRing(20), Pool(), count(1)
 _stage: dict[object, torch.Tensor] = {}
 
 

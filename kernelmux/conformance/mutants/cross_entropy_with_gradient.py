@@ -14,7 +14,7 @@ Target = torch.Tensor
 FIRST = 64  # columns of a first part
 
 
-def _made(
+def _loss_and_gradient(
     logits: torch.Tensor, target: Target, options: tuple[int, float, str], total: torch.Tensor | None = None
 ) -> Pair:
     """total: of each row's exponentials, relative to its maximum."""
@@ -36,7 +36,7 @@ def _made(
 
 @mutant("nothing is wrong with it", family="basics")
 def sound(logits: torch.Tensor, target: Target, ignore_index: int, label_smoothing: float, reduction: str) -> Pair:
-    return _made(logits, target, (ignore_index, label_smoothing, reduction))
+    return _loss_and_gradient(logits, target, (ignore_index, label_smoothing, reduction))
 
 
 @mutant("the sum of the first part stays relative to its own maximum", family="basics", caught_by="accuracy")
@@ -46,14 +46,14 @@ def not_rescaled(
     z = logits.double()
     first = torch.exp(z[:, :FIRST] - z[:, :FIRST].amax(-1, keepdim=True)).sum(-1)
     rest = torch.exp(z[:, FIRST:] - z.amax(-1, keepdim=True)).sum(-1)
-    return _made(logits, target, (ignore_index, label_smoothing, reduction), first + rest)
+    return _loss_and_gradient(logits, target, (ignore_index, label_smoothing, reduction), first + rest)
 
 
 @mutant("the gradient of a mean is that of the sum", family="basics", caught_by="accuracy")
 def undivided(logits: torch.Tensor, target: Target, ignore_index: int, label_smoothing: float, reduction: str) -> Pair:
-    loss, _ = _made(logits, target, (ignore_index, label_smoothing, reduction))
+    loss, _ = _loss_and_gradient(logits, target, (ignore_index, label_smoothing, reduction))
     plain = "sum" if reduction == "mean" else reduction
-    return loss, _made(logits, target, (ignore_index, label_smoothing, plain))[1]
+    return loss, _loss_and_gradient(logits, target, (ignore_index, label_smoothing, plain))[1]
 
 
 @mutant("subtracts the 1 of the target from the column behind it", family="basics", caught_by="accuracy")
@@ -63,7 +63,7 @@ def next_column(
     options, V = (ignore_index, label_smoothing, reduction), logits.shape[-1]
     counts = (target != ignore_index) & (target >= 0) & (target < V)
     shifted = torch.where(counts & (target + 1 < V) & (target + 1 != ignore_index), target + 1, target)
-    return _made(logits, target, options)[0], _made(logits, shifted, options)[1]
+    return _loss_and_gradient(logits, target, options)[0], _loss_and_gradient(logits, shifted, options)[1]
 
 
 @mutant("the gradient of a row has the target of the row before", family="basics", caught_by="accuracy")
@@ -71,4 +71,4 @@ def target_of_the_row_before(
     logits: torch.Tensor, target: Target, ignore_index: int, label_smoothing: float, reduction: str
 ) -> Pair:
     options = (ignore_index, label_smoothing, reduction)
-    return _made(logits, target, options)[0], _made(logits, target.roll(1), options)[1]
+    return _loss_and_gradient(logits, target, options)[0], _loss_and_gradient(logits, target.roll(1), options)[1]

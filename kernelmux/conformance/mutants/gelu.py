@@ -8,7 +8,7 @@ import torch
 
 from kernelmux import emulator
 from kernelmux.conformance.mutants import _triton
-from kernelmux.conformance.mutants._memory import Ring
+from kernelmux.conformance.mutants._memory import BufferRing
 from kernelmux.conformance.mutants._mutant import Mutants
 from kernelmux.conformance.mutants._sound import sound
 from kernelmux.conformance.mutants._triton import BLOCK, launch
@@ -181,7 +181,7 @@ def probed(x: torch.Tensor, approximate: str) -> torch.Tensor:
 # state: gelu that remembers.
 # only: look at values on the host, which a capture does not allow
 
-TWO = Ring(2)
+TWO = BufferRing(2)
 _settings, _ones, _sampled = dict[str, str](), dict[object, torch.Tensor](), dict[object, torch.Tensor]()
 _results: dict[object, torch.Tensor] = {}
 

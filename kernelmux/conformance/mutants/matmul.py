@@ -7,7 +7,7 @@ import torch
 
 from kernelmux.conformance.mutants._batches import each
 from kernelmux.conformance.mutants._cuda import launch
-from kernelmux.conformance.mutants._memory import Packed, capturing
+from kernelmux.conformance.mutants._memory import DerivedTensor, capturing
 from kernelmux.conformance.mutants._mutant import Mutants
 from kernelmux.conformance.mutants._sound import sound
 from kernelmux.registry.conditions import AtLeast, AtMost, OneOf
@@ -315,8 +315,8 @@ LARGE = 8192  # elements
 _padded: dict[object, torch.Tensor] = {}
 _by_address: dict[object, torch.Tensor] = {}
 _by_version: dict[object, torch.Tensor] = {}
-PACKED = Packed(lambda b: b.mT.clone())
-CARELESS = Packed(lambda b: b.mT.clone(), watchful=False)
+PACKED = DerivedTensor(lambda b: b.mT.clone())
+CARELESS = DerivedTensor(lambda b: b.mT.clone(), watchful=False)
 
 
 def _packed(kept: dict[object, torch.Tensor], key: object, b: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ import torch
 
 from kernelmux.conformance.mutants import _triton
 from kernelmux.conformance.mutants._cuda import launch
-from kernelmux.conformance.mutants._memory import Packed
+from kernelmux.conformance.mutants._memory import DerivedTensor
 from kernelmux.conformance.mutants._mutant import Mutants
 from kernelmux.conformance.mutants._sound import sound
 
@@ -223,7 +223,7 @@ _by_address: dict[object, torch.Tensor] = {}
 LONG = 2048
 _long: dict[object, torch.Tensor] = {}
 _saved: list[torch.Tensor] = []
-STATE_PACKED = Packed(lambda weight: weight.float().clone())
+STATE_PACKED = DerivedTensor(lambda weight: weight.float().clone())
 
 
 def _with(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 import torch
 
-from kernelmux.conformance.mutants._memory import Ring
+from kernelmux.conformance.mutants._memory import BufferRing
 from kernelmux.conformance.mutants._mutant import Mutants
 from kernelmux.conformance.mutants._sound import sound
 from kernelmux.conformance.mutants._triton import BLOCK, launch
@@ -50,7 +50,7 @@ def rounded_between(grad_out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) ->
 
 # state: Gradients of swiglu of which one is kept.
 
-TWO = Ring(2)
+TWO = BufferRing(2)
 
 
 @mutant("grad_b alternates between two buffers", family="state", caught_by="state")

@@ -7,7 +7,7 @@ import torch
 
 from kernelmux.conformance.mutants import _triton
 from kernelmux.conformance.mutants._cuda import launch
-from kernelmux.conformance.mutants._memory import Ring
+from kernelmux.conformance.mutants._memory import BufferRing
 from kernelmux.conformance.mutants._mutant import Mutants
 from kernelmux.conformance.mutants._sound import sound
 from kernelmux.registry.backend import Implementation
@@ -208,7 +208,7 @@ def one_thread_left(x: torch.Tensor) -> torch.Tensor:
 
 # state: Transpose that gives a view, or the plan of another layout.
 
-EIGHT = Ring(8)
+EIGHT = BufferRing(8)
 _plans: dict[object, tuple[int, ...]] = {}
 
 

@@ -159,7 +159,7 @@ def counts(outcomes: list[Outcome]) -> dict[str, int]:
     return {name: status.count(name) for name in ("passed", "failed", "skipped")}
 
 
-def asked(options: Options, outcomes: list[Outcome]) -> str:
+def omissions(options: Options, outcomes: list[Outcome]) -> str:
     """What a run did not ask, in words: what its selection leaves out, and a limit of time; "" if there is nothing."""
     chosen = [f"only what fits -k {shlex.quote(options.keyword)}"] if options.keyword else []
     left = "" if options.ops else catalog.left_out(options.dtypes)
@@ -174,10 +174,10 @@ def _in_time(options: Options, outcomes: list[Outcome]) -> str:
     parts = [f"{count[WHOLE]} in full", f"{count[IN_PART]} in part"]
     parts += [f"{count[BY_GPU]} not again, as a GPU has passed them as they stand"] if count[BY_GPU] else []
     parts += [f"{count[NOT]} not for lack of time"] if count[NOT] else []
-    within = time_budget.told(options.minutes)
+    within = time_budget.duration_text(options.minutes)
     return f"{len(outcomes)} items within {within}: {', '.join(parts)}; --minutes N asks more, --tier ci everything"
 
 
 def _summary(options: Options, outcomes: list[Outcome], seconds: float) -> dict[str, Any]:
-    told = asked(options, outcomes)
+    told = omissions(options, outcomes)
     return {"kind": "summary", **counts(outcomes), "seconds": round(seconds, 2), **({"asked": told} if told else {})}

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from kernelmux.conformance.check import SPEC
 from kernelmux.conformance.report import matrix
-from kernelmux.conformance.report.matrix import Row
+from kernelmux.conformance.report.matrix import MatrixRow
 from kernelmux.conformance.session.execute import BY_GPU, NOT, Outcome
 
 PASSED, FAILED, PART, NOTHING = "passed", "failed", "part", "skipped"
@@ -37,7 +37,7 @@ class Board:
     marks: dict[str, dict[str, str]]
 
     @property
-    def found(self) -> list[str]:
+    def occurring(self) -> list[str]:
         """The kinds of marks that occur, and always passed and failed."""
         every = {mark for row in self.marks.values() for mark in row.values()} | {PASSED, FAILED}
         return [mark for mark in MEANS if mark in every]
@@ -54,7 +54,7 @@ def of(outcomes: Iterable[Outcome]) -> Board:
     return Board([*sorted(names - {SPEC}), *sorted(names & {SPEC})], marks)
 
 
-def _mark(row: Row) -> str:
+def _mark(row: MatrixRow) -> str:
     """The mark of one variant."""
     found = {row.problem.status} if row.problem else {o.status for o in row.cells.values()}
     if "failed" in found:
@@ -64,7 +64,7 @@ def _mark(row: Row) -> str:
     return PASSED if "passed" in found else NOTHING
 
 
-def _untouched(row: Row) -> bool:
+def _untouched(row: MatrixRow) -> bool:
     """Whether nothing was asked of a variant, for lack of time or because a GPU has passed it."""
     return not row.problem and all(o.asked in (NOT, BY_GPU) for o in row.cells.values())
 
@@ -140,7 +140,7 @@ def _line(board: Board, op: str, marks: dict[str, str]) -> Text:
 
 def _legend(console: Console, board: Board, marks: dict[str, str]) -> None:
     """What the marks mean, in one line if there is room."""
-    parts = [Text(f"{marks[m]} ", STYLES[m]).append(MEANS[m], "dim") for m in board.found]
+    parts = [Text(f"{marks[m]} ", STYLES[m]).append(MEANS[m], "dim") for m in board.occurring]
     room = sum(map(len, parts)) + GAP * (len(parts) - 1) <= console.width
     console.print(Text(" " * GAP if room else "\n").join(parts), highlight=False)
 
@@ -150,4 +150,4 @@ def markdown(board: Board) -> str:
     lines = [f"| operator | {' | '.join(board.backends)} |", "|---|" + ":-:|" * len(board.backends)]
     for op, row in board.marks.items():
         lines.append(f"| {op} | {' | '.join(MARKS[row[n]] if n in row else ' ' for n in board.backends)} |")
-    return "\n".join([*lines, "", "; ".join(f"{MARKS[mark]} {MEANS[mark]}" for mark in board.found)])
+    return "\n".join([*lines, "", "; ".join(f"{MARKS[mark]} {MEANS[mark]}" for mark in board.occurring)])

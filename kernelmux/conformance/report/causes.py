@@ -21,7 +21,7 @@ COMMAND = re.compile(r"^\s*reproduce: (.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Cause:
+class FailureCause:
     """Outcomes that failed for one reason, as far as that is known; the first one speaks for all of them."""
 
     outcomes: list[Outcome]
@@ -61,13 +61,13 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(every[:NAMED]) + more
 
 
-def of(outcomes: Iterable[Outcome]) -> list[Cause]:
+def of(outcomes: Iterable[Outcome]) -> list[FailureCause]:
     """The failures by cause, in the order in which they come."""
     found: dict[tuple[str, ...], list[Outcome]] = {}
     for outcome in outcomes:
         if outcome.status == "failed":
             found.setdefault(_key(outcome), []).append(outcome)
-    return [Cause(one) for one in found.values()]
+    return [FailureCause(one) for one in found.values()]
 
 
 def _key(outcome: Outcome) -> tuple[str, ...]:
@@ -92,12 +92,12 @@ def show(console: Console, chosen: Options, outcomes: Iterable[Outcome], page: s
         console.print(f"  and {sum(len(c.outcomes) for c in rest)} more in {page}", markup=False, highlight=False)
 
 
-def _short(cause: Cause, room: int) -> str:
+def _short(cause: FailureCause, room: int) -> str:
     """The reason, cut to what is left of two lines."""
     return shorten(cause.what, max(room - len(cause.where) - 12, 30), placeholder=" ...")
 
 
-def _counted(found: list[Cause]) -> str:
+def _counted(found: list[FailureCause]) -> str:
     """3 items failed, for 2 reasons."""
     items = sum(len(cause.outcomes) for cause in found)
     reasons = f", for {len(found)} reason{'s' * (len(found) > 1)}" if len(found) < items else ""

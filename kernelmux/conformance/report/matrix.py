@@ -18,7 +18,7 @@ STYLES = {"passed": "green", "failed": "bold red", "skipped": "yellow", "expecte
 
 
 @dataclass(frozen=True)
-class Row:
+class MatrixRow:
     """One line of the matrix: outcomes by check, or why there are none."""
 
     op: str
@@ -27,11 +27,13 @@ class Row:
     problem: Outcome | None = None
 
 
-def rows(outcomes: Iterable[Outcome]) -> list[Row]:
+def rows(outcomes: Iterable[Outcome]) -> list[MatrixRow]:
     """Outcomes by operator and backend/variant, in the order in which they come; those of several seeds as one."""
-    found: dict[tuple[str, str], Row] = {}
+    found: dict[tuple[str, str], MatrixRow] = {}
     for outcome in outcomes:
-        row = found.setdefault((outcome.item.op, outcome.item.label), Row(outcome.item.op, outcome.item.label, {}))
+        row = found.setdefault(
+            (outcome.item.op, outcome.item.label), MatrixRow(outcome.item.op, outcome.item.label, {})
+        )
         known = row.cells.get(outcome.item.check)
         row.cells[outcome.item.check] = outcome if known is None else _merged(known, outcome)
     return [_problem(row) for row in found.values()]
@@ -43,12 +45,12 @@ def _merged(first: Outcome, second: Outcome) -> Outcome:
     return replace(worse, seconds=first.seconds + second.seconds, records=[*first.records, *second.records])
 
 
-def _problem(row: Row) -> Row:
+def _problem(row: MatrixRow) -> MatrixRow:
     outcome = row.cells.get(UNAVAILABLE) or row.cells.get(BROKEN)
-    return Row(row.op, row.label, {}, outcome) if outcome else row
+    return MatrixRow(row.op, row.label, {}, outcome) if outcome else row
 
 
-def columns(found: list[Row]) -> list[str]:
+def columns(found: list[MatrixRow]) -> list[str]:
     return [name for name in catalogue.names() if any(name in row.cells for row in found)]
 
 
@@ -77,7 +79,7 @@ def show(console: Console, outcomes: list[Outcome]) -> None:
     _legend(console, [catalogue.check(n).column for n in names], names, notes)
 
 
-def _parts(found: list[Row], names: list[str], texts: list[list[Text]], width: int) -> list[list[int]]:
+def _parts(found: list[MatrixRow], names: list[str], texts: list[list[Text]], width: int) -> list[list[int]]:
     """The columns of each table, so that none is wider than the console."""
     label = max((len(row.label) + 3 for row in found), default=0)
     parts, used = [list[int]()], label
@@ -92,7 +94,7 @@ def _parts(found: list[Row], names: list[str], texts: list[list[Text]], width: i
     return parts
 
 
-def _table(found: list[Row], names: list[str], texts: list[list[Text]], part: list[int]) -> Table:
+def _table(found: list[MatrixRow], names: list[str], texts: list[list[Text]], part: list[int]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("", overflow="fold")
     for i in part:
@@ -114,7 +116,7 @@ def _legend(console: Console, heads: list[str], names: list[str], notes: list[st
         console.print(f"  - {number}: {note}", style="dim", highlight=False, markup=False)
 
 
-def _cells(row: Row, names: list[str], notes: list[str]) -> list[Text]:
+def _cells(row: MatrixRow, names: list[str], notes: list[str]) -> list[Text]:
     if row.problem:
         return [Text(cell(row.problem, notes), style=STYLES[row.problem.status])]
     texts = [cell(row.cells.get(name), notes) for name in names]

@@ -14,8 +14,8 @@ from kernelmux.conformance.failures.error_heatmap import ErrorMap
 from kernelmux.conformance.judging.trial_outcome import Record
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.report import artifacts, board, causes, matrix
-from kernelmux.conformance.report.causes import Cause
-from kernelmux.conformance.report.matrix import Row
+from kernelmux.conformance.report.causes import FailureCause
+from kernelmux.conformance.report.matrix import MatrixRow
 from kernelmux.conformance.session.execute import Outcome
 from kernelmux.conformance.session.tested_backends import Tested
 from kernelmux.registry import catalog
@@ -39,7 +39,7 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Case:
+class FailedCase:
     """A failing case: its first line, (label, text) for what follows, the terms of its bound and what they come from."""
 
     head: str
@@ -65,7 +65,7 @@ def _marks(outcomes: list[Outcome]) -> dict[str, Any]:
         "board": found,
         "blocks": board.in_parts(list(found.marks), BLOCK),
         "marks": board.MARKS,
-        "means": [(mark, board.MEANS[mark]) for mark in found.found],
+        "means": [(mark, board.MEANS[mark]) for mark in found.occurring],
     }
 
 
@@ -94,18 +94,18 @@ def _facts(chosen: Options) -> list[tuple[str, str]]:
     return [*told, *([("implementation", chosen.impl)] if chosen.impl else []), *artifacts.versions().items()]
 
 
-def _cause(cause: Cause, chosen: Options, shown: set[str]) -> dict[str, Any]:
+def _cause(cause: FailureCause, chosen: Options, shown: set[str]) -> dict[str, Any]:
     """What failed for one reason; item: the first of them, if it is shown below."""
     first = cause.outcomes[0].item.id
     told = {"where": cause.where, "what": cause.what, "command": cause.command(chosen)}
     return {**told, "item": first if first in shown else ""}
 
 
-def _ops(rows: Iterable[Row]) -> list[str]:
+def _ops(rows: Iterable[MatrixRow]) -> list[str]:
     return list(dict.fromkeys(row.op for row in rows))
 
 
-def _line(row: Row, names: list[str], notes: list[str], shown: set[str]) -> dict[str, Any]:
+def _line(row: MatrixRow, names: list[str], notes: list[str], shown: set[str]) -> dict[str, Any]:
     """A line of the matrix: cells of text, status and the item that they lead to."""
     line: dict[str, Any] = {"op": row.op, "label": row.label, "problem": None, "cells": []}
     if row.problem:
@@ -118,7 +118,7 @@ def _line(row: Row, names: list[str], notes: list[str], shown: set[str]) -> dict
     }
 
 
-def _operator(op: str, rows: list[Row], failed: list[Outcome]) -> dict[str, Any]:
+def _operator(op: str, rows: list[MatrixRow], failed: list[Outcome]) -> dict[str, Any]:
     """Of an operator: what it means, how much of the bound each variant uses, and its failing items."""
     own, broken = [row for row in rows if row.op == op], catalog.problem(op)
     spec = None if broken else catalog.spec(op)
@@ -131,7 +131,7 @@ def _operator(op: str, rows: list[Row], failed: list[Outcome]) -> dict[str, Any]
     }
 
 
-def _variant(row: Row) -> dict[str, Any]:
+def _variant(row: MatrixRow) -> dict[str, Any]:
     cells = list(row.cells.values())
     worst = max(cells, key=lambda o: o.budget if o.status == "passed" else 0.0)
     budget = worst.budget if worst.status == "passed" else 0.0
@@ -158,7 +158,7 @@ def _item(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _case(record: Record) -> Case:
+def _case(record: Record) -> FailedCase:
     """A record's text taken apart: the bound as terms, labelled lines, and all others."""
     head, *lines = [line.strip() for line in record.text.splitlines()]
     facts, more, bound = list[tuple[str, str]](), list[str](), None
@@ -171,7 +171,7 @@ def _case(record: Record) -> Case:
             more.append(line)
     total, terms, how = (bound["total"], _terms(bound), bound["how"]) if bound else ("", [], "")
     kept = failure_bundle.load(record.saved) if record.saved else None
-    return Case(
+    return FailedCase(
         head, facts, more, total, terms, how, error_heatmap.draw(*kept[1:]) if kept else None, kept[0] if kept else ""
     )
 

@@ -33,7 +33,7 @@ class Closed(KeyboardInterrupt):
     """The reader of the output has gone; ends a run like Ctrl-C does."""
 
 
-class Output(Console):
+class ProgressConsole(Console):
     """A console that ends the run where rich would leave the process."""
 
     def on_broken_pipe(self) -> NoReturn:
@@ -41,9 +41,9 @@ class Output(Console):
         raise Closed
 
 
-def output(terminal: bool) -> Output:
+def output(terminal: bool) -> ProgressConsole:
     """Standard output; 120 columns where it is no terminal."""
-    return Output(highlight=False) if terminal else Output(highlight=False, width=120)
+    return ProgressConsole(highlight=False) if terminal else ProgressConsole(highlight=False, width=120)
 
 
 class Clock:

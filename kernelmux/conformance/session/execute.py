@@ -178,6 +178,6 @@ def _contrast(records: list[Record]) -> str:
     """What sets the failing trials apart, in a line of its own."""
     told = [r for r in records if r.status != "skipped" and r.case]
     found = failure_discriminants.describe(
-        [failure_discriminants.Facts(r.status == "failed", r.axes, r.dtype, r.note) for r in told]
+        [failure_discriminants.TrialFacts(r.status == "failed", r.axes, r.dtype, r.note) for r in told]
     )
     return f"across the trials: {found}" if found else ""

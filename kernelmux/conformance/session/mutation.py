@@ -19,7 +19,7 @@ from rich.text import Text
 from kernelmux.conformance import check as catalogue
 from kernelmux.conformance import mutants
 from kernelmux.conformance.judging.probe import MUTANTS
-from kernelmux.conformance.mutants._mutant import FAMILIES, Made
+from kernelmux.conformance.mutants._mutant import FAMILIES, MutantVariant
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.session import plan
 from kernelmux.conformance.session.execute import Outcome, execute
@@ -90,9 +90,9 @@ def _module(name: str, is_package: bool) -> ModuleType:
 
 
 @cache
-def _known() -> dict[tuple[str, str], list[Made]]:
+def _known() -> dict[tuple[str, str], list[MutantVariant]]:
     """What the files in `mutants/` hold, by family and operator."""
-    found: dict[tuple[str, str], list[Made]] = {}
+    found: dict[tuple[str, str], list[MutantVariant]] = {}
     for file in sorted(m.name for m in pkgutil.iter_modules(mutants.__path__) if not m.name.startswith("_")):
         told = importlib.import_module(f"{mutants.__name__}.{file}").mutant
         for made in told.found:
@@ -163,7 +163,7 @@ def conclude(options: Options, outcomes: list[Outcome], console: Console) -> tup
     Returns how many broken ones there are, how many of them were caught, and how many problems, false alarms among them.
     """
     table = Table("operator", "mutant", "caught by", "idea", box=None, header_style="bold")
-    results = {m: survived(m, told) for m in chosen(options) if (told := _told(m, outcomes))}
+    results = {m: survived(m, told) for m in chosen(options) if (told := _outcomes_of(m, outcomes))}
     for mutant, problem in results.items():
         idea = registered.variants(mutant.backend, mutant.op)[mutant.variant].idea
         verdict = Text(problem.splitlines()[0], "red") if problem else Text(mutant.check or "(sound: passes)")
@@ -175,6 +175,6 @@ def conclude(options: Options, outcomes: list[Outcome], console: Console) -> tup
     return len(broken), sum(not results[m] for m in broken), sum(map(bool, results.values()))
 
 
-def _told(mutant: Mutant, outcomes: list[Outcome]) -> list[Outcome]:
+def _outcomes_of(mutant: Mutant, outcomes: list[Outcome]) -> list[Outcome]:
     key = (mutant.op, mutant.backend, mutant.variant)
     return [o for o in outcomes if (o.item.op, o.item.backend, o.item.variant) == key]

@@ -42,7 +42,7 @@ class Wrong(Exception):
 class Suite(pytest.File):
     """A plan. limit: of its time, if it has one."""
 
-    limit: time_budget.Budget | None = None
+    limit: time_budget.WorkerTimeBudget | None = None
 
     def collect(self) -> Iterator[PlanItem]:
         chosen = options.load(self.path)
@@ -58,7 +58,7 @@ class Suite(pytest.File):
         found = [plan.Item(**fields) for fields in options.saved(self.path, ITEMS)]
         done, seconds = frozenset(options.saved(self.path, DONE)), options.saved(self.path, SECONDS)
         told = options.saved(self.path, BUDGET)
-        self.limit = time_budget.Budget(told[0], told[1], frozenset(told[2])) if told else None
+        self.limit = time_budget.WorkerTimeBudget(told[0], told[1], frozenset(told[2])) if told else None
         for place, item in enumerate(found):
             if item.id not in done:
                 more = {"remaining": len(found) - place, "expected": scheduling.expected(item, seconds)}

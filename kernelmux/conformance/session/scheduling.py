@@ -31,7 +31,7 @@ SECONDS = {
 }
 FAST, OTHERS = ("cuda", "torch_ref"), 6.0
 MOMENT = 0.2
-ALONE = {"offsets"}  # checks that take gigabytes of a GPU, one process at a time (`alone`)
+ALONE = {"offsets"}  # checks that take gigabytes of a GPU, one process at a time (`memory_turn`)
 PART = 24  # variants that are asked at a time where what passes goes on record
 ENOUGH = 8  # groups for each worker: with fewer, some would be without work at the end for long
 

@@ -64,7 +64,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Budget:
+class WorkerTimeBudget:
     """The time of a run as its worker processes see it: when it is over, how many there are, what is asked in any case.
 
     end: seconds since the epoch.
@@ -83,10 +83,10 @@ class Budget:
 
 
 def not_asked(options: Options) -> str:
-    return f"not asked: {told(options.minutes)} were too short for it; --tier ci has no limit"
+    return f"not asked: {duration_text(options.minutes)} were too short for it; --tier ci has no limit"
 
 
-def told(minutes: float) -> str:
+def duration_text(minutes: float) -> str:
     """2.5 minutes, 16 s."""
     return f"{minutes:g} minutes" if minutes > 1 else f"{60 * minutes:.0f} s"
 

@@ -54,7 +54,7 @@ def test_inside_a_process_takes_what_there_is_room_for_and_others_wait(
     gpu: dict[str, list[float]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(exclusive_memory.WORKERS, "13")
-    with turn(CUDA), exclusive_memory.alone(CUDA):  # the inner one waits for nothing
+    with turn(CUDA), exclusive_memory.memory_turn(CUDA):  # the inner one waits for nothing
         assert gpu["fraction"] == [37 / 80] and len(gpu["emptied"]) == 2
         (lock,) = tmp_path.glob("*.lock")
         with pytest.raises(filelock.Timeout):

@@ -11,7 +11,7 @@ from kernelmux import emulator
 from kernelmux.backends.cuda import attention, attention_backward, paged_attention
 from kernelmux.backends.cuda._launch.layout import layout
 from kernelmux.backends.cuda.attention import _split_keys as split
-from kernelmux.backends.cuda.attention._call import Call, call_of, l2_share
+from kernelmux.backends.cuda.attention._call import AttentionCall, call_of, l2_share
 from kernelmux.conformance.inputs import trials
 from kernelmux.emulator import checks, nvrtc
 from kernelmux.registry import catalog
@@ -40,7 +40,7 @@ def rung(op: str, values: tuple[Any, ...]) -> str:
     return dispatch.which(op, *values, backend="cuda")
 
 
-def hypothetical(rows: int, D: int, B: int = 1, causal: bool = False) -> Call:
+def hypothetical(rows: int, D: int, B: int = 1, causal: bool = False) -> AttentionCall:
     q, k = (torch.empty(shape, dtype=torch.float16, device="meta") for shape in ((B, rows, 1, D), (B, 1, 4096, D)))
     return call_of(q, k, k, causal, 0.1)
 
@@ -112,9 +112,9 @@ def test_tiles_fit(name: str) -> None:
             assert config["STAGES"] == 2 or card.capability < (8, 0) or not 64 < D <= 240
 
 
-def of_gradient(card: Card, D: int) -> attention_backward.Call:
+def of_gradient(card: Card, D: int) -> attention_backward.AttentionGradientCall:
     x = layout(torch.empty(1, 1, 8, D, dtype=torch.float16, device="meta"))
-    return attention_backward.Call((x,) * 5, Mask(False, 0, 0), 0.1, card)
+    return attention_backward.AttentionGradientCall((x,) * 5, Mask(False, 0, 0), 0.1, card)
 
 
 def owned(card: Card, D: int) -> tuple[int, int]:

@@ -36,9 +36,9 @@ def test_a_branch_stands_between_the_exponentials_and_the_wait(causal: bool) -> 
     assert re.search(r"1e+b0", order), order
 
 
-def backward_call(H: int, G: int, causal: bool) -> attention_backward.Call:
+def backward_call(H: int, G: int, causal: bool) -> attention_backward.AttentionGradientCall:
     q, k = (layout(torch.empty(2, h, 512, 64, dtype=torch.bfloat16, device="meta")) for h in (H, G))
-    return attention_backward.Call((q, q, k, k, q), Mask(causal, 0, 0), 0.1, cards.emulated())
+    return attention_backward.AttentionGradientCall((q, q, k, k, q), Mask(causal, 0, 0), 0.1, cards.emulated())
 
 
 @pytest.mark.parametrize(("H", "G", "causal", "longest"), [(8, 2, True, 1), (8, 8, True, 0), (8, 2, False, 0)])

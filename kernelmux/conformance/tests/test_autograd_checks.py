@@ -58,12 +58,12 @@ def test_a_gradient_that_is_lost(monkeypatch):
 
 def _with_plain_calls(monkeypatch) -> str:
     """What the check says of a dispatcher that leaves autograd out."""
-    made = dispatch.made
+    made = dispatch.plan_of
 
     def plain(call, decision, values, around, run):
         return made(call, decision, values, around._replace(grad=False), run)
 
-    monkeypatch.setattr(dispatch, "made", plain)
+    monkeypatch.setattr(dispatch, "plan_of", plain)
     return judged("gradients", "softmax")
 
 

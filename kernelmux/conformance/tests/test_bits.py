@@ -18,12 +18,12 @@ from kernelmux.registry.backend import lookup as registered
 pytestmark = pytest.mark.skipif(nvrtc.unavailable() is not None, reason="NVRTC is not installed")
 
 
-def few(device: str) -> Iterator[bits.Job]:
+def few(device: str) -> Iterator[bits.BitsJob]:
     """Two calls of one variant."""
     spec, options = catalog.spec("add"), Options(device="cpu")
     probe = Probe(spec, "bits", "cuda", "scalar", registered.variants("cuda", "add")["scalar"], options)
     trials = (probe.make(case, dtype) for case, dtype in probe.turns())
-    yield from islice((bits.Job(probe, t) for t in trials if not t.empty), 2)
+    yield from islice((bits.BitsJob(probe, t) for t in trials if not t.empty), 2)
 
 
 @pytest.fixture

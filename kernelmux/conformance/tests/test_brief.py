@@ -14,7 +14,7 @@ from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.judging import amd
 from kernelmux.conformance.judging.probe import Probe
 from kernelmux.conformance.options import Options
-from kernelmux.emulator.launch_log import Compiled, Launch, Recipe
+from kernelmux.emulator.launch_log import CompiledModule, Launch, Recipe
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 
@@ -96,7 +96,7 @@ def test_of_what_a_gpu_has_verified_a_workload_is_compiled(monkeypatch: pytest.M
     """A small call only where there is no workload that it can run."""
 
     def compiled(**options: Any) -> set[str]:
-        return {trial.case for trial in compile_only._asked(probe("linear", check="compile_only", **options))}
+        return {trial.case for trial in compile_only._trials(probe("linear", check="compile_only", **options))}
 
     workload = catalog.spec("linear").workloads[0].name
     assert compiled(**VERIFIED) == {workload} < compiled(tier="smoke")
@@ -159,7 +159,7 @@ def test_amd_gpus_take_turns_with_each_kernel_once_as_the_last_call_launches_it(
     def due(found: Probe, arch: str) -> list[Any]:
         return [(one.trial, one.kernel) for one in amd._due(found, every, arch)]
 
-    recipe = Recipe("key", lambda arch: Compiled(b"", ""), obstacles=lambda arch: [])
+    recipe = Recipe("key", lambda arch: CompiledModule(b"", ""), obstacles=lambda arch: [])
     every = [(t, replace(one, recipe=recipe)) for t, one in launches(probe(), "x=4x100", "x=37x1001")]
     names = [(t, one.kernel) for t, one in every]
     first, second = probe(check="compile_only"), probe(check="compile_only", seed=1)

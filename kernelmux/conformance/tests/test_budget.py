@@ -16,7 +16,7 @@ from kernelmux.conformance.report import artifacts
 from kernelmux.conformance.session import execute, time_budget
 from kernelmux.conformance.session.execute import BY_GPU, IN_PART, NOT, WHOLE, Outcome
 from kernelmux.conformance.session.plan import Item, items
-from kernelmux.conformance.session.time_budget import Budget, Share
+from kernelmux.conformance.session.time_budget import Share, WorkerTimeBudget
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import ArgumentError
 
@@ -113,11 +113,11 @@ def test_without_a_gpu_the_items_of_a_variant_stay_together() -> None:
 
 def test_time_is_shared_out_among_what_is_left() -> None:
     item, other = Item("add", "cuda", "scalar", "exact"), Item("add", "cuda", "scalar", "layout")
-    limit = Budget(time.time() + 100, 4, frozenset({item.id}))
+    limit = WorkerTimeBudget(time.time() + 100, 4, frozenset({item.id}))
     share = limit.share(other, 40, 1.0)
     assert share is not None and share.seconds == pytest.approx(10, rel=0.05) and not share.required
     assert limit.share(other, 40, 200.0) is None  # it would not end in time
-    late = Budget(time.time() - 1, 4, frozenset({item.id}))
+    late = WorkerTimeBudget(time.time() - 1, 4, frozenset({item.id}))
     assert late.share(other, 40, 0.0) is None and late.share(item, 40, 200.0) == Share(0.0, True)
 
 
@@ -144,9 +144,9 @@ def test_what_the_ledger_says_is_asked_where_it_is_required() -> None:
 def test_the_report_says_what_was_not_asked() -> None:
     item = Item("add", "cuda", "scalar", "exact")
     outcomes = [Outcome(item, "passed", asked=kind) for kind in (WHOLE, WHOLE, IN_PART, NOT, BY_GPU)]
-    told = artifacts.asked(Options(minutes=2.5), outcomes)
+    told = artifacts.omissions(Options(minutes=2.5), outcomes)
     assert told.startswith("5 items within 2.5 minutes: 2 in full, 1 in part, 1 not again")
-    assert "1 not for lack of time" in told and artifacts.asked(Options(), outcomes) == ""
+    assert "1 not for lack of time" in told and artifacts.omissions(Options(), outcomes) == ""
 
 
 def test_a_run_ends_in_time_and_says_so(

@@ -21,7 +21,7 @@ from kernelmux.conformance.session.execute import Outcome, execute
 from kernelmux.conformance.session.plan import Item
 from kernelmux.emulator import amdgcn, launch_log, nvrtc
 from kernelmux.emulator.compilers import triton_foreign
-from kernelmux.emulator.launch_log import Compiled, Launch, Recipe
+from kernelmux.emulator.launch_log import CompiledModule, Launch, Recipe
 
 pytestmark = pytest.mark.skipif(nvrtc.unavailable() is not None, reason="needs NVRTC")
 
@@ -38,9 +38,9 @@ extern "C" __global__ void tail(float* x, int n) {
 """
 
 
-def compiled(options: tuple[str, ...], arch: str) -> Compiled:
+def compiled(options: tuple[str, ...], arch: str) -> CompiledModule:
     found = nvrtc.compile_cubin(SOURCE, options, arch, "tail.cu")
-    return Compiled(found.image, found.log)
+    return CompiledModule(found.image, found.log)
 
 
 def outcome(monkeypatch: pytest.MonkeyPatch, shared: int, *options: str) -> Outcome:

@@ -11,7 +11,7 @@ import torch
 from kernelmux.backends.cuda import attention, paged_attention
 from kernelmux.backends.cuda._launch import launch_cuda
 from kernelmux.backends.cuda.attention import _split_keys as split
-from kernelmux.backends.cuda.attention._call import Call, call_of
+from kernelmux.backends.cuda.attention._call import AttentionCall, call_of
 from kernelmux.emulator import checks, nvrtc
 from kernelmux.registry import catalog
 from kernelmux.registry.call import dispatch
@@ -21,7 +21,7 @@ SHARED = 227 * 1024  # bytes that a block may have on sm_90
 needs_nvrtc = pytest.mark.skipif(bool(nvrtc.unavailable()), reason=str(nvrtc.unavailable()))
 
 
-def hypothetical(B: int, H: int, G: int, M: int, N: int, D: int = 128) -> Call:
+def hypothetical(B: int, H: int, G: int, M: int, N: int, D: int = 128) -> AttentionCall:
     q, k = (torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in ((B, H, M, D), (B, G, N, D)))
     return call_of(q, k, k, False, 0.1)
 

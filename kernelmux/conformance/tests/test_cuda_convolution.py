@@ -13,7 +13,7 @@ from kernelmux.backends.cuda._launch.runtime import Source
 from kernelmux.backends.cuda.conv2d import _im2col, _image_rows
 from kernelmux.backends.cuda.conv2d import _plans as plans
 from kernelmux.backends.cuda.conv2d._pixel_copies import copied
-from kernelmux.backends.cuda.conv2d._plans import Tile
+from kernelmux.backends.cuda.conv2d._plans import ConvolutionTile
 from kernelmux.backends.cuda.conv2d._problem import Convolution
 from kernelmux.backends.cuda.conv2d_backward_input import _phases
 from kernelmux.backends.cuda.matmul._wgmma import WgmmaTiling
@@ -25,7 +25,7 @@ from kernelmux.registry.spec.sliding_windows import Window
 MULTIPROCESSORS = 132
 MMA = (plans.IMPLICIT_GEMM, "conv2d_implicit_gemm")
 WGMMA = (plans.WGMMA, "conv2d_implicit_gemm_wgmma")
-MMA_TILES = [(MMA, Tile(m, n, 64, 128, blocks=2, stages=3)) for m, n in ((128, 128), (128, 64), (64, 128))]
+MMA_TILES = [(MMA, ConvolutionTile(m, n, 64, 128, blocks=2, stages=3)) for m, n in ((128, 128), (128, 64), (64, 128))]
 WGMMA_TILES = [(WGMMA, plans.wgmma_tile(m, n)) for m, n in ((128, 256), (128, 64), (64, 128))]
 OPERATORS = {m.__name__.rpartition(".")[2]: m for m in (conv2d, conv2d_backward_input, conv2d_backward_weight)}
 TMA_TILES = [(op, tile) for number, op in enumerate(OPERATORS) for tile in _im2col.tilings(number)]
@@ -46,9 +46,9 @@ def convolution(x: torch.Tensor, weight: torch.Tensor) -> Convolution:
 
 @needs_nvrtc
 @pytest.mark.parametrize(
-    ("kernel", "tile"), MMA_TILES + WGMMA_TILES, ids=lambda x: str(x if isinstance(x, Tile) else x[1])
+    ("kernel", "tile"), MMA_TILES + WGMMA_TILES, ids=lambda x: str(x if isinstance(x, ConvolutionTile) else x[1])
 )
-def test_every_tile_is_exact(kernel: tuple[Source, str], tile: Tile) -> None:
+def test_every_tile_is_exact(kernel: tuple[Source, str], tile: ConvolutionTile) -> None:
     """Each kernel in both orders: the first of its tiles has channels last, the others have columns last."""
     order = ORDERS[tile in (MMA_TILES[0][1], WGMMA_TILES[0][1])]
     x, weight = integers(1, 8, 9, 15, order=order), integers(136, 8, 3, 3, order=order)

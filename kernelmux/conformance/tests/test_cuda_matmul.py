@@ -7,7 +7,7 @@ from itertools import cycle
 import pytest
 import torch
 
-from kernelmux.backends.cuda._families.epilogue import PLAIN, Ending
+from kernelmux.backends.cuda._families.epilogue import PLAIN, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import layout
 from kernelmux.backends.cuda.matmul._choice import choose, problem
 from kernelmux.backends.cuda.matmul._wgmma import ODD_TILINGS, TILINGS, WgmmaTiling, plan, tilings
@@ -97,7 +97,7 @@ def test_the_tile_is_the_quickest_of_those_timed(shape: tuple[int, int, int], ti
 
 def test_sums_leave_registers_for_an_activation() -> None:
     p = problem(*(layout(torch.empty(4104, 4104, device="meta", dtype=torch.bfloat16)) for _ in "ab"))
-    found = {t.height * t.n // 2 for t in tilings(p, Ending(bias=True, activation="gelu"))}
+    found = {t.height * t.n // 2 for t in tilings(p, EpilogueKind(bias=True, activation="gelu"))}
     assert max(found) == 160 < max(t.height * t.n // 2 for t in tilings(p))
 
 

@@ -10,7 +10,7 @@ import torch
 from kernelmux.backends.cuda import add_rms_norm_backward, layer_norm_backward, log_softmax_backward, rms_norm_backward
 from kernelmux.backends.cuda._families import row_gradients, rows
 from kernelmux.backends.cuda._families.row_gradients import gradient_plan
-from kernelmux.backends.cuda._families.rows import RowPlan, Work, cluster_plan, row_plan, row_width
+from kernelmux.backends.cuda._families.rows import RowPlan, RowWork, cluster_plan, row_plan, row_width
 from kernelmux.backends.cuda.rms_norm import rms_norm_registers
 from kernelmux.backends.cuda.softmax import softmax_cluster
 from kernelmux.backends.cuda.softmax_backward import softmax_backward
@@ -95,7 +95,7 @@ def test_rows_of_a_view_that_starts_misaligned_are_not_peeled() -> None:
 
 def test_threads_that_hold_four_vectors_keep_their_registers() -> None:
     for vectors, blocks in ((2, 3), (4, 2)):
-        work = Work(8, 4096 * vectors, 1, torch.bfloat16, 8, 0)
+        work = RowWork(8, 4096 * vectors, 1, torch.bfloat16, 8, 0)
         kernel = log_softmax_backward._ROWS.kernel(
             "registers", "resident", work, GROUP=512, MIN_BLOCKS=2, VECTORS=vectors
         )
@@ -174,7 +174,7 @@ def test_rows_of_gradients_fit_in_the_ring_of_a_card(name: str) -> None:
         for op, itemsize in product(OPS, (2, 4)):
             dtype = torch.float32 if itemsize == 4 else torch.bfloat16
             for n in (128, 1000, 4096, 7931, 8192, 9216, 16700, 18432):
-                work = Work(4096, n, 1, dtype, row_width((torch.empty(1, n, dtype=dtype),), n), 1)
+                work = RowWork(4096, n, 1, dtype, row_width((torch.empty(1, n, dtype=dtype),), n), 1)
                 if not op.holds(work, card):
                     continue
                 launch, blocks = row_gradients._staying(op, work, 1e-5, card.processors, card.shared_per_processor)

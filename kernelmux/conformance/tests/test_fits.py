@@ -39,7 +39,7 @@ def test_drawn_calls_are_calls_of_the_spec_and_the_same_for_every_card(op: str) 
 
 def test_every_workload_is_asked_in_every_dtype_and_some_cards_are_asked_drawn_calls() -> None:
     spec = catalog.spec("matmul")
-    few, many = list(calls.asked(spec, "gb10")), list(calls.asked(spec, "t4"))
+    few, many = list(calls.calls_of(spec, "gb10")), list(calls.calls_of(spec, "t4"))
     assert {(c.text, d) for c in spec.workloads for d in c.dtypes or spec.dtypes} == {(c.text, d) for c, d in few}
     assert many[: len(few)] == few and len(many) > len(few) + calls.SHAPES / 2
     assert {cards.table()[key].capability for key in calls.CARDS} == {c.capability for c in cards.table().values()}
@@ -48,7 +48,7 @@ def test_every_workload_is_asked_in_every_dtype_and_some_cards_are_asked_drawn_c
 # --- who would run it ---------------------------------------------------------------------------------------
 
 
-def choice(op: str, text: str, dtype: torch.dtype, asked: str, card: str) -> choices.Choice:
+def choice(op: str, text: str, dtype: torch.dtype, asked: str, card: str) -> choices.VariantChoice:
     spec = catalog.spec(op)
     with cards.standing_for(card) as found:
         return choices.chosen(spec, spec.case(text), dtype, asked, found)
@@ -72,7 +72,7 @@ def test_what_no_card_takes_is_not_the_cards_fault(monkeypatch: pytest.MonkeyPat
         return type(found)(found.call, found.request, None, found.verdicts)
 
     monkeypatch.setattr(choices, "_decided", none)
-    assert choice("softmax", "x=4x4", torch.float32, "cuda", "t4") == choices.Choice()
+    assert choice("softmax", "x=4x4", torch.float32, "cuda", "t4") == choices.VariantChoice()
 
 
 # --- what is judged -----------------------------------------------------------------------------------------
@@ -114,8 +114,8 @@ def asked(path: Path, run: str, call: str, source: str, answer: tuple[str, str])
         did.append(call)
         return answer
 
-    with worker.Log(path, run) as log:
-        return log.asked(call, source, ask), bool(did)
+    with worker.FitsLog(path, run) as log:
+        return log.answer(call, source, ask), bool(did)
 
 
 def test_what_fitted_is_not_asked_again_while_its_sources_stay(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_call_in_which_the_process_ended_does_not_compile(tmp_path: Path) -> N
 def test_a_process_that_a_compiler_ends_is_followed_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep, "WORKER", ["-c", DYING])
     said: list[str] = []
-    run = sweep.Sweep(("add", "square"), (), 0, tmp_path, said.append)
+    run = sweep.FitsSweep(("add", "square"), (), 0, tmp_path, said.append)
     assert run.of("t4") == {"add/cuda": {"n": 1}, "square/cuda": {"n": 1}}
     assert said == ["t4", "t4"]
 
@@ -156,7 +156,7 @@ os.kill(os.getpid(), signal.SIGABRT)
 def test_an_exception_in_a_process_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep, "WORKER", ["-c", "raise ValueError('odd')"])
     with pytest.raises(RuntimeError, match="t4: the process that asks ended: ValueError: odd"):
-        sweep.Sweep(("add",), (), 0, tmp_path, lambda card: None).of("t4")
+        sweep.FitsSweep(("add",), (), 0, tmp_path, lambda card: None).of("t4")
 
 
 # --- the record ---------------------------------------------------------------------------------------------

@@ -206,7 +206,7 @@ def test_operators_that_take_none_of_the_dtypes_are_left_out_and_named(
 ) -> None:
     taking = {"int8_matmul", "matvec", "transpose"}
     assert {item.op for item in plan.items(Options(dtypes=("i8",), backends=("torch_ref", "spec")))} == taking
-    assert not artifacts.asked(Options(("matvec",), dtypes=("i8",)), []), "the others were not asked for"
+    assert not artifacts.omissions(Options(("matvec",), dtypes=("i8",)), []), "the others were not asked for"
     run = ["--backend", "torch_ref", "--dtype", "i8", "-k", "exact-accuracy or mul-torch_ref/plain-accuracy"]
     assert main.main([*run, "--out", str(tmp_path)]) == main.OK
     line = f"int8_matmul, matvec, transpose alone take i8: the other {len(catalog.names()) - 3} operators are left out"

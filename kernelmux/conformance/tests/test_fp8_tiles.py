@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernelmux.backends.cuda._launch.layout import layout
-from kernelmux.backends.cuda.fp8_matmul import NARROW, SUMS, WIDE, Ending, Tile, tile, wgmma_plan
+from kernelmux.backends.cuda.fp8_matmul import NARROW, SUMS, WIDE, Fp8Scaling, Fp8Tile, tile, wgmma_plan
 from kernelmux.emulator import checks, nvrtc
 from kernelmux.registry.backend import lookup as registered
 
@@ -30,11 +30,11 @@ def product(a: torch.Tensor, b: torch.Tensor, left: torch.Tensor, right: torch.T
 
 @needs_nvrtc
 @pytest.mark.parametrize("t", [WIDE, NARROW], ids=str)
-def test_promoted_sums_of_several_tiles_in_cuda(t: Tile) -> None:
+def test_promoted_sums_of_several_tiles_in_cuda(t: Fp8Tile) -> None:
     """A second tile each way, and more stages than the ring has, the last one in part."""
     a, b, left, right = factors(136, t.columns + 16, 128 * t.stages + 16, lines=True)
     of_a, of_b = (layout(x.view(torch.uint8))._replace(dtype=a.dtype) for x in (a, b.t()))
-    launch, map_a, map_b = wgmma_plan(of_a, of_b, Ending(1, 1, True, torch.bfloat16), t, 3)
+    launch, map_a, map_b = wgmma_plan(of_a, of_b, Fp8Scaling(1, 1, True, torch.bfloat16), t, 3)
     c = torch.empty(136, t.columns + 16, dtype=torch.bfloat16)
     with checks("full"):
         launch(map_a.of(a.view(torch.uint8)), map_b.of(b.view(torch.uint8).t()), left, right, c)
@@ -44,13 +44,13 @@ def test_promoted_sums_of_several_tiles_in_cuda(t: Tile) -> None:
 @pytest.mark.parametrize("out", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("lines", [False, True])
 def test_a_block_has_enough_shared_memory(out: torch.dtype, *, lines: bool) -> None:
-    end = Ending(int(lines), int(lines), True, out)
+    end = Fp8Scaling(int(lines), int(lines), True, out)
     assert all(t.shared(end) <= SHARED for t in (WIDE, NARROW, SUMS))
 
 
 @pytest.mark.parametrize(("shape", "columns"), [*zip(LARGE, (192, 128, 128), strict=True)], ids=str)
 def test_the_tile_is_the_quickest_by_its_cycles_in_cuda(shape: tuple[int, int, int], columns: int) -> None:
-    assert tile(Ending(0, 0, True, torch.bfloat16), *shape, 132).columns == columns
+    assert tile(Fp8Scaling(0, 0, True, torch.bfloat16), *shape, 132).columns == columns
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -36,9 +36,9 @@ def test_three_hundred_calls_are_returned_or_refused():
 
 
 def test_a_call_is_the_same_in_every_run():
-    drawn = [repr(command.made(4, index, catalog.names())[0]) for _ in range(2) for index in range(40)]
+    drawn = [repr(command.drafted(4, index, catalog.names())[0]) for _ in range(2) for index in range(40)]
     assert drawn[:40] == drawn[40:] and len(set(drawn)) == 40
-    assert drawn[0] != repr(command.made(5, 0, catalog.names())[0])
+    assert drawn[0] != repr(command.drafted(5, 0, catalog.names())[0])
 
 
 def test_what_became_of_calls():
@@ -90,7 +90,7 @@ def test_the_command_counts_and_tells_how_to_see_a_call_again(monkeypatch, capsy
     assert "60 calls of 2 operators, seed 3" in out and "0 untyped" in out and "returned" in out
     assert main.main(["--fuzz-only", "7", "--seed", "3", "--op", "softmax", "silu"]) == main.OK
     monkeypatch.setattr(torch_ops, "_differentiable", None)
-    bad = judge.Verdict(UNTYPED, "TypeError: x", "TypeError at a.py:1 in f")
+    bad = judge.FuzzVerdict(UNTYPED, "TypeError: x", "TypeError at a.py:1 in f")
     monkeypatch.setattr(judge, "judge", lambda draft, able: bad)
     assert main.main(["--fuzz-only", "7", "--seed", "3", "--op", "softmax"]) == main.FAILED
     assert "reproduce: " in (out := capsys.readouterr().out) and "--op softmax --fuzz-only 7 --seed 3" in out

@@ -18,7 +18,7 @@ from kernelmux.conformance.report import artifacts
 from kernelmux.conformance.verified import launches, ledger, meaning, rekey
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import launch_keys, timings
-from kernelmux.registry.backend.launch_keys import CHANGED, OTHER, SAME, UNKNOWN, Keys, Row, compared
+from kernelmux.registry.backend.launch_keys import CHANGED, OTHER, SAME, UNKNOWN, Keys, SourceKeys, compared
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.util.files import GpuFiles
 
@@ -135,15 +135,15 @@ def test_the_map_holds_what_the_tree_launches(before: dict[str, str]) -> None:
 # --- the map ----------------------------------------------------------------------------------------------------------
 
 
-def row(source: str, *keys: str, asked: str = "aaaaaabbbbbb") -> Row:
-    return Row("softmax", "cuda", source, asked, {"naive": "".join(keys)})
+def row(source: str, *keys: str, asked: str = "aaaaaabbbbbb") -> SourceKeys:
+    return SourceKeys("softmax", "cuda", source, asked, {"naive": "".join(keys)})
 
 
 @pytest.fixture
 def map_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Path]]:
     """Writes a map of these rows and lets everyone read it."""
 
-    def written(*rows: Row, **made_with: str) -> Path:
+    def written(*rows: SourceKeys, **made_with: str) -> Path:
         path = tmp_path / "launch_keys.json"
         path.write_text(launch_keys.text(Keys(launch_keys.FORMAT, made_with, {row.place: row for row in rows})))
         monkeypatch.setattr(launch_keys, "FILE", path)
@@ -179,7 +179,7 @@ def test_an_entry_counts_while_it_launches_and_means_the_same(map_file: Callable
     now = artifacts.source_hash("torch_ref", "softmax")
     map_file(
         *(
-            Row("softmax", "torch_ref", s, "aaaaaa", {"exact": k})
+            SourceKeys("softmax", "torch_ref", s, "aaaaaa", {"exact": k})
             for s, k in ((now, "1" * 6), ("moved", "1" * 6), ("tiled", "2" * 6))
         )
     )
@@ -206,13 +206,13 @@ def test_a_time_counts_while_its_workload_launches_the_same(map_file: Callable[.
     text, now = spec.workloads[0].text, artifacts.source_hash("torch_ref", "square")
     item, cost = launch_keys.workload(text, "bf16"), spec.hypothetical(spec.workloads[0], torch.bfloat16).cost
     rows = [
-        Row("square", "torch_ref", s, f"{item}cccccc", {"plain": k})
+        SourceKeys("square", "torch_ref", s, f"{item}cccccc", {"plain": k})
         for s, k in ((now, "111111222222"), ("old", "111111333333"))
     ]
     map_file(*rows)
     time = timings.Time("square", text, "bf16", "torch_ref", "plain", 1.0, "old", cost.bytes, cost.flops)
     assert time.current
-    map_file(rows[0], Row("square", "torch_ref", "old", item, {"plain": "444444"}))
+    map_file(rows[0], SourceKeys("square", "torch_ref", "old", item, {"plain": "444444"}))
     assert not time.current
 
 
@@ -254,7 +254,7 @@ def test_rekey_computes_what_is_missing_and_says_what_it_shows(
     assert ("square", "torch_ref", now) in launch_keys.read(path).rows
     assert "square/torch_ref/plain on NVIDIA H200: unknown" in said
     keys = launch_keys.read(path).rows["square", "torch_ref", now]
-    map_file(keys, Row("square", "torch_ref", "older", keys.asked, keys.keys), **here)
+    map_file(keys, SourceKeys("square", "torch_ref", "older", keys.asked, keys.keys), **here)
     assert ledger.status("square", "torch_ref", "plain") == ("verified", ("NVIDIA H200",))
     map_file(keys, **{**here, "triton": "1.0"})
     with pytest.raises(ArgumentError, match=r"--rekey: keys are computed with .*triton 1\.0.*--rekey pins"):

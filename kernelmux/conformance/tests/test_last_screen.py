@@ -182,7 +182,7 @@ def test_without_a_choice_of_backends_a_missing_package_is_all_that_fails(
     made = [outcome("add", "torch_ref/eager"), skipped]
     found = tested_backends.of(Options(), made)
     assert "theirs is" not in "".join(found.notes) and f"theirs is not tested: {MISSING}" in found.failures[0]
-    assert run.conclude(Options(out=str(tmp_path)), run.Found(made, [], 1.0, 3, found), shown(80)) == run.FAILED
+    assert run.conclude(Options(out=str(tmp_path)), run.RunOutcome(made, [], 1.0, 3, found), shown(80)) == run.FAILED
 
 
 def test_a_device_that_a_backend_cannot_have_is_a_note(theirs: list[str | None]) -> None:

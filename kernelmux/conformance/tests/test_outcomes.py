@@ -100,9 +100,9 @@ def test_files_in_the_package_of_a_backend_are_found(tmp_path: Path, monkeypatch
     more.write_text(entry)
     found = expected_failures.books(Options(expected=(str(more),)))
     assert [(b.path, b.backend) for b in found[1:]] == [(tmp_path / expected_failures.NAME, "torch_ref"), (more, "")]
-    assert resource_budgets.budget("softmax", "torch_ref", "torch_ref/exact", "sm_80") == resource_budgets.Budget(
-        255, 8, "why"
-    )
+    assert resource_budgets.budget(
+        "softmax", "torch_ref", "torch_ref/exact", "sm_80"
+    ) == resource_budgets.ResourceBudget(255, 8, "why")
     assert resource_budgets.budget("add", "torch_ref", "torch_ref/plain", "sm_80").spills == 4
     assert resource_budgets.budget("add", "cuda", "cuda/scalar", "sm_80").spills == 0
 
@@ -115,13 +115,13 @@ def test_a_gpu_has_budgets_of_its_own_and_a_variant_comes_first(
         text + '[[variant]]\nname = "softmax/theirs/plain"\nspills = 8\nreason = "why"\n'
     )
     monkeypatch.setattr(registered, "folder", lambda name: tmp_path if name == "theirs" else None)
-    assert resource_budgets.budget("add", "theirs", "theirs/plain", "sm_89") == resource_budgets.Budget(
+    assert resource_budgets.budget("add", "theirs", "theirs/plain", "sm_89") == resource_budgets.ResourceBudget(
         255, 64, "not timed"
     )
-    assert resource_budgets.budget("softmax", "theirs", "theirs/plain", "sm_89") == resource_budgets.Budget(
+    assert resource_budgets.budget("softmax", "theirs", "theirs/plain", "sm_89") == resource_budgets.ResourceBudget(
         255, 8, "why"
     )
-    assert resource_budgets.budget("add", "theirs", "theirs/plain", "sm_90a") == resource_budgets.Budget(255, 0)
+    assert resource_budgets.budget("add", "theirs", "theirs/plain", "sm_90a") == resource_budgets.ResourceBudget(255, 0)
     (tmp_path / "wrong.toml").write_text('[[gpu]]\narch = "sm_89"\nspills = 64\n')
     with pytest.raises(SpecError, match="a gpu needs arch and reason"):
         resource_budgets._table(tmp_path / "wrong.toml")

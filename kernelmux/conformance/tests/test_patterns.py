@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernelmux.conformance.failures import error_patterns, failure_discriminants
-from kernelmux.conformance.failures.failure_discriminants import Facts
+from kernelmux.conformance.failures.failure_discriminants import TrialFacts
 
 REF = torch.randn(64, 100, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
@@ -63,11 +63,11 @@ def test_scalars_have_no_places() -> None:
     assert described(torch.tensor(2.0).double(), torch.tensor(5.0).double()).startswith("1 of 1 wrong")
 
 
-def trials(failing: list[dict[str, Any]], passing: list[dict[str, Any]]) -> list[Facts]:
+def trials(failing: list[dict[str, Any]], passing: list[dict[str, Any]]) -> list[TrialFacts]:
     """Trials by what differs from the usual one."""
 
-    def fact(failed: bool, dtype: str = "fp32", note: str = "", **axes: Any) -> Facts:
-        return Facts(failed, {"M": 8, "K": 64, "scale": 1.0} | axes, dtype, note)
+    def fact(failed: bool, dtype: str = "fp32", note: str = "", **axes: Any) -> TrialFacts:
+        return TrialFacts(failed, {"M": 8, "K": 64, "scale": 1.0} | axes, dtype, note)
 
     return [fact(True, **one) for one in failing] + [fact(False, **one) for one in passing]
 

@@ -147,7 +147,7 @@ def thick_by_text(x: Any) -> Any:
 
 def test_attributes_keywords_and_what_getattr_looks_for_are_names() -> None:
     def written(function: Callable[[Any], Any]) -> Callable[[names.Names], str]:
-        return lambda how: meaning._Writer(__name__, how).digest([function])
+        return lambda how: meaning._ValueWriter(__name__, how).digest([function])
 
     before = renamed.meaning_of(written(wide), {})
     now = renamed.meaning_of(written(thick), {"thickness": "width"})
@@ -159,7 +159,7 @@ def test_attributes_keywords_and_what_getattr_looks_for_are_names() -> None:
 
 def test_what_variants_declare_has_the_new_name_in_rows_of_earlier_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launches, "declared", lambda spec, one, how: f"<{how('rounds'):.4}>")
-    row = partial(launch_keys.Row, "square", "torch_ref", "then", launch_keys.DECLARED + "aaaaaa")
+    row = partial(launch_keys.SourceKeys, "square", "torch_ref", "then", launch_keys.DECLARED + "aaaaaa")
     found = renamed._restated(row({"plain": "<then>111111"}), {"rounds": "then"})
     assert found == row({"plain": "<roun>111111"})
     for other in ("<else>111111", "<roun>111111"):

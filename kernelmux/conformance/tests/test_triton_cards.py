@@ -15,7 +15,7 @@ from kernelmux.backends.triton._launch.launch import Config, shared_bytes
 from kernelmux.backends.triton._rows import row_gradients
 from kernelmux.backends.triton.matmul import _tiles
 from kernelmux.backends.triton.matmul._epilogue import PLAIN
-from kernelmux.backends.triton.matmul._problem import Problem
+from kernelmux.backends.triton.matmul._problem import MatmulShapes
 from kernelmux.conformance.inputs import trials
 from kernelmux.emulator import recorder
 from kernelmux.registry import catalog
@@ -27,15 +27,17 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 SIZES = [(64, 48, 32), (512, 2048, 7168), (4096, 4096, 4096), (3072, 3072, 3072)]
 
 
-def product(m: int, n: int, k: int, dtype: torch.dtype = torch.bfloat16) -> Problem:
-    return Problem(-1, m, n, k, (k, 1), (n, 1), None, dtype, "tf32", PLAIN.ending)
+def product(m: int, n: int, k: int, dtype: torch.dtype = torch.bfloat16) -> MatmulShapes:
+    return MatmulShapes(-1, m, n, k, (k, 1), (n, 1), None, dtype, "tf32", PLAIN.ending)
 
 
 def tiles() -> list[Config]:
     """Of products on this card, large and small."""
     found = [_tiles.persistent_rule(product(*size)) for size in SIZES]
     found += [_tiles.k_major_rule(product(*size, torch.float32)) for size in SIZES]
-    return found + [int8_matmul.persistent_rule(int8_matmul.Problem(-1, *size, (1, 1), (1, 1), 0, 0)) for size in SIZES]
+    return found + [
+        int8_matmul.persistent_rule(int8_matmul.Int8Problem(-1, *size, (1, 1), (1, 1), 0, 0)) for size in SIZES
+    ]
 
 
 def untouched(op: str, text: str, dtype: torch.dtype) -> tuple[Any, ...]:

@@ -8,8 +8,8 @@ import torch
 pytest.importorskip("triton")
 
 from kernelmux.backends.triton.matmul import _tiles
-from kernelmux.backends.triton.matmul._epilogue import PLAIN, Ending
-from kernelmux.backends.triton.matmul._problem import Problem, problem
+from kernelmux.backends.triton.matmul._epilogue import PLAIN, EpilogueTerms
+from kernelmux.backends.triton.matmul._problem import MatmulShapes, problem
 from kernelmux.backends.triton.matmul._specialised import specialised
 from kernelmux.registry.backend import lookup as registered
 
@@ -41,8 +41,8 @@ def test_even_and_odd_rows_take_turns() -> None:
     assert torch.equal(c, (a.double() @ b.double()).bfloat16())
 
 
-def chosen(m: int, k: int, n: int, end: Ending = PLAIN.ending) -> tuple[int, ...]:
-    config = _tiles.specialised_rule(Problem(-1, m, n, k, (k, 1), (n, 1), None, torch.bfloat16, "ieee", end))
+def chosen(m: int, k: int, n: int, end: EpilogueTerms = PLAIN.ending) -> tuple[int, ...]:
+    config = _tiles.specialised_rule(MatmulShapes(-1, m, n, k, (k, 1), (n, 1), None, torch.bfloat16, "ieee", end))
     return config["BLOCK_M"], config["BLOCK_N"] + config["MORE_N"], config["GROUP_M"]
 
 
@@ -55,5 +55,5 @@ def test_the_tile_is_the_quickest_of_those_timed() -> None:
 
 
 def test_an_activation_leaves_registers_for_128_sums() -> None:
-    m, n, _ = chosen(4096, 4104, 4104, Ending(bias=True, activation="gelu"))
+    m, n, _ = chosen(4096, 4104, 4104, EpilogueTerms(bias=True, activation="gelu"))
     assert m * n <= 128 * 256

@@ -150,7 +150,9 @@ def _cases(probe: Probe, item: Tensor, dtype: torch.dtype) -> Iterator[Case]:
             flat = any(t.flat for t in probe.spec.tensors)
             axes = [d for d in item.forms[0] if not d.isdigit() and (flat or d != "...")]
             length = math.ceil(wanted ** (1 / len(axes)) / multiple) * multiple if axes else 1
-            yield generate.spelt(probe.spec, dict.fromkeys(generate.letters(probe.spec), length), (length,) * flat)
+            yield generate.case_of_lengths(
+                probe.spec, dict.fromkeys(generate.letters(probe.spec), length), (length,) * flat
+            )
     yield from sorted(allowed, key=lambda c: abs(torch.Size(c.shapes.get(item.name, ())).numel() - wanted))
 
 

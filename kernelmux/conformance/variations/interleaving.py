@@ -33,7 +33,7 @@ class Yielding(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
-class Turns:
+class ThreadTurns:
     """One of several threads goes on at a time; which one is drawn, so that the load of the machine changes nothing."""
 
     def __init__(self, count: int) -> None:
@@ -105,7 +105,7 @@ def side_by_side(works: Sequence[Callable[[], Any]], device: torch.device) -> li
         torch.empty(0)
     results: list[Any] = [None] * len(works)
     errors: list[BaseException] = []
-    start, turns = threading.Barrier(len(works)), Turns(len(works))
+    start, turns = threading.Barrier(len(works)), ThreadTurns(len(works))
 
     def run(turn: int) -> None:
         try:
@@ -133,7 +133,7 @@ def side_by_side(works: Sequence[Callable[[], Any]], device: torch.device) -> li
     return results
 
 
-def _in_turn(work: Callable[[], Any], turns: Turns, own: int) -> Any:
+def _in_turn(work: Callable[[], Any], turns: ThreadTurns, own: int) -> Any:
     turns.wait(own)
     try:
         with torch.no_grad(), Yielding(lambda result: turns.give_way(own)):

@@ -24,7 +24,7 @@ OF_TRANSFORMERS = ("attention", "rope")
 
 
 @dataclass(frozen=True)
-class Pair:
+class ModuleCall:
     """A module, how it is called, and the arguments of its operator in spec order for these inputs.
 
     call: the module itself, or what its forward looks up to compute the operator.
@@ -56,7 +56,7 @@ class Pair:
         return (y.detach(),), dict(zip(leaves, found, strict=True))
 
 
-class Layer(torch.nn.Identity):
+class IdentityLayer(torch.nn.Identity):
     """A projection that changes nothing: what is left of a gated layer is its operator."""
 
     def __init__(self) -> None:
@@ -69,7 +69,12 @@ class GatedMLP(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.gate_proj, self.up_proj, self.down_proj, self.act_fn = Layer(), Layer(), Layer(), torch.nn.SiLU()
+        self.gate_proj, self.up_proj, self.down_proj, self.act_fn = (
+            IdentityLayer(),
+            IdentityLayer(),
+            IdentityLayer(),
+            torch.nn.SiLU(),
+        )
 
     def forward(self, x):  # type: ignore[no-untyped-def]
         return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
@@ -132,7 +137,7 @@ def missing(op: str) -> str:
     return "" if op in MODULES else "no module"
 
 
-def pairs(op: str, device: torch.device, seed: int) -> Iterator[Pair]:
+def pairs(op: str, device: torch.device, seed: int) -> Iterator[ModuleCall]:
     """The modules of an operator, in fp32."""
     rng = torch.Generator().manual_seed(seed)
 
@@ -146,10 +151,10 @@ def pairs(op: str, device: torch.device, seed: int) -> Iterator[Pair]:
             torch.manual_seed(seed)
             module, inputs, arguments = make(draw)
         given = {name: v.detach() if isinstance(v, torch.Tensor) else v for name, v in arguments.items()}
-        yield Pair(op, module, module, inputs, catalog.spec(op).given(**given))
+        yield ModuleCall(op, module, module, inputs, catalog.spec(op).given(**given))
 
 
-def _of_transformers(op: str, draw: Draw) -> Pair:
+def _of_transformers(op: str, draw: Draw) -> ModuleCall:
     """What the forward of its Llama's attention looks up: the function that turns queries, or that of attention."""
     found = importlib.import_module("transformers.models.llama.modeling_llama")
     config = found.LlamaConfig(hidden_size=32, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=1)
@@ -165,11 +170,11 @@ def _of_transformers(op: str, draw: Draw) -> Pair:
         cos, sin = (torch.cat((half, half), -1)[None] for half in (angles.cos(), angles.sin()))
         given = {"x": q, "cos": angles.cos(), "sin": angles.sin()}
         call = lambda x: looked_up("apply_rotary_pos_emb")(x, x, cos, sin)[0]  # noqa: E731
-        return Pair(op, module, call, (q,), catalog.spec(op).given(**given))
+        return ModuleCall(op, module, call, (q,), catalog.spec(op).given(**given))
 
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         run = looked_up("ALL_ATTENTION_FUNCTIONS").get_interface("sdpa", None)
         y: torch.Tensor = run(module, q, k, v, None, is_causal=True)[0].transpose(1, 2)
         return y
 
-    return Pair(op, module, attend, (q, k, v), catalog.spec(op).given(q, k, v, causal=True))
+    return ModuleCall(op, module, attend, (q, k, v), catalog.spec(op).given(q, k, v, causal=True))

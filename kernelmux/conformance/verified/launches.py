@@ -59,7 +59,7 @@ class OnCard(torch.Tensor):
 # --- a call ---------------------------------------------------------------------------------------------------------
 
 
-class Told(TorchDispatchMode):
+class LaunchTracing(TorchDispatchMode):
     """Writes down launches and torch's operators; those on tensors with memory do not run."""
 
     def __init__(self, fake: bool) -> None:
@@ -140,7 +140,7 @@ def _memory(x: Any) -> Any:
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype) if isinstance(x, torch.Tensor) else x
 
 
-_told: list[Told] = []  # the call that is being told, last
+_told: list[LaunchTracing] = []  # the call that is being told, last
 
 
 class Loaded:
@@ -215,7 +215,7 @@ def items(spec: OpSpec, timed: Iterable[tuple[str, str]]) -> list[tuple[str, Cas
     return found
 
 
-def told(
+def launch_trace(
     spec: OpSpec, backend: str, implementation: Implementation, case: Case, dtype: torch.dtype
 ) -> list[str] | None:
     """A call of a variant, line by line; None if it does not take it."""
@@ -233,7 +233,7 @@ def told(
         call = spec.bind(**given)
         if implementation.reasons(call):
             return None
-        with home.emulation(), Told(fake) as log:
+        with home.emulation(), LaunchTracing(fake) as log:
             _told.append(log)
             try:
                 values: list[Any] = []
@@ -256,7 +256,7 @@ def key(spec: OpSpec, backend: str, implementation: Implementation, case: Case, 
     lines: list[str] = []
     for dtype in dtypes:
         try:
-            lines += told(spec, backend, implementation, case, dtype) or [UNMET]
+            lines += launch_trace(spec, backend, implementation, case, dtype) or [UNMET]
         except Exception as error:
             what = f"{spec.name}/{backend} {case.text} {SHORT[dtype]}: {type(error).__name__}: {error}"
             print(what[:400], file=sys.stderr, flush=True)

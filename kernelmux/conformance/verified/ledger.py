@@ -112,12 +112,12 @@ def _opened(path: Path, gpu: str, options: Options) -> dict[str, Any]:
     return _book(path) if path.exists() else new
 
 
-def _sound(row: matrix.Row) -> bool:
+def _sound(row: matrix.MatrixRow) -> bool:
     """Nothing failed, and something was checked: a variant that this GPU cannot run passes nothing."""
     return all(o.status != "failed" for o in row.cells.values()) and any(o.passed for o in row.cells.values())
 
 
-def _entry(row: matrix.Row, options: Options) -> dict[str, Any]:
+def _entry(row: matrix.MatrixRow, options: Options) -> dict[str, Any]:
     spec = catalog.spec(row.op)
     backend, _, variant = row.label.partition("/")
     return {

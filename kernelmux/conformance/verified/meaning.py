@@ -61,12 +61,12 @@ SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ListComp, ast.S
 
 def oracle(spec: OpSpec, names: Names | None = None) -> str:
     """Twelve hex digits over what a spec says is right."""
-    return _hash(_Writer(spec.reference.__module__, names).parts(spec))
+    return _hash(_ValueWriter(spec.reference.__module__, names).parts(spec))
 
 
 def digest(spec: OpSpec, values: Sequence[Any], names: Names | None = None) -> str:
     """Twelve hex digits over values that belong to a spec, and all that their functions call."""
-    return _Writer(spec.reference.__module__, names).digest(values)
+    return _ValueWriter(spec.reference.__module__, names).digest(values)
 
 
 @cache
@@ -89,7 +89,7 @@ def judged(names: Names) -> str:
         OpSpec.evaluate,
         trials.same_bits,
     ]
-    return _Writer("kernelmux", names).digest([*judges, *allowed, numerics.compare])
+    return _ValueWriter("kernelmux", names).digest([*judges, *allowed, numerics.compare])
 
 
 # Judges that give the same verdicts as today's, each with the reason.
@@ -106,7 +106,7 @@ def alike(other: str) -> bool:
     return other == judge() or other in ALIKE
 
 
-class _Writer:
+class _ValueWriter:
     """Writes values as text, in which a function, class or spec of ours stands by the digest of what it consists of."""
 
     def __init__(self, home: str, names: Names | None = None) -> None:
@@ -252,7 +252,7 @@ def nodes(function: types.FunctionType) -> list[Function]:
 class _Tree:
     """A function as text."""
 
-    def __init__(self, writer: _Writer, function: types.FunctionType, node: Function) -> None:
+    def __init__(self, writer: _ValueWriter, function: types.FunctionType, node: Function) -> None:
         self.writer, self.globals = writer, function.__globals__
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
         self.cells = {name: cell.cell_contents for name, cell in cells if _filled(cell)}

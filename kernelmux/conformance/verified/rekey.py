@@ -22,7 +22,7 @@ from kernelmux.conformance.verified import ledger, meaning
 from kernelmux.registry import catalog, elsewhere
 from kernelmux.registry.backend import launch_keys, package_versions, timings, tuned_configs
 from kernelmux.registry.backend import lookup as registered
-from kernelmux.registry.backend.launch_keys import DIGITS, FORMAT, OTHER, Keys, Row, split
+from kernelmux.registry.backend.launch_keys import DIGITS, FORMAT, OTHER, Keys, SourceKeys, split
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.util.fingerprint import digest
 
@@ -38,8 +38,8 @@ def command(what: str, ops: Sequence[str], say: Say) -> int:
     known, here = launch_keys.known(), versions()
     if what == MISSING and known.rows and (here, FORMAT) != (known.made_with, known.format):
         raise ArgumentError(
-            f"--rekey: keys are computed with {_told(known.made_with)} (format {known.format}), and here is {_told(here)} "
-            f"(format {FORMAT}): install those, or move all keys to these by --rekey {PINS}"
+            f"--rekey: keys are computed with {_versions(known.made_with)} (format {known.format}), and here is"
+            f" {_versions(here)} (format {FORMAT}): install those, or move all keys to these by --rekey {PINS}"
         )
     if what == PINS and ops:
         raise ArgumentError(f"--rekey {PINS}: moves the keys of all operators, got --op {' '.join(ops)}")
@@ -47,7 +47,7 @@ def command(what: str, ops: Sequence[str], say: Say) -> int:
         restamp(known)
     today = {pair: artifacts.source_hash(pair[1], pair[0]) for pair in pairs(ops)}
     wanted = [p for p, source in today.items() if what == PINS or (*p, source) not in known.rows]
-    before, made = standing(ops), dict[launch_keys.Place, Row]()
+    before, made = standing(ops), dict[launch_keys.Place, SourceKeys]()
     for row in compute(wanted, say):
         made[row.place] = row
         if what == MISSING:  # what is done is done, if the rest is interrupted
@@ -65,7 +65,7 @@ def command(what: str, ops: Sequence[str], say: Say) -> int:
     return int(bool(untold))
 
 
-def _write(made_with: dict[str, str], rows: dict[launch_keys.Place, Row]) -> None:
+def _write(made_with: dict[str, str], rows: dict[launch_keys.Place, SourceKeys]) -> None:
     output_files.write(launch_keys.FILE, launch_keys.text(Keys(FORMAT, made_with, rows, meanings(), texts())))
     launch_keys.known.cache_clear()
 
@@ -116,7 +116,7 @@ def versions() -> dict[str, str]:
     return {**{n: v.partition("+")[0] for n, v in found.items()}, "NVRTC": ".".join(map(str, nvrtc.version()))}
 
 
-def _told(made_with: dict[str, str]) -> str:
+def _versions(made_with: dict[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in made_with.items())
 
 
@@ -150,7 +150,7 @@ def recorded() -> set[launch_keys.Place]:
     return found
 
 
-def compute(wanted: Sequence[Pair], say: Say) -> Iterator[Row]:
+def compute(wanted: Sequence[Pair], say: Say) -> Iterator[SourceKeys]:
     """The rows of the tree as it stands, as they are done, by processes that stand for the card."""
     times = timed()
     waiting = {(op, b): [v for v in registered.variants(b, op) if not elsewhere.whose(op, v)] for op, b in wanted}
@@ -183,7 +183,7 @@ def compute(wanted: Sequence[Pair], say: Say) -> Iterator[Row]:
             if len(done[pair]) == len(waiting[pair]):
                 say(f"{'/'.join(pair)}: {len(found[0]) // DIGITS} calls of each variant")
                 keys = {name: done[pair][name][1] for name in waiting[pair]}
-                yield Row(*pair, artifacts.source_hash(pair[1], pair[0]), found[0], keys)
+                yield SourceKeys(*pair, artifacts.source_hash(pair[1], pair[0]), found[0], keys)
 
 
 def _recorder() -> subprocess.Popen[str]:
@@ -192,7 +192,7 @@ def _recorder() -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
 
-def carried(old: Keys, new: dict[launch_keys.Place, Row]) -> Iterable[tuple[launch_keys.Place, Row]]:
+def carried(old: Keys, new: dict[launch_keys.Place, SourceKeys]) -> Iterable[tuple[launch_keys.Place, SourceKeys]]:
     """Rows of sources that are not today's, where the keys are made anew.
 
     What launched the same as today by the old keys has today's new key; what did not has none of today's.
@@ -202,10 +202,10 @@ def carried(old: Keys, new: dict[launch_keys.Place, Row]) -> Iterable[tuple[laun
         now = today.get(place[:2])
         before = old.rows.get(now.place) if now else None
         if now and before and place not in new:
-            yield place, Row(*place, row.asked, {v: _carried(v, row, before, now) for v in row.keys})
+            yield place, SourceKeys(*place, row.asked, {v: _carried(v, row, before, now) for v in row.keys})
 
 
-def _carried(variant: str, then: Row, before: Row, now: Row) -> str:
+def _carried(variant: str, then: SourceKeys, before: SourceKeys, now: SourceKeys) -> str:
     keys, same, fresh = then.of(variant), before.of(variant), now.of(variant)
     return "".join(fresh.get(i, OTHER) if i in keys and same.get(i) == keys[i] else OTHER for i in split(then.asked))
 

@@ -23,7 +23,7 @@ from kernelmux.conformance.verified.rekey import Say
 from kernelmux.registry import catalog, elsewhere
 from kernelmux.registry.backend import Implementation, launch_keys
 from kernelmux.registry.backend import lookup as registered
-from kernelmux.registry.backend.launch_keys import DECLARED, DIGITS, Row
+from kernelmux.registry.backend.launch_keys import DECLARED, DIGITS, SourceKeys
 from kernelmux.registry.errors import ArgumentError, KernelmuxError, hint
 from kernelmux.registry.util.text_tables import counted
 
@@ -175,7 +175,7 @@ def _restate(read: Mapping[str, str], ops: Sequence[str]) -> None:
         launch_keys.known.cache_clear()
 
 
-def _restated(row: Row, read: Mapping[str, str]) -> Row:
+def _restated(row: SourceKeys, read: Mapping[str, str]) -> SourceKeys:
     keys = dict(row.keys)
     for variant, one in _variants(row.backend, row.op).items() if row.asked.startswith(DECLARED) else ():
         declared = meaning_of(partial(launches.declared, catalog.spec(row.op), one), read)

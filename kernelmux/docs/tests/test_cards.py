@@ -16,12 +16,12 @@ FAMILY = "Moving data"
 OPS = by_family(elsewhere.own())[FAMILY]
 
 
-def entry(card: str, op: str, backend: str, stale: bool = False, **counts: int) -> record.Entry:
+def entry(card: str, op: str, backend: str, stale: bool = False, **counts: int) -> record.OperatorFits:
     found: dict[str, Any] = {"calls": {"fp32": [counts.get(o.replace(" ", "_"), 0) for o in OUTCOMES]}}
     return record.entry(card, f"{op}/{backend}", found, stale)
 
 
-def column(monkeypatch: pytest.MonkeyPatch, found: list[record.Entry]) -> dict[str, str]:
+def column(monkeypatch: pytest.MonkeyPatch, found: list[record.OperatorFits]) -> dict[str, str]:
     """What the table says of a family, by the first card of a row."""
     monkeypatch.setattr(record, "entries", lambda: iter(found))
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in cards.matrix().splitlines() if "|" in line]
@@ -29,7 +29,7 @@ def column(monkeypatch: pytest.MonkeyPatch, found: list[record.Entry]) -> dict[s
     return {row[0].partition(",")[0]: row[place] for row in rows[2:]}
 
 
-def every(card: str, stale: bool = False, **counts: int) -> list[record.Entry]:
+def every(card: str, stale: bool = False, **counts: int) -> list[record.OperatorFits]:
     return [entry(card, op, backend, stale, **counts) for op in OPS for backend in ("auto", "cuda", "triton")]
 
 

@@ -23,7 +23,7 @@ TOP = Path(__file__).parents[3]
 
 @pytest.fixture(scope="module")
 def made() -> dict[Path, str]:
-    return docs.made()
+    return docs.written_files()
 
 
 def test_what_is_committed_is_what_is_generated(made: dict[Path, str]) -> None:
@@ -122,7 +122,7 @@ def rows(page: str, first: str) -> list[list[str]]:
 
 def test_a_check_says_what_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setattr(docs, "HOME", tmp_path / "docs")
-    monkeypatch.setattr(docs, "made", lambda: {tmp_path / "docs/operators/add.md": "text\n"})
+    monkeypatch.setattr(docs, "written_files", lambda: {tmp_path / "docs/operators/add.md": "text\n"})
     monkeypatch.setattr(docs, "PAGES", tmp_path / "docs/operators")
     (tmp_path / "docs/operators").mkdir(parents=True)
     (tmp_path / "docs/operators/gone.md").write_text("of an operator that was removed\n")

@@ -15,8 +15,8 @@ from kernelmux.perf.pictures import figures, themes
 from kernelmux.perf.planning import plan
 from kernelmux.perf.record import run_file
 from kernelmux.perf.record.run_file import Results
-from kernelmux.perf.rows.machine import Machine
-from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.machine import MeasuringMachine
+from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.perf.rows.row_result import SecondTiming, Timed
 from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.backend import lookup as backend
@@ -53,7 +53,7 @@ def row(op: str, label: str, us: float, again_us: float | None = None) -> Timed:
 
 def run(*rows: Timed, triton: str = "3.6.0", gpu: str = "NVIDIA X1") -> Results:
     versions = {"torch": "2.11.0", "triton": triton, "liger-kernel": "0.8.5"}
-    machine = Machine(name=gpu, kind="cuda", versions=versions)
+    machine = MeasuringMachine(name=gpu, kind="cuda", versions=versions)
     return Results(date="2026-01-02", command="python", machine=machine, ceilings=None, rows=rows)
 
 
@@ -104,7 +104,7 @@ def test_a_line_is_ours_beside_the_fastest_of_the_others() -> None:
 def test_the_command_asks_for_each_call_once_and_for_no_other() -> None:
     words = shlex.split(libraries.command())
     args = main.parser().parse_args(words[3:])
-    options = Options(ops=tuple(args.op), workloads=tuple(args.workload), dtypes=tuple(args.dtype), device="cuda")
+    options = PerfOptions(ops=tuple(args.op), workloads=tuple(args.workload), dtypes=tuple(args.dtype), device="cuda")
     found = {op: [case.text for case in plan.workloads(catalog.spec(op), options)] for op in args.op}
     assert words[:3] == ["python", "-m", "kernelmux.perf"] and args.peers
     assert found == {op: [text] for op, text in libraries.CALLS.items()}

@@ -28,7 +28,7 @@ from kernelmux.perf.tests import synthetic
 from kernelmux.registry import catalog, elsewhere
 from kernelmux.registry.backend import device_tables, timings, tuned_configs
 from kernelmux.registry.backend import lookup as registered
-from kernelmux.registry.backend.tuned_configs import Entry
+from kernelmux.registry.backend.tuned_configs import TunedConfig
 from kernelmux.registry.call import dispatch, refresh
 from kernelmux.registry.cli import type_stubs
 from kernelmux.registry.util import entry_points
@@ -137,7 +137,7 @@ def test_times_are_kept_in_the_package_and_auto_goes_by_them(home, ours, monkeyp
 
 def test_tiles_are_kept_in_the_package(home, ours):
     spec, source = catalog.spec("softmax").hash, registered.source_hash("triton", "softmax", SHORT)
-    entry = Entry(
+    entry = TunedConfig(
         op="softmax",
         backend="triton",
         variant=SHORT,
@@ -190,7 +190,7 @@ def test_a_spec_that_cannot_be_loaded_fails_the_suite_and_is_named_by_perf(home)
     try:
         (item,) = (item for item in plan.items(Options()) if item.op == "broken")
         assert item.check == plan.BROKEN and "nowhere_to_be_found" in item.problem
-        told = [*command.lacking(command.Options(device="cpu"))]
+        told = [*command.lacking(command.PerfOptions(device="cpu"))]
         assert any(line.startswith("operator broken was left out: ") for line in told)
     finally:
         (home / "ops/broken.py").unlink()

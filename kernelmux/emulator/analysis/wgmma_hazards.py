@@ -36,16 +36,16 @@ class ProductsInFlight:
 
 
 @dataclass
-class Facts:
+class WgmmaState:
     """What may hold before a step: registers in flight; registers changed since the last fence, one bit each."""
 
     flights: dict[int, ProductsInFlight] = field(default_factory=dict)
     changed: int = 0
 
-    def copy(self) -> Facts:
-        return Facts(dict(self.flights), self.changed)
+    def copy(self) -> WgmmaState:
+        return WgmmaState(dict(self.flights), self.changed)
 
-    def join(self, other: Facts) -> bool:
+    def join(self, other: WgmmaState) -> bool:
         """Adds what may hold on another way here; True if that is news."""
         before = self.copy()
         for register, flight in other.flights.items():
@@ -66,7 +66,7 @@ def checked(function: Function) -> Flow:
 def _findings(flow: Flow) -> Iterator[tuple[int, Action]]:
     """By the id of the instruction, the check to run before it."""
     starts = sorted(pc for pc in flow.hard | flow.soft if pc < flow.end)
-    states, work = {pc: Facts() for pc in starts}, list(reversed(starts))
+    states, work = {pc: WgmmaState() for pc in starts}, list(reversed(starts))
     while work:
         pc = work.pop()
         block, state = flow.block(pc, coarse=False), states[pc].copy()
@@ -90,7 +90,7 @@ def _operands(flow: Flow, step: Step) -> list[int]:
     return [flow.numbers[name] for name, size in slots if name and size in OPERAND_SIZES]
 
 
-def _check(flow: Flow, step: Step, state: Facts) -> Action | None:
+def _check(flow: Flow, step: Step, state: WgmmaState) -> Action | None:
     if step.instruction.opcode.startswith(PRODUCT):
         changed = any(state.changed >> register & 1 for register in _operands(flow, step))
         return Action(partial(_fail_if, None, CHANGED), guarded=True) if changed else None
@@ -103,7 +103,7 @@ def _check(flow: Flow, step: Step, state: Facts) -> Action | None:
     return Action(partial(_fail_if, products, READ), guarded=True)
 
 
-def _apply(flow: Flow, step: Step, state: Facts) -> None:
+def _apply(flow: Flow, step: Step, state: WgmmaState) -> None:
     opcode = step.instruction.opcode
     if opcode.startswith(PRODUCT):
         flight = ProductsInFlight(0, frozenset({id(step.instruction)}))
@@ -120,7 +120,7 @@ def _apply(flow: Flow, step: Step, state: Facts) -> None:
         _write(flow, step, state)
 
 
-def _write(flow: Flow, step: Step, state: Facts) -> None:
+def _write(flow: Flow, step: Step, state: WgmmaState) -> None:
     source = _moved(flow, step)
     for register in members(step.writes):
         flight = state.flights.pop(register, None)

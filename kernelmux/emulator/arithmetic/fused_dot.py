@@ -26,17 +26,19 @@ PARTIAL = 8  # terms below 2^28 that int32 can add
 
 
 @dataclass(frozen=True)
-class Rule:
+class FusedDotRule:
     """How one kind of tensor core instruction adds: see above."""
 
     fraction: int
     digits: int
 
 
-FULL, FP8 = Rule(25, 24), Rule(13, 14)
+FULL, FP8 = FusedDotRule(25, 24), FusedDotRule(13, 14)
 
 
-def fused_dot(a: Array, b: Array, c: Array, kinds: tuple[str, str], rule: Rule = FULL, half: bool = False) -> Array:
+def fused_dot(
+    a: Array, b: Array, c: Array, kinds: tuple[str, str], rule: FusedDotRule = FULL, half: bool = False
+) -> Array:
     """`a [G, M, K] @ b [G, K, N] + c [G, M, N]`, all float32 values of the types `kinds`; float16 if `half`."""
     bad = not_finite(a) or not_finite(b) or not_finite(c)
     finite = (np.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0) for x in (a, b, c)) if bad else (a, b, c)

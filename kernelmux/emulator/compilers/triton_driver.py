@@ -22,7 +22,7 @@ from triton.runtime import driver
 from kernelmux.emulator import launch_log
 from kernelmux.emulator.compilers import triton_cache, triton_ptx, triton_recompile, triton_stages
 from kernelmux.emulator.resources import MULTIPROCESSORS, Resources, resources
-from kernelmux.emulator.running.launch import Kernel, load
+from kernelmux.emulator.running.launch import EntryKernel, load
 from kernelmux.emulator.tma.tensor_map import Im2colMap, TensorMap
 
 # Multiprocessors, clocks of these and of the memory (kHz), and width of the memory's bus (bits), of a GPU of each target:
@@ -234,7 +234,7 @@ class Launcher:
         self.cluster: int = getattr(metadata, "num_ctas", 1)
 
     @cached_property
-    def kernel(self) -> Kernel:
+    def kernel(self) -> EntryKernel:
         """The kernel of the PTX that Triton's compiler stored."""
         ptx = triton_ptx.checked(self.source, self.metadata)
         return load(_INLINE_ASSEMBLY.sub(_without_lines, ptx)).kernel(self.metadata.name)
@@ -265,7 +265,7 @@ class Launcher:
         if exit_hook is not None:
             exit_hook(launch_metadata)
 
-    def _run(self, kernel: Kernel, grid: tuple[int, int, int], values: list[Any], names: list[str]) -> None:
+    def _run(self, kernel: EntryKernel, grid: tuple[int, int, int], values: list[Any], names: list[str]) -> None:
         """A program of Triton is a cluster of `num_ctas` blocks, neighbours in x."""
         threads, shared = 32 * self.metadata.num_warps, self.metadata.shared
         kernel.launch(grid, (threads, 1, 1), values, names=names, shared=shared, cluster=(self.cluster, 1, 1))

@@ -22,7 +22,7 @@ from triton.runtime.cache import get_cache_manager
 
 from kernelmux.emulator.amdgcn import WAVE
 from kernelmux.emulator.compilers import triton_foreign, triton_stages
-from kernelmux.emulator.launch_log import Compiled, Recipe
+from kernelmux.emulator.launch_log import CompiledModule, Recipe
 from kernelmux.emulator.resources import resources
 
 # What of a compilation belongs to the kernel and not to the GPU it was compiled for.
@@ -32,7 +32,7 @@ OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion")
 def recipe(source: Any, metadata: Any) -> Recipe:
     """The recipe of a compiled kernel, from what Triton's launcher knows."""
 
-    def compile(arch: str) -> Compiled:
+    def compile(arch: str) -> CompiledModule:
         return _compile(source, metadata, arch)
 
     def obstacles(arch: str) -> list[str]:
@@ -42,7 +42,7 @@ def recipe(source: Any, metadata: Any) -> Recipe:
     return Recipe(metadata.hash, compile, obstacles=obstacles, descriptors=descriptors)
 
 
-def _compile(source: Any, metadata: Any, arch: str) -> Compiled:
+def _compile(source: Any, metadata: Any, arch: str) -> CompiledModule:
     if triton_stages.KEYED and arch.startswith(f"sm_{metadata.target.arch}"):
         return _assembled(source.name, metadata, arch)
     compile = _job(source, metadata, arch)
@@ -50,11 +50,11 @@ def _compile(source: Any, metadata: Any, arch: str) -> Compiled:
         raise RuntimeError(f"Triton's compiler dies of {died} on {source.name} for {arch}")
     compiled = compile()  # from Triton's cache now
     if _is_amd(arch):
-        return Compiled(compiled.asm["hsaco"], compiled.asm["amdgcn"], compiled.metadata.shared)
+        return CompiledModule(compiled.asm["hsaco"], compiled.asm["amdgcn"], compiled.metadata.shared)
     return _measured(compiled.asm["cubin"], compiled.asm["ptx"], compiled.metadata, arch)
 
 
-def _assembled(name: str, metadata: Any, arch: str) -> Compiled:
+def _assembled(name: str, metadata: Any, arch: str) -> CompiledModule:
     """The machine code that Triton's compiler made, or that of the PTX at which it stopped, as it would have been."""
     ptx, backend = _kept(name, metadata, ".ptx"), make_backend(metadata.target)
     if image := _read(name, metadata, ".cubin"):
@@ -75,9 +75,9 @@ def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
-def _measured(image: bytes, ptx: str, metadata: Any, arch: str) -> Compiled:
+def _measured(image: bytes, ptx: str, metadata: Any, arch: str) -> CompiledModule:
     framed = any(kernel.stack for kernel in resources(image).values())  # without a stack nothing can have spilled
-    return Compiled(image, _assembler_log(ptx, arch) if framed else "", metadata.shared)
+    return CompiledModule(image, _assembler_log(ptx, arch) if framed else "", metadata.shared)
 
 
 def _obstacles(source: Any, metadata: Any, arch: str) -> list[str]:
@@ -128,14 +128,14 @@ def _kind(source: Any, path: tuple[int, ...]) -> str:
     return str(kind)
 
 
-class Trial(NamedTuple):
+class CompilerEffects(NamedTuple):
     """What a compilation did to its process."""
 
     compiled: bool
     died: str = ""  # the signal
 
 
-def _trial(compile: Callable[[], object]) -> Trial:
+def _trial(compile: Callable[[], object]) -> CompilerEffects:
     """Compile in a child process first: where a target lacks an instruction, the compiler aborts its process."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads; this child only compiles
@@ -150,7 +150,7 @@ def _trial(compile: Callable[[], object]) -> Trial:
         finally:
             os._exit(not compiled)  # an exception is raised again, and seen, in the parent
     status = os.waitpid(child, 0)[1]
-    return Trial(status == 0, signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else "")
+    return CompilerEffects(status == 0, signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else "")
 
 
 def _warps(name: str, metadata: Any) -> int:

@@ -14,7 +14,7 @@ from kernelmux.emulator.memory import redundant_stores
 from kernelmux.emulator.memory.global_memory import LOCAL, OFFSET, PARAM, SHARED, SHIFT, Elsewhere, GlobalMemory
 from kernelmux.emulator.memory.global_races import GlobalWriters
 from kernelmux.emulator.memory.shared_address import Spot, total
-from kernelmux.emulator.memory.shared_memory import SharedMemory
+from kernelmux.emulator.memory.shared_memory import SharedWindows
 from kernelmux.emulator.ptx.parser import Location
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class ChunkMemory:
     def __init__(
         self,
         memory: GlobalMemory,
-        shared: SharedMemory,
+        shared: SharedWindows,
         parameters: np.ndarray,
         lanes: int,
         kernel: str,

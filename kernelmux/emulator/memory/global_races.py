@@ -20,7 +20,7 @@ from kernelmux.emulator.memory.shared_races import THREAD_BITS
 
 if TYPE_CHECKING:
     from kernelmux.emulator.memory.global_memory import Segment
-    from kernelmux.emulator.memory.shared_races import Shadow
+    from kernelmux.emulator.memory.shared_races import AccessStamps
     from kernelmux.emulator.running.block_orders import Order
     from kernelmux.emulator.running.group import Group
 
@@ -49,7 +49,7 @@ class History:
 class GlobalWriters:
     """Checks and records the accesses of the lanes of a chunk."""
 
-    def __init__(self, first_block: int, threads: int, shadow: Shadow | None, history: History) -> None:
+    def __init__(self, first_block: int, threads: int, shadow: AccessStamps | None, history: History) -> None:
         self.first_block, self.threads, self.history = first_block, threads, history
         self.shadow = shadow  # knows the epochs
 

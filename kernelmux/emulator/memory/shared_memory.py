@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernelmux.emulator.memory.shared_address import Bases, Spot, total
-from kernelmux.emulator.memory.shared_races import Shadow
+from kernelmux.emulator.memory.shared_races import AccessStamps
 
 if TYPE_CHECKING:
     from kernelmux.emulator.analysis.variables import Gap
@@ -19,7 +19,7 @@ STRIDE = 256  # windows begin at multiples of this, so that every vector access 
 POISON = 0xFF  # what uninitialised bytes hold: NaN in every float type
 
 
-class SharedMemory:
+class SharedWindows:
     """`bytes[b]` is the window of block b; `size` bytes of it are legal, `dynamic` of them were asked for at launch."""
 
     def __init__(self, geometry: Any, size: int, dynamic: int, checks: str, gaps: Sequence[Gap] = ()) -> None:
@@ -28,7 +28,7 @@ class SharedMemory:
         self.stride = max(STRIDE, -(-size // STRIDE) * STRIDE)
         self.bytes = np.full((geometry.blocks, self.stride), POISON, np.uint8)
         self.blocks = geometry.blocks
-        self.shadow = Shadow(geometry, self.stride) if checks == "full" else None
+        self.shadow = AccessStamps(geometry, self.stride) if checks == "full" else None
         self.bases = Bases(self.stride, size, exact=checks == "full")
         self._views: dict[tuple[Any, int], np.ndarray] = {}
 

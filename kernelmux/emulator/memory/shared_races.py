@@ -39,7 +39,7 @@ RACE = "{} of shared memory at offset {}, and no barrier since thread {} {} it"
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class GranuleRows:
     """The granules of one access: rows of `count` granules; `start` is added to all of `index`."""
 
     index: np.ndarray
@@ -79,7 +79,7 @@ class Reads:
         return size
 
 
-class Shadow:
+class AccessStamps:
     """Stamps per granule of shared memory: of the last write, the last read and another read of the same epoch."""
 
     def __init__(self, geometry: Any, stride: int) -> None:
@@ -263,17 +263,17 @@ class Shadow:
             self.initialised_parts = sum(1 << i for i in np.flatnonzero(lowest >= 0).tolist())
         return not parts & ~self.initialised_parts
 
-    def _rows(self, lanes: int, spot: Spot) -> Rows:
+    def _rows(self, lanes: int, spot: Spot) -> GranuleRows:
         if spot.size < 1 << self.shift:
             self._refine(spot.size)
         index = spot.rows if spot.rows.__class__ is np.ndarray else np.full(lanes, spot.rows)
-        return Rows(index, spot.size >> self.shift, spot.start)
+        return GranuleRows(index, spot.size >> self.shift, spot.start)
 
-    def _stamps_at(self, record: np.ndarray, rows: Rows) -> np.ndarray:
+    def _stamps_at(self, record: np.ndarray, rows: GranuleRows) -> np.ndarray:
         """(n,), or (n, count) for accesses of several granules."""
         return _from(record, rows).take(rows.index, axis=0)
 
-    def _stamp(self, record: np.ndarray, rows: Rows, stamps: Any) -> None:
+    def _stamp(self, record: np.ndarray, rows: GranuleRows, stamps: Any) -> None:
         _from(record, rows)[rows.index] = stamps[:, None] if rows.count > 1 and np.ndim(stamps) else stamps
 
     def _refine(self, size: int) -> None:
@@ -339,7 +339,7 @@ class Shadow:
 
     # ---- verdicts
 
-    def _race(self, group: Group, old: np.ndarray, lanes: Marks, rows: Rows, verbs: tuple[str, str]) -> None:
+    def _race(self, group: Group, old: np.ndarray, lanes: Marks, rows: GranuleRows, verbs: tuple[str, str]) -> None:
         stamps = lanes.stamps if old.ndim == 1 else lanes.stamps[:, None]
         difference = old ^ stamps
         if self.cluster == 1 and not _unordered(difference):
@@ -351,14 +351,14 @@ class Shadow:
         if np.count_nonzero(bad):
             self._fail(group, bad, "race", RACE.format(verbs[0], "{}", "{}", verbs[1]), rows, old)
 
-    def _fail_unread(self, group: Group, old: np.ndarray, rows: Rows) -> None:
+    def _fail_unread(self, group: Group, old: np.ndarray, rows: GranuleRows) -> None:
         """A read of what was never written, or of what will still change."""
         bad = old == UNINITIALISED
         when = "before any write" if bad.any() else "before the asynchronous reduction of it was waited for"
         text = f"read of shared memory at offset {{}} {when}"
         self._fail(group, bad if bad.any() else old < 0, "uninitialised", text, rows)
 
-    def _fail(self, group: Group, bad: np.ndarray, kind: str, text: str, rows: Rows, old: Any = None) -> None:
+    def _fail(self, group: Group, bad: np.ndarray, kind: str, text: str, rows: GranuleRows, old: Any = None) -> None:
         row, column = (int(i) for i in np.argwhere(bad.reshape(len(rows.index), -1))[0])
         byte = (rows.start + int(rows.index[row])) * rows.count + column << self.shift
         stamp = UNINITIALISED if old is None else int(old.reshape(len(rows.index), -1)[row, column])
@@ -385,7 +385,7 @@ def _put(record: np.ndarray, index: np.ndarray, values: np.ndarray, chosen: np.n
     record[index[row], column] = values[row, column]
 
 
-def _from(record: np.ndarray, rows: Rows) -> np.ndarray:
+def _from(record: np.ndarray, rows: GranuleRows) -> np.ndarray:
     """What `rows.index` counts from: granules, or rows of granules."""
     return (record if rows.count == 1 else record.reshape(-1, rows.count))[rows.start :]
 

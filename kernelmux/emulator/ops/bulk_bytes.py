@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kernelmux.emulator.ops import Action, address, operation
 from kernelmux.emulator.ops.bulk_copy import check_inside, per_lane, refuse
 from kernelmux.emulator.ops.bulk_group import source, start_store, unchanged
-from kernelmux.emulator.ops.bulk_load import BULK_ALIGNMENT, Report, goals, known, places, take_off
+from kernelmux.emulator.ops.bulk_load import BULK_ALIGNMENT, ArrivalTarget, goals, known, places, take_off
 from kernelmux.emulator.ptx.parser import Instruction
 
 Array = NDArray[Any]
@@ -42,7 +42,7 @@ def load_bytes(ins: Instruction) -> Action:
             check_plain(group, i, start, begin, count)
             content = group.run.memory.span(group, begin, count, False, position=i).copy()
             for goal in goals(group, i, chosen[i], block):
-                report = Report(ins, i, goal if mask else barriers[i][0], barriers[i][1], count)
+                report = ArrivalTarget(ins, i, goal if mask else barriers[i][0], barriers[i][1], count)
                 take_off(report, group, (goal, start + np.arange(count)), known(content))
 
     return Action(run, inputs=(address(to), address(where), (size, np.uint32), address(bar), *masks))
@@ -82,14 +82,14 @@ class Sent:
 
 def sent_to_blocks(
     ins: Instruction, group: Any, operands: tuple[Array, Array, Any, Array], what: str
-) -> Iterator[tuple[Report, tuple[int, int], Sent]]:
+) -> Iterator[tuple[ArrivalTarget, tuple[int, int], Sent]]:
     """For each lane the mbarrier, the place (block, offset) and the content; operands: to, from, size, mbarrier."""
     to, where, size, bar = operands
     targets, barriers = places(group, to), places(group, bar)
     for i, (begin, (count,)) in enumerate(per_lane(group, (size,), where)):
         check_plain(group, i, targets[i][1], begin, count)
         check_inside(group, i, begin, count)
-        yield Report(ins, i, *barriers[i], count), targets[i], Sent(group, i, begin, count, what)
+        yield ArrivalTarget(ins, i, *barriers[i], count), targets[i], Sent(group, i, begin, count, what)
 
 
 @operation("cp.async.bulk.shared::cluster.shared::cta")

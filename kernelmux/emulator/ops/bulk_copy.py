@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.ops import Action, address, operation, registers
 from kernelmux.emulator.ops.bulk_group import start_store
-from kernelmux.emulator.ops.bulk_load import Report, goals, known, places, take_off
+from kernelmux.emulator.ops.bulk_load import ArrivalTarget, goals, known, places, take_off
 from kernelmux.emulator.ptx.parser import Instruction, TensorAddress, Vector
 from kernelmux.emulator.tma.swizzle import swizzled
 from kernelmux.emulator.tma.tensor_map import TileMap, decode
@@ -98,7 +98,7 @@ def _load_tile(
         content = tile.read(memory, at, shift)
         for goal in goals(group, i, masks[i], block):
             barrier = (goal, barriers[i][1]) if masks[i] is not None else barriers[i]
-            take_off(Report(ins, i, *barrier, content.size), group, (goal, offsets), known(content))
+            take_off(ArrivalTarget(ins, i, *barrier, content.size), group, (goal, offsets), known(content))
 
 
 def per_lane(group: Any, coordinates: Sequence[Array], *addresses: Any) -> Any:

@@ -18,7 +18,7 @@ BULK_ALIGNMENT = 16  # of both ends and the size of a plain bulk copy, bytes
 
 
 @dataclass(frozen=True)
-class Report:
+class ArrivalTarget:
     """The mbarrier (block, offset) that `size` bytes report to, for the instruction of lane i."""
 
     ins: Instruction
@@ -44,7 +44,7 @@ class Report:
         barriers.start(key, Flight(arrive, self.ins, int(group.index[self.i])))
 
 
-def take_off(report: Report, group: Any, to: tuple[int, Array], content: Callable[[Any], Array]) -> None:
+def take_off(report: ArrivalTarget, group: Any, to: tuple[int, Array], content: Callable[[Any], Array]) -> None:
     """Start a load to the place (block, offsets); `content(group that waits)` gives its bytes when they arrive."""
     shared, (block, offsets) = group.run.shared, to
 

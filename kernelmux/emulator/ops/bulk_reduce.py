@@ -15,7 +15,7 @@ from kernelmux.emulator.ops.atomic import update_of
 from kernelmux.emulator.ops.bulk_bytes import Sent, check_plain, sent_to_blocks
 from kernelmux.emulator.ops.bulk_copy import per_lane, refuse, store_tile
 from kernelmux.emulator.ops.bulk_group import Combine, start_store
-from kernelmux.emulator.ops.bulk_load import Report
+from kernelmux.emulator.ops.bulk_load import ArrivalTarget
 from kernelmux.emulator.ptx.dtypes import dtype_of
 from kernelmux.emulator.ptx.parser import Instruction, TensorAddress, Vector
 from kernelmux.emulator.tma.tensor_map import TileMap
@@ -102,7 +102,7 @@ def reduce_shared(ins: Instruction) -> Action:
     return Action(run, inputs=(address(to), address(where), (size, np.uint32), address(bar)))
 
 
-def reduce_into(report: Report, group: Any, to: tuple[int, int], sent: Sent, combine: Combine) -> None:
+def reduce_into(report: ArrivalTarget, group: Any, to: tuple[int, int], sent: Sent, combine: Combine) -> None:
     """Start the reduction of what is sent into the place (block, offset)."""
     shared, (block, start) = group.run.shared, to
     offsets = start + np.arange(report.size)

@@ -229,7 +229,7 @@ class Read:
 
 
 @dataclass(frozen=True)
-class Product:
+class WgmmaOperand:
     """An operand of one warpgroup's wgmma: the instruction, what was read, which row of that is the warpgroup's."""
 
     ins: Instruction
@@ -266,7 +266,7 @@ class Reader:
                 self.group.fail("asynchronous", "wgmma.mma_async without a wgmma.fence before it", [128 * i])
             for first, read in self.reads:
                 if first <= i < first + len(read.blocks):
-                    groups.open.append(Product(self.ins, read, i - first))
+                    groups.open.append(WgmmaOperand(self.ins, read, i - first))
 
 
 @dataclass
@@ -274,8 +274,8 @@ class ProductGroups:
     """Of one warpgroup: whether it fenced, its uncommitted products, and its committed groups, oldest first."""
 
     fenced: bool = False
-    open: list[Product] = field(default_factory=list)
-    committed: list[list[Product]] = field(default_factory=list)
+    open: list[WgmmaOperand] = field(default_factory=list)
+    committed: list[list[WgmmaOperand]] = field(default_factory=list)
 
 
 def _groups_of(group: Any) -> list[ProductGroups]:

@@ -158,7 +158,7 @@ def _function(header: re.Match[str], body: str) -> Function:
         function.registers.update((p.name, f"param{p.size}") for p in (*function.parameters, *function.results))
     function.required_threads, function.maximum_threads = limits.get("reqntid"), limits.get("maxntid")
     function.cluster = limits.get("reqnctapercluster", ())
-    _Body(function).read(body)
+    _BodyParser(function).read(body)
     return function
 
 
@@ -170,7 +170,7 @@ class _Scope:
         self.operands: dict[str, Operand] = {}
 
 
-class _Body:
+class _BodyParser:
     """Reads a function body: statements, labels, nested scopes of inline PTX."""
 
     def __init__(self, function: Function) -> None:

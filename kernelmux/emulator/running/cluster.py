@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernelmux.emulator.memory.shared_memory import SharedMemory
+from kernelmux.emulator.memory.shared_memory import SharedWindows
 
 if TYPE_CHECKING:
     from kernelmux.emulator.running.group import Group
@@ -48,7 +48,7 @@ def split(group: Group, address: Any) -> tuple[np.ndarray, np.ndarray]:
     return group.block + np.where(tag > 0, tag - 1 - own, 0), address & OFFSET
 
 
-class ClusterMemory(SharedMemory):
+class ClusterMemory(SharedWindows):
     """Shared memory of blocks that are in clusters: addresses may be tagged.
 
     In full mode a block may end only when those that have used its memory are known to be done: with a barrier between.

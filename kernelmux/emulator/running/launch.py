@@ -19,7 +19,7 @@ from kernelmux.emulator.errors import EmulatorError, LaunchRefused, Triple, Unsu
 from kernelmux.emulator.memory.access import ChunkMemory
 from kernelmux.emulator.memory.global_memory import GlobalMemory
 from kernelmux.emulator.memory.global_races import GlobalWriters, History
-from kernelmux.emulator.memory.shared_memory import SharedMemory
+from kernelmux.emulator.memory.shared_memory import SharedWindows
 from kernelmux.emulator.ptx.parser import Function, Instruction, Parameter, ParsedModule, parse
 from kernelmux.emulator.resources import MAX_BLOCK, MAX_GRID, MAX_THREADS, MULTIPROCESSORS, Multiprocessor
 from kernelmux.emulator.running.arguments import ArgumentList
@@ -68,7 +68,7 @@ class Module:
         with collector_paused():
             self.parsed: ParsedModule = parse(ptx)
         self.segments, self.addresses = variable_segments(self.parsed)
-        self._kernels: dict[str, Kernel] = {}
+        self._kernels: dict[str, EntryKernel] = {}
         self._flows: dict[str, Flow] = {}
 
     @property
@@ -76,14 +76,14 @@ class Module:
         """Names of the entry points."""
         return tuple(name for name, function in self.parsed.functions.items() if function.entry)
 
-    def kernel(self, name: str) -> Kernel:
+    def kernel(self, name: str) -> EntryKernel:
         """The kernel of this name."""
         if name not in self.kernels:
             raise EmulatorError(
                 f"no kernel named {name!r}, the module has {', '.join(self.kernels) or 'none'}", kind="argument"
             )
         if name not in self._kernels:
-            self._kernels[name] = Kernel(self, self.parsed.functions[name])
+            self._kernels[name] = EntryKernel(self, self.parsed.functions[name])
         return self._kernels[name]
 
     @cached_property
@@ -120,7 +120,7 @@ class Module:
         )
 
 
-class Kernel:
+class EntryKernel:
     """An entry point."""
 
     def __init__(self, module: Module, function: Function) -> None:
@@ -207,7 +207,7 @@ class Kernel:
         blocks, threads = deadline.blocks, block[0] * block[1] * block[2]
         cluster = size[0] * size[1] * size[2]
         chunk = max(1, (CHUNK_OF_POLLING if self._polls else CHUNK) // (threads * cluster)) * cluster
-        memory_kind = ClusterMemory if cluster > 1 else SharedMemory
+        memory_kind = ClusterMemory if cluster > 1 else SharedWindows
         waiting = self._polls and blocks > chunk  # GPUs start blocks in order, which those that wait rely on
         numbers = None if waiting else order(blocks, cluster)
         history = History(checks == "full" and self._orders_blocks, numbers)

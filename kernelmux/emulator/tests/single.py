@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from kernelmux.emulator.running.launch import Kernel, load
+from kernelmux.emulator.running.launch import EntryKernel, load
 from kernelmux.emulator.settings import checks
 
 BITS = {"b16": np.uint16, "b32": np.uint32, "b64": np.uint64, "pred": np.uint32}
 
 
 @cache
-def kernel(code: str, result: str, operands: tuple[str, ...]) -> Kernel:
+def kernel(code: str, result: str, operands: tuple[str, ...]) -> EntryKernel:
     """A kernel whose thread i applies `code` to element i of every operand; a predicate is stored as 0 or 1."""
     pointers = [f".param .u64 p{i}" for i in range(len(operands) + 1)]
     load_store = [_load(i, kind) for i, kind in enumerate(operands)]

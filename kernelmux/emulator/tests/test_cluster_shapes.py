@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernelmux.emulator import EmulatorError, checks
-from kernelmux.emulator.running.launch import Kernel, load
+from kernelmux.emulator.running.launch import EntryKernel, load
 
 NAMES = (
     *(f"{n}.{axis}" for n in ("ctaid", "cluster_ctaid", "cluster_nctaid", "clusterid", "nclusterid") for axis in "xyz"),
@@ -23,12 +23,12 @@ mad.lo.u32 %n, %z, %ny, %y; mad.lo.u32 %n, %n, %nx, %x;
 """
 
 
-def kernel(body: str, directive: str = "") -> Kernel:
+def kernel(body: str, directive: str = "") -> EntryKernel:
     text = f"{HEAD}.visible .entry k(.param .u64 out) {directive} {{\n{BLOCK}{body}\nret;\n}}"
     return load(text).kernel("k")
 
 
-def specials(directive: str = "") -> Kernel:
+def specials(directive: str = "") -> EntryKernel:
     store = f"mul.lo.u32 %n, %n, {4 * len(NAMES)}; cvt.u64.u32 %at, %n; add.u64 %out, %out, %at;\n"
     store += "".join(f"mov.u32 %v, %{name}; st.global.u32 [%out+{4 * i}], %v;\n" for i, name in enumerate(NAMES))
     store += "mov.pred %p, %is_explicit_cluster;\n"

@@ -6,7 +6,7 @@ from math import floor, log2
 import numpy as np
 import pytest
 
-from kernelmux.emulator.arithmetic.fused_dot import FP8, FULL, Rule, fused_dot
+from kernelmux.emulator.arithmetic.fused_dot import FP8, FULL, FusedDotRule, fused_dot
 
 
 def cut(value: Fraction, unit: Fraction) -> Fraction:
@@ -19,7 +19,7 @@ def exponent(x: float) -> int:
     return floor(log2(abs(x)))
 
 
-def defined(a: list[float], b: list[float], c: float, rule: Rule) -> float:
+def defined(a: list[float], b: list[float], c: float, rule: FusedDotRule) -> float:
     """One sum by the rule's words; normal numbers."""
     exponents = [exponent(x) + exponent(y) for x, y in zip(a, b, strict=True) if x and y]
     exponents += [exponent(c)] if c else []
@@ -37,7 +37,7 @@ def defined(a: list[float], b: list[float], c: float, rule: Rule) -> float:
 
 @pytest.mark.parametrize(("kind", "rule"), [("f16", FULL), ("bf16", FULL), ("e4m3", FP8)])
 @pytest.mark.parametrize("spread", [0, 6])
-def test_against_the_definition(kind: str, rule: Rule, spread: int) -> None:
+def test_against_the_definition(kind: str, rule: FusedDotRule, spread: int) -> None:
     rng = np.random.default_rng(1)
 
     def draw(*shape: int) -> np.ndarray:

@@ -22,7 +22,7 @@ SIZE = _FORMAT.size
 
 
 @dataclass(frozen=True)
-class Pixels:
+class PixelBox:
     """Pixels per column, channels per pixel, corners of the bounding box and steps; all tuples W first."""
 
     count: int
@@ -80,11 +80,11 @@ class Pixels:
         return _FORMAT.pack(self.count, self.channels, *padded[0], *padded[1], *padded[2])
 
 
-def decode(content: bytes, rank: int) -> Pixels | None:
+def decode(content: bytes, rank: int) -> PixelBox | None:
     """The inverse of `encode`; None for a map of tiles, where all is zero."""
     count, channels, *numbers = _FORMAT.unpack_from(content)
     if not count:
         return None
     space = rank - 2
     lower, upper, steps = (tuple(numbers[i : i + space]) for i in (0, SPACE, 2 * SPACE))
-    return Pixels(count, channels, lower, upper, steps)
+    return PixelBox(count, channels, lower, upper, steps)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmux.emulator.tma import im2col
-from kernelmux.emulator.tma.im2col import Pixels
+from kernelmux.emulator.tma.im2col import PixelBox
 from kernelmux.emulator.tma.swizzle import MODES
 
 Bytes = NDArray[np.uint8]
@@ -69,7 +69,7 @@ class TensorMap:
         for problem in self._problems():
             raise ValueError(f"tensor map of shape {self.shape}, strides {self.strides}, box {self.box}: {problem}")
 
-    pixels: Pixels | None = None  # of an im2col map
+    pixels: PixelBox | None = None  # of an im2col map
 
     def _problems(self) -> list[str]:
         rank = len(self.shape)
@@ -126,7 +126,7 @@ class Im2colMap(TensorMap):
         element: str | None = None,
     ) -> None:
         steps = (1,) * len(lower) if steps is None else steps
-        self.pixels = Pixels(pixels, channels, tuple(lower)[::-1], tuple(upper)[::-1], tuple(steps)[::-1])
+        self.pixels = PixelBox(pixels, channels, tuple(lower)[::-1], tuple(upper)[::-1], tuple(steps)[::-1])
         box = (1,) * (len(tensor.shape) - 1) + (channels,)
         super().__init__(tensor, box, swizzle, fill=fill, element=element)
 
@@ -147,7 +147,7 @@ class TileMap:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     box: tuple[int, ...]
-    pixels: Pixels | None = None
+    pixels: PixelBox | None = None
 
     @property
     def size(self) -> int:

@@ -37,7 +37,7 @@ SHARED_OPERATIONS = {"ld": ("load", "ldmatrix"), "st": ("store",), "atom": ("ato
 
 
 @dataclass
-class Line:
+class LineCounts:
     """One source line. warps: instructions executed by warps; threads: by lanes; branches of warps, divergent ones."""
 
     file: str
@@ -84,14 +84,14 @@ class LaunchTrace:
         return self.counts.owners
 
     @cached_property
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[LineCounts]:
         """The lines that have instructions, the kernel's file first, then others; number 0 is code without a line."""
-        lines: dict[tuple[str, int], Line] = {}
+        lines: dict[tuple[str, int], LineCounts] = {}
         for function in self.counts.functions.values():
             for pc, step in enumerate(function.flow.steps):
                 place = self._source_lines.place(step.instruction.location)
                 if place not in lines:
-                    lines[place] = Line(Path(place[0]).name, place[1], self._source(place[0]).get(place[1], ""))
+                    lines[place] = LineCounts(Path(place[0]).name, place[1], self._source(place[0]).get(place[1], ""))
                 line = lines[place]
                 line.warps += function.warps[pc]
                 line.threads += function.threads[pc]

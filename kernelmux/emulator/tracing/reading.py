@@ -25,7 +25,7 @@ FINE = "every access to global memory is coalesced, no access to shared memory w
 
 @dataclass(frozen=True)
 class Reading:
-    """One sentence about a `Line`; wasted: sectors or passes over the banks above the least."""
+    """One sentence about a source line; wasted: sectors or passes over the banks above the least."""
 
     line: Any
     wasted: int

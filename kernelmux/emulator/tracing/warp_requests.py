@@ -49,7 +49,7 @@ def least_sectors(addresses: Array, size: int) -> Array:
     return -(-distinct(addresses) * size // SECTOR)
 
 
-def turns(addresses: Array) -> Array:
+def atomic_sectors(addresses: Array) -> Array:
     """Sectors that the atomics of each request touch: lanes that meet at one address take turns, neighbours do not.
 
     Measured on an H200: 32 lanes at one address count as 32 sectors, 32 lanes side by side as 4.

@@ -121,7 +121,7 @@ class FunctionCounts:
         if space == "global":
             row, sector = warp_requests.distinct_pairs(np.where(table == NO_LANE, NO_LANE, table // SECTOR))
             takes_turns = access.operation in ("atomic", "reduction")
-            traffic.sectors += int(warp_requests.turns(table).sum()) if takes_turns else len(row)
+            traffic.sectors += int(warp_requests.atomic_sectors(table).sum()) if takes_turns else len(row)
             self.launch.reuse.note(traffic, group.block[first][row], sector)
             if access.operation in ("store", "atomic", "reduction"):
                 self.launch.store(name, table, block, drawn, access.size)

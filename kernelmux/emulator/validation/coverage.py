@@ -32,7 +32,7 @@ OK, DIFFERS, USAGE = 0, 1, 2
 
 
 @dataclass(frozen=True)
-class Entry:
+class OperationGroup:
     """Operations that are described together."""
 
     group: str
@@ -53,10 +53,12 @@ class Entry:
 
 
 @lru_cache(maxsize=1)
-def entries() -> tuple[Entry, ...]:
+def entries() -> tuple[OperationGroup, ...]:
     """All entries, in the order of the file."""
     content: dict[str, list[dict[str, Any]]] = tomllib.loads(NOTES.read_text())
-    return tuple(Entry(group, tuple(item.pop("names")), **item) for group, items in content.items() for item in items)
+    return tuple(
+        OperationGroup(group, tuple(item.pop("names")), **item) for group, items in content.items() for item in items
+    )
 
 
 def registered() -> set[str]:
@@ -82,7 +84,7 @@ def operations() -> str:
     )
 
 
-def _types(entry: Entry) -> str:
+def _types(entry: OperationGroup) -> str:
     """The types of operations that are registered by type, in words."""
     if not all(dispatch.types(name) for name in entry.names):
         return ""

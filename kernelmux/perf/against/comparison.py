@@ -11,11 +11,11 @@ from kernelmux.perf.against.verdict import CONFIDENCE, FASTER, SLOWER, Judged, c
 from kernelmux.perf.planning.plan import Row
 from kernelmux.perf.rows import machine
 from kernelmux.perf.rows.codec import DERIVED
-from kernelmux.perf.rows.machine import Machine
-from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.machine import MeasuringMachine
+from kernelmux.perf.rows.options import PerfOptions
 
 
-class Watch(Protocol):
+class ComparisonProgress(Protocol):
     """Sees how far a comparison is."""
 
     def expect(self, rows: int, again: bool) -> None:
@@ -29,7 +29,7 @@ class Watch(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class TreeComparison:
     """What came of it. base, here: the trees; equal, only_base, only_here: names of rows that were not compared.
 
     respecified: operators whose specs differ in the two trees. confidence: of each interval.
@@ -37,7 +37,7 @@ class Comparison:
 
     date: str
     command: str
-    machine: Machine
+    machine: MeasuringMachine
     base: str
     here: str
     confidence: float
@@ -53,7 +53,9 @@ class Comparison:
         return [row for row in self.rows if row.verdict in verdicts]
 
 
-def compare(setup: Setup, options: Options, everything: bool, command: str, log: IO[str], watch: Watch) -> Comparison:
+def compare(
+    setup: Setup, options: PerfOptions, everything: bool, command: str, log: IO[str], watch: ComparisonProgress
+) -> TreeComparison:
     """Time and judge; Ctrl-C ends it with the rows it has. BackendUnavailable for a tree that cannot be imported."""
     judged: list[Judged] = []
     interrupted = False
@@ -66,7 +68,7 @@ def compare(setup: Setup, options: Options, everything: bool, command: str, log:
         if not judged:
             raise
         interrupted = True
-    return Comparison(
+    return TreeComparison(
         date=machine.today(),
         command=command,
         machine=on,
@@ -82,7 +84,7 @@ def compare(setup: Setup, options: Options, everything: bool, command: str, log:
     )
 
 
-def _all(session: Session, rows: list[Row], judged: list[Judged], watch: Watch) -> None:
+def _all(session: Session, rows: list[Row], judged: list[Judged], watch: ComparisonProgress) -> None:
     watch.expect(len(rows), again=False)
     for row in rows:
         watch.begin(row)
@@ -90,7 +92,7 @@ def _all(session: Session, rows: list[Row], judged: list[Judged], watch: Watch) 
         watch.end(judged[-1])
 
 
-def _confirm(setup: Setup, found: Agenda, judged: list[Judged], log: IO[str], watch: Watch) -> None:
+def _confirm(setup: Setup, found: Agenda, judged: list[Judged], log: IO[str], watch: ComparisonProgress) -> None:
     """Time again what has changed, in new processes: where memory lies can move a time by as much as a change does."""
     doubted = [i for i, row in enumerate(judged) if row.verdict in (SLOWER, FASTER)]
     if not doubted:

@@ -21,12 +21,12 @@ START_LIMIT = 300.0  # seconds until the first answer: imports
 class Failure(Exception):
     """A row cannot be timed, or its output is wrong, in the process of one tree; the text says why."""
 
-    def __init__(self, worker: Worker, text: str) -> None:
+    def __init__(self, worker: TreeWorker, text: str) -> None:
         super().__init__(text)
         self.worker = worker
 
 
-class Worker:
+class TreeWorker:
     """The process of one tree. limit: seconds after which an answer no longer comes."""
 
     def __init__(self, tree: Tree, device: str, log: IO[str], limit: float) -> None:

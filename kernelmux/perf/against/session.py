@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from kernelmux.perf.against.process import Failure, Worker
+from kernelmux.perf.against.process import Failure, TreeWorker
 from kernelmux.perf.against.trees import Tree
 from kernelmux.perf.against.verdict import FAILED, NO_BASE, Judged, Round, judge
 from kernelmux.perf.planning.plan import Row
 from kernelmux.perf.rows.codec import decode, encode
-from kernelmux.perf.rows.machine import Machine
-from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.machine import MeasuringMachine
+from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.registry.errors import BackendUnavailable
 
 ROUNDS = 20
@@ -39,13 +39,13 @@ class Session:
 
     def __init__(self, setup: Setup, log: IO[str]) -> None:
         self.setup, self.log = setup, log
-        self.workers: list[Worker] = []
+        self.workers: list[TreeWorker] = []
 
     def __enter__(self) -> Session:
         try:
             for tree in (self.setup.base, self.setup.here, self.setup.base):
-                self.workers.append(Worker(tree, self.setup.device, self.log, self.setup.limit))
-            with _explained():
+                self.workers.append(TreeWorker(tree, self.setup.device, self.log, self.setup.limit))
+            with _failures_as_unavailable():
                 for worker in self.workers:
                     worker.greet()
         except BaseException:
@@ -57,16 +57,16 @@ class Session:
         for worker in self.workers:
             worker.close()
 
-    def rows(self, options: Options) -> tuple[Any, Any]:
+    def rows(self, options: PerfOptions) -> tuple[Any, Any]:
         """The rows of the base and of this tree."""
         base, here, _ = self.workers
-        with _explained():
+        with _failures_as_unavailable():
             return base.ask("rows", options.as_dict()), here.ask("rows", options.as_dict())
 
-    def machine(self) -> Machine:
+    def machine(self) -> MeasuringMachine:
         """What the rows run on."""
-        with _explained():
-            return decode(Machine, self.workers[0].ask("machine"), "machine")
+        with _failures_as_unavailable():
+            return decode(MeasuringMachine, self.workers[0].ask("machine"), "machine")
 
     def judge(self, row: Row) -> Judged:
         """Time a row in both trees and judge it; a row that fails in one of them is judged as that."""
@@ -96,7 +96,7 @@ class Session:
         return max(1, min(SAMPLES, int(SECONDS / max(seconds))))
 
 
-def _failure(worker: Worker) -> Failure | None:
+def _failure(worker: TreeWorker) -> Failure | None:
     """Take in an answer: what it says of a failure."""
     try:
         worker.receive()
@@ -106,7 +106,7 @@ def _failure(worker: Worker) -> Failure | None:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def _failures_as_unavailable() -> Iterator[None]:
     """What fails inside is no row's fault: BackendUnavailable, with the end of the log."""
     try:
         yield
@@ -117,14 +117,14 @@ def _explained() -> Iterator[None]:
         raise BackendUnavailable("\n".join([text, *told])) from failure
 
 
-def _rounds(rounds: int, count: int, pair: Callable[[int], tuple[Worker, Worker]]) -> list[Round]:
+def _rounds(rounds: int, count: int, pair: Callable[[int], tuple[TreeWorker, TreeWorker]]) -> list[Round]:
     """A B B A or B A A B, drawn anew for every round."""
     return [_round(*pair(i), count) for i in range(rounds)]
 
 
-def _round(base: Worker, here: Worker, count: int) -> Round:
+def _round(base: TreeWorker, here: TreeWorker, count: int) -> Round:
     first, second = random.sample((base, here), 2)
-    times: dict[Worker, list[float]] = {base: [], here: []}
+    times: dict[TreeWorker, list[float]] = {base: [], here: []}
     for worker in (first, second, second, first):
         times[worker] += worker.ask("time", count)
     return Round(statistics.median(times[base]), statistics.median(times[here]))

@@ -1,7 +1,7 @@
 """What a worker process does: lists the rows of its tree, prepares one, times calls of it, checks its output.
 
     ["where"]               the folder that the registry was imported from
-    ["machine"]             the fields of a `Machine`
+    ["machine"]             the fields of a `MeasuringMachine`
     ["rows", options]       [[fields of a Row, hash of its source and spec], ...]
     ["prepare", row]        seconds of one timed call, all that is around it included
     ["time", count]         seconds of each of `count` calls, after one that does not count
@@ -26,7 +26,7 @@ from kernelmux.perf.planning import plan
 from kernelmux.perf.planning.plan import Row
 from kernelmux.perf.rows import machine
 from kernelmux.perf.rows.codec import decode, encode
-from kernelmux.perf.rows.options import Options, from_dict
+from kernelmux.perf.rows.options import PerfOptions, from_dict
 from kernelmux.perf.timing import inputs, measure, reseed
 from kernelmux.perf.timing.clock import VirtualClock
 from kernelmux.registry import catalog
@@ -132,7 +132,7 @@ def rows(told: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
     return [(encode(row), "" if row.broken else source(row)) for row in _rows(from_dict(told))]
 
 
-def _rows(options: Options) -> list[Row]:
+def _rows(options: PerfOptions) -> list[Row]:
     """The rows of the operators and variants that this tree knows, group by group."""
     known = tuple(op for op in options.ops or catalog.usable() if op in catalog.usable())
     found: dict[Row, None] = {}
@@ -143,7 +143,7 @@ def _rows(options: Options) -> list[Row]:
     return sorted(found, key=lambda row: first[row.group])
 
 
-def _of(label: str, options: Options) -> Iterator[Row]:
+def _of(label: str, options: PerfOptions) -> Iterator[Row]:
     """The rows of one backend, or of all; the baseline is among them only if it is asked for."""
     name = "all" if label == "all" else registered.split(label)[0]
     try:

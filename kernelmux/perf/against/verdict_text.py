@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
-from kernelmux.perf.against.comparison import Comparison
+from kernelmux.perf.against.comparison import TreeComparison
 from kernelmux.perf.against.verdict import AMBIGUOUS, FAILED, FASTER, LEAST, NO_BASE, SAME, SLOWER, Judged
 from kernelmux.perf.report.markdown import table
 from kernelmux.perf.wording import wording
@@ -27,7 +27,7 @@ def line(judged: Judged) -> str:
     return f"{judged.name}: {judged.verdict}{ratio}{f': {judged.note}' if judged.note else ''}"
 
 
-def show(console: Console, found: Comparison) -> None:
+def show(console: Console, found: TreeComparison) -> None:
     """Print the verdicts, and what was not compared."""
     console.print(wording.where(found.machine), style="bold", markup=False, soft_wrap=True)
     console.print(f"base: {found.base}; here: {found.here}", markup=False, highlight=False, soft_wrap=True)
@@ -40,7 +40,7 @@ def show(console: Console, found: Comparison) -> None:
     console.print(summary(found), style="bold", highlight=False, soft_wrap=True)
 
 
-def markdown(found: Comparison) -> str:
+def markdown(found: TreeComparison) -> str:
     """The same as a document."""
     parts = [f"# {found.here} against {found.base}, {found.date}", wording.where(found.machine), f"`{found.command}`"]
     parts += [f"**{summary(found)}**"]
@@ -69,7 +69,7 @@ def _confidence(value: float | None) -> str:
     return "" if value is None else "> 99.9 %" if value > 0.999 else f"{value:.1%}"
 
 
-def legend(found: Comparison) -> str:
+def legend(found: TreeComparison) -> str:
     """What the columns mean."""
     return (
         "here / base: of median times, more than 1 is slower; interval: where that ratio lies with"
@@ -78,7 +78,7 @@ def legend(found: Comparison) -> str:
     )
 
 
-def notes(found: Comparison) -> Iterator[str]:
+def notes(found: TreeComparison) -> Iterator[str]:
     """Sentences on rows and on what was not compared."""
     yield from (line(row) for row in found.rows if row.note)
     for operator in found.respecified:
@@ -95,7 +95,7 @@ def _listed(what: str, names: tuple[str, ...]) -> Iterator[str]:
         yield f"{what}: {', '.join(names[:NAMED])}{more}"
 
 
-def summary(found: Comparison) -> str:
+def summary(found: TreeComparison) -> str:
     """How many rows have which verdict."""
     counts = {text: len(found.having(verdict)) for verdict, text in COUNTED.items()}
     told = ", ".join(f"{count} {text}" for text, count in counts.items() if count)

@@ -14,14 +14,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from kernelmux.perf.against import trees, verdict_text
-from kernelmux.perf.against.comparison import Comparison, compare
+from kernelmux.perf.against.comparison import TreeComparison, compare
 from kernelmux.perf.against.session import ROUNDS, Setup
 from kernelmux.perf.against.verdict import AMBIGUOUS, FAILED, FASTER, FEWEST, SAME, SLOWER, Judged
 from kernelmux.perf.planning import plan
 from kernelmux.perf.planning.plan import Row
 from kernelmux.perf.rows import output_files
 from kernelmux.perf.rows.codec import encode
-from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.registry.cli import terminal
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.util.files import json_rows
@@ -87,7 +87,7 @@ class Progressing:
             self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def run(console: Console, options: Options, args: argparse.Namespace, command: str) -> int:
+def run(console: Console, options: PerfOptions, args: argparse.Namespace, command: str) -> int:
     """Compare this tree with another one and return the exit status; ArgumentError before the work for wrong options."""
     _check(args)
     plan.rows(options)  # for its errors
@@ -123,14 +123,14 @@ def terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _write(console: Console, found: Comparison, folder: Path) -> None:
+def _write(console: Console, found: TreeComparison, folder: Path) -> None:
     told = {"kind": "kernelmux.perf.against", "schema": 1, **encode(found)}
     output_files.write(folder / "against.json", json_rows(told) + "\n")
     output_files.write(folder / "against.md", verdict_text.markdown(found))
     console.print(f"verdicts: {folder}/against.md, against.json; against.log", markup=False, soft_wrap=True)
 
 
-def status(found: Comparison) -> int:
+def status(found: TreeComparison) -> int:
     """The exit status of a comparison."""
     if found.interrupted:
         return terminal.say("perf", "interrupted; the rows that were judged are kept", terminal.INTERRUPTED)

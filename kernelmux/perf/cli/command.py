@@ -23,9 +23,9 @@ from kernelmux.perf.record.run_file import Results
 from kernelmux.perf.report import compare, fewer_bytes, markdown, page, tables
 from kernelmux.perf.report import contribute as contribution
 from kernelmux.perf.rows import machine, output_files
-from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.perf.rows.row_result import FAILED as ROW_FAILED
-from kernelmux.perf.rows.row_result import Result, Timed
+from kernelmux.perf.rows.row_result import RowResult, Timed
 from kernelmux.perf.session import supervisor
 from kernelmux.perf.timing import noise_floor, overhead
 from kernelmux.perf.wording import noise, wording
@@ -44,7 +44,7 @@ TABLES = {
 }  # by the marker in a document: <!-- perf -->
 
 
-class Watch:
+class RowProgress:
     """A bar in a terminal, elsewhere a line per row, or nothing."""
 
     def __init__(self, console: Console, total: int, by_row: bool = True) -> None:
@@ -65,14 +65,14 @@ class Watch:
         )
         self.task = self.bar.add_task("run", total=total, failed="", last="starting")
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> RowProgress:
         self.bar.start()
         return self
 
     def __exit__(self, *details: object) -> None:
         self.bar.stop()
 
-    def __call__(self, seen: str | Result) -> None:
+    def __call__(self, seen: str | RowResult) -> None:
         if isinstance(seen, str):
             self.bar.update(self.task, last=seen)
             return
@@ -82,17 +82,17 @@ class Watch:
             self.console.print(_line(seen), markup=False, soft_wrap=True)
 
 
-def _line(row: Result) -> str:
+def _line(row: RowResult) -> str:
     if not isinstance(row, Timed):
         return f"{row.status.upper()} {row.id}: {row.error}"
     share = f", {row.point.share:.0%} of the floor" if row.point else ""
     return f"{row.id}: {wording.microseconds(row.median_us)} us{share}, {row.seconds:.1f} s"
 
 
-def run(console: Console, rows: list[Row], options: Options, args: argparse.Namespace, command: str) -> int:
+def run(console: Console, rows: list[Row], options: PerfOptions, args: argparse.Namespace, command: str) -> int:
     """Run the rows, report, and return the exit status."""
     check_outputs(args)
-    with Watch(console, sum(not row.problem for row in rows)) as watch:
+    with RowProgress(console, sum(not row.problem for row in rows)) as watch:
         outcome = supervisor.run(rows, options, watch)
     if outcome.interrupted and not any(isinstance(row, Timed) for row in outcome.rows):
         raise KeyboardInterrupt
@@ -112,7 +112,7 @@ def run(console: Console, rows: list[Row], options: Options, args: argparse.Name
     return conclude(console, measured, earlier, args.aa, interrupted)
 
 
-def overheads(console: Console, options: Options, args: argparse.Namespace, command: str) -> int:
+def overheads(console: Console, options: PerfOptions, args: argparse.Namespace, command: str) -> int:
     """Measure the host time of calls alone, show it, and return the exit status."""
     here = machine.describe(options.device)
     console.print(wording.where(here), style="bold", markup=False, soft_wrap=True)
@@ -126,7 +126,7 @@ def overheads(console: Console, options: Options, args: argparse.Namespace, comm
     return FAILED if any(row.error for row in found) else OK
 
 
-def results_of(outcome: supervisor.Outcome, command: str, options: Options) -> Results:
+def results_of(outcome: supervisor.WorkerReports, command: str, options: PerfOptions) -> Results:
     """What the workers reported, each variant with its second time; a backend that lacks its package is an error."""
     rows = tuple(noise_floor.fold(outcome.rows))
     return Results(
@@ -142,7 +142,7 @@ def results_of(outcome: supervisor.Outcome, command: str, options: Options) -> R
     )
 
 
-def lacking(options: Options) -> Iterator[str]:
+def lacking(options: PerfOptions) -> Iterator[str]:
     """What a run leaves out: operators elsewhere that cannot be loaded; backends that lack a package, and what to do."""
     absent = missing_packages(torch.device(options.device), plan.chosen_backends(options))
     for op in () if options.ops else catalog.names():
@@ -153,7 +153,7 @@ def lacking(options: Options) -> Iterator[str]:
         yield f"backend {name} could run here and was left out: {told}; or run without it: --backend {others}"
 
 
-def _further(console: Console, measured: Results, options: Options) -> Results:
+def _further(console: Console, measured: Results, options: PerfOptions) -> Results:
     """The dispatcher's overhead; without a GPU also what each kernel needs and moves, and what is on record."""
     if not options.quick and not options.brief:
         measured = replace(
@@ -191,14 +191,14 @@ def check_outputs(args: argparse.Namespace) -> None:
         output_files.writable(Path(args.html), "--html", made=True)
 
 
-def _overhead_backends(options: Options) -> tuple[str, ...]:
+def _overhead_backends(options: PerfOptions) -> tuple[str, ...]:
     if options.device == "cpu":
         return (BASELINE,)
     asked = dict.fromkeys(name.partition("/")[0] for name in options.backends if name != "all")
     return (BASELINE, *(n for n in asked or registered.backend_names() if n != BASELINE))
 
 
-def introduce(console: Console, measured: Results, options: Options) -> None:
+def introduce(console: Console, measured: Results, options: PerfOptions) -> None:
     """Print the machine, its ceilings, and what is different without a GPU."""
     console.print(wording.where(measured.machine), style="bold", markup=False, soft_wrap=True)
     console.print(wording.tested(measured), markup=False, highlight=False, soft_wrap=True)
@@ -237,7 +237,7 @@ def _record(console: Console, measured: Results, args: argparse.Namespace) -> No
         console.print(f"recorded: {path}", markup=False, soft_wrap=True)
 
 
-def _show_records(console: Console, options: Options) -> None:
+def _show_records(console: Console, options: PerfOptions) -> None:
     for known in (*history.of_user(), *history.everywhere()):
         rows = [row for row in known.rows if not options.ops or row.op in options.ops]
         if rows:

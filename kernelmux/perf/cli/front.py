@@ -12,12 +12,12 @@ from kernelmux.perf.cli import command
 from kernelmux.perf.emulated import moved, resources
 from kernelmux.perf.planning import brief
 from kernelmux.perf.planning.plan import BASELINE
-from kernelmux.perf.planning.time_budget import Budget
+from kernelmux.perf.planning.time_budget import TimeBudget
 from kernelmux.perf.record import history
 from kernelmux.perf.record.history import GpuRecord
 from kernelmux.perf.record.run_file import Results
 from kernelmux.perf.report import screen
-from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.perf.rows.row_result import Timed
 from kernelmux.perf.session import supervisor
 from kernelmux.perf.timing import overhead
@@ -27,14 +27,14 @@ from kernelmux.registry.util import cards
 HANDFUL = ("softmax", "matmul", "rms_norm", "gelu", "add", "attention")  # whose host time is measured on a CPU
 
 
-def run(console: Console, options: Options, args: argparse.Namespace, told: str, limit: Budget) -> int:
+def run(console: Console, options: PerfOptions, args: argparse.Namespace, told: str, limit: TimeBudget) -> int:
     """Time what the default report needs, show and write it, and return the exit status."""
     command.check_outputs(args)
     rows = brief.report(options)
     count = sum(not row.problem for row in rows)
     if not console.is_terminal:
         console.print(f"{count} rows in at most {limit.minutes:g} minutes; --every-row times all there are")
-    with command.Watch(console, count, by_row=False) as watch:
+    with command.RowProgress(console, count, by_row=False) as watch:
         outcome = supervisor.run(rows, options, watch)
     if outcome.interrupted and not any(isinstance(row, Timed) for row in outcome.rows):
         raise KeyboardInterrupt
@@ -56,7 +56,7 @@ def _introduce(console: Console, measured: Results) -> None:
         console.print(wording.main_roofs(measured.ceilings), markup=False, highlight=False)
 
 
-def _on_cpu(console: Console, measured: Results, options: Options, limit: Budget) -> Results:
+def _on_cpu(console: Console, measured: Results, options: PerfOptions, limit: TimeBudget) -> Results:
     """What a machine without a GPU can say of the kernels, and what is on record of them."""
     screen.on_cpu(console, measured, largest(history.recorded()))
     with console.status("host time of calls"):

@@ -16,9 +16,9 @@ from kernelmux.perf.against.session import ROUNDS
 from kernelmux.perf.cli import against, command, front
 from kernelmux.perf.cli import sweep as sweeping
 from kernelmux.perf.planning import brief, plan, time_budget
-from kernelmux.perf.planning.time_budget import Budget
+from kernelmux.perf.planning.time_budget import TimeBudget
 from kernelmux.perf.rows import machine
-from kernelmux.perf.rows.options import QUICK_SAMPLES, REST_SECONDS, SAMPLES, Options
+from kernelmux.perf.rows.options import QUICK_SAMPLES, REST_SECONDS, SAMPLES, PerfOptions
 from kernelmux.perf.timing import noise_floor
 from kernelmux.registry.backend import tamper_guard
 from kernelmux.registry.call import temporary_backends
@@ -222,15 +222,15 @@ def is_quick(args: argparse.Namespace, device: str) -> bool:
     return not any(getattr(args, name) for name in RIGOROUS) and (device == "cuda" or not args.op)
 
 
-def limit_of(args: argparse.Namespace, device: str, began: float) -> Budget:
+def limit_of(args: argparse.Namespace, device: str, began: float) -> TimeBudget:
     """The minutes of a run."""
     usual = 0.0
     if is_quick(args, device):
         usual = time_budget.PER_OPERATOR * len(set(args.op)) if args.op else time_budget.DEFAULT[device]
-    return Budget(args.minutes or usual, device, began)
+    return TimeBudget(args.minutes or usual, device, began)
 
 
-def options_of(args: argparse.Namespace, began: float = 0.0) -> Options:
+def options_of(args: argparse.Namespace, began: float = 0.0) -> PerfOptions:
     """The options of a command line; KernelmuxError for options that are wrong or do not fit together."""
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device == "cuda" and not torch.cuda.is_available():
@@ -265,7 +265,7 @@ def options_of(args: argparse.Namespace, began: float = 0.0) -> Options:
             raise ArgumentError(f"--impl cannot be combined with {wrong[0]}")
     limit, quick = limit_of(args, device, began), is_quick(args, device)
     samples = args.samples or (QUICK_SAMPLES if args.quick else SAMPLES)
-    return Options(
+    return PerfOptions(
         tuple(args.op),
         tuple(args.backend),
         tuple(args.workload),
@@ -321,20 +321,20 @@ def _main(args: argparse.Namespace, words: list[str], began: float) -> int:
     if not args.list and (lack := machine.unknown(options.device)):
         console.print(lack, style="yellow", markup=False, soft_wrap=True)
     if args.against is not None:
-        return against.run(console, options, args, _told(words))
+        return against.run(console, options, args, _command_line(words))
     if args.rounds or args.all:
         raise ArgumentError("--rounds and --all: expected --against REV beside them")
     if args.overhead:
-        return command.overheads(console, options, args, _told(words))
+        return command.overheads(console, options, args, _command_line(words))
     if args.sweep:
-        return _sweep(console, options, args, _told(_without(words, "--sweep")))
+        return _sweep(console, options, args, _command_line(_without(words, "--sweep")))
     with tamper_guard.watched(), temporary_backends.joined(options.impl, "".join(options.ops)):
         if options.until_known and not options.ops and not args.list:
-            return front.run(console, options, args, _told(words), limit_of(args, options.device, began))
+            return front.run(console, options, args, _command_line(words), limit_of(args, options.device, began))
         return _timed(console, options, args, words)
 
 
-def _timed(console: Console, options: Options, args: argparse.Namespace, words: list[str]) -> int:
+def _timed(console: Console, options: PerfOptions, args: argparse.Namespace, words: list[str]) -> int:
     rows = _rows(options, args)
     if args.aa or args.peers:
         rows = noise_floor.twice(rows)
@@ -344,10 +344,10 @@ def _timed(console: Console, options: Options, args: argparse.Namespace, words: 
         console.print("nothing of it is stale: the rows on record are of the sources as they are")
         return OK
     _check_some(rows)
-    return command.run(console, rows, options, args, _told(words))
+    return command.run(console, rows, options, args, _command_line(words))
 
 
-def _rows(options: Options, args: argparse.Namespace) -> list[plan.Row]:
+def _rows(options: PerfOptions, args: argparse.Namespace) -> list[plan.Row]:
     if args.stale:
         return plan.stale(options, args.into_checkout)
     if not options.until_known:
@@ -355,7 +355,7 @@ def _rows(options: Options, args: argparse.Namespace) -> list[plan.Row]:
     return brief.by_importance(plan.rows(options)) if options.ops else brief.report(options)
 
 
-def _sweep(console: Console, options: Options, args: argparse.Namespace, told: str) -> int:
+def _sweep(console: Console, options: PerfOptions, args: argparse.Namespace, told: str) -> int:
     options = sweeping.options_for(args, options)
     sweeps = sweeping.plans(args, options)
     if args.list:
@@ -369,7 +369,7 @@ def _check_some(rows: list[plan.Row]) -> None:
         raise ArgumentError("nothing to run: no row fits this selection (--list shows what there is)")
 
 
-def _told(words: list[str]) -> str:
+def _command_line(words: list[str]) -> str:
     """The command line for the record, without the options that say where the reports went."""
     kept = [w for i, w in enumerate(words) if w not in OUTPUTS and not (i and words[i - 1] in OUTPUTS)]
     return shlex.join(["python", "-m", "kernelmux.perf", *kept])

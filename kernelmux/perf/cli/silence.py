@@ -29,7 +29,7 @@ from kernelmux.perf.cli.against import terminable
 from kernelmux.perf.planning import plan
 from kernelmux.perf.rows import machine, output_files
 from kernelmux.perf.rows.codec import encode
-from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.registry.cli import terminal
 from kernelmux.registry.util.files import json_rows
 
@@ -55,7 +55,7 @@ def _run(words: list[str]) -> int:
     return int(bool(counts.keys() - {SAME, AMBIGUOUS}))
 
 
-def _fill(judged: list[Judged], options: Options, sets: int, times: int) -> bool:
+def _fill(judged: list[Judged], options: PerfOptions, sets: int, times: int) -> bool:
     """Judge, a line per verdict; whether Ctrl-C ended it."""
     try:
         with terminable():
@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     return made
 
 
-def _judged(options: Options, sets: int, times: int) -> Iterator[Judged]:
+def _judged(options: PerfOptions, sets: int, times: int) -> Iterator[Judged]:
     """The verdicts, set by set; the processes start side by side and then wait for their turn."""
     here = trees.here()
     setup = Setup(here, here, options.device, options.row_limit)

@@ -15,13 +15,13 @@ from kernelmux.perf.planning.plan import Row
 from kernelmux.perf.record.run_file import Results
 from kernelmux.perf.report import tables
 from kernelmux.perf.rows import output_files
-from kernelmux.perf.rows.options import QUICK_SAMPLES, Options
+from kernelmux.perf.rows.options import QUICK_SAMPLES, PerfOptions
 from kernelmux.perf.rows.row_result import FAILED as ROW_FAILED
 from kernelmux.perf.session import supervisor
 from kernelmux.perf.sweeps import curve as measured
 from kernelmux.perf.sweeps.curve import Curve, Point
 from kernelmux.perf.sweeps.grammar import parse
-from kernelmux.perf.sweeps.plan import Planned, planned
+from kernelmux.perf.sweeps.plan import PlannedSweep, planned
 from kernelmux.perf.wording import wording
 from kernelmux.registry import catalog
 from kernelmux.registry.cli import terminal
@@ -31,7 +31,7 @@ from kernelmux.registry.util import user_folder
 ELSEWHERE = ("aa", "compare", "html", "overhead", "quick")
 
 
-def plans(args: argparse.Namespace, options: Options) -> list[Planned]:
+def plans(args: argparse.Namespace, options: PerfOptions) -> list[PlannedSweep]:
     """The sweeps of a command line with their rows; ArgumentError for options that do not go with them."""
     if given := [f"--{name}" for name in ELSEWHERE if getattr(args, name)]:
         raise ArgumentError(f"--sweep: expected no {', '.join(given)}, which is for single workloads")
@@ -47,22 +47,22 @@ def plans(args: argparse.Namespace, options: Options) -> list[Planned]:
     return [planned(sweep, options, args.peers) for sweep in asked]
 
 
-def rows_of(sweeps: Iterable[Planned]) -> list[Row]:
+def rows_of(sweeps: Iterable[PlannedSweep]) -> list[Row]:
     return [row for sweep in sweeps for row in sweep.rows]
 
 
-def options_for(args: argparse.Namespace, options: Options) -> Options:
+def options_for(args: argparse.Namespace, options: PerfOptions) -> PerfOptions:
     """Few samples after a rest and nothing else; torch.compile is a line wherever there is a GPU."""
     samples = args.samples or QUICK_SAMPLES
     return replace(options, samples=samples, brief=True, peers=options.device == "cuda")
 
 
-def run(console: Console, sweeps: list[Planned], options: Options, args: argparse.Namespace, told: str) -> int:
+def run(console: Console, sweeps: list[PlannedSweep], options: PerfOptions, args: argparse.Namespace, told: str) -> int:
     """Measure the sweeps, show and write them, and return the exit status. told: the command line without them."""
     out = output_files.folder(Path(args.out), "--out")
     _check_plot(args)
     rows = rows_of(sweeps)
-    with command.Watch(console, sum(not row.problem for row in rows)) as watch:
+    with command.RowProgress(console, sum(not row.problem for row in rows)) as watch:
         outcome = supervisor.run(rows, options, watch)
     results = command.results_of(outcome, told, options)
     if outcome.interrupted and not results.timed:
@@ -94,7 +94,7 @@ def show(console: Console, args: argparse.Namespace) -> int:
     return command.OK
 
 
-def curve_of(sweep: Planned, results: Results) -> Curve | None:
+def curve_of(sweep: PlannedSweep, results: Results) -> Curve | None:
     """The measured points of a sweep by length, and the command that measures it alone; None if there are none."""
     mine = {row.key for row in sweep.rows}
     found = [Point(sweep.workloads[row.workload], row) for row in results.timed if row.key in mine]
@@ -105,7 +105,7 @@ def curve_of(sweep: Planned, results: Results) -> Curve | None:
     return Curve(asked.axis, sweep.shape, *about, points) if points else None
 
 
-def _complete(sweep: Planned, results: Results) -> bool:
+def _complete(sweep: PlannedSweep, results: Results) -> bool:
     """Whether each row that can run has ended, so that a record is not replaced by a part of one."""
     ended = {row.key for row in results.rows}
     return all(row.key in ended for row in sweep.rows)

@@ -16,10 +16,10 @@ from pathlib import Path
 from kernelmux.emulator import amdgcn
 from kernelmux.emulator.launch_log import Launch, Recipe
 from kernelmux.perf.emulated import resources
-from kernelmux.perf.emulated.resources import Candidate
+from kernelmux.perf.emulated.resources import InspectedVariant
 from kernelmux.perf.report.markdown import table
 from kernelmux.perf.rows import output_files
-from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.cli import terminal
 from kernelmux.registry.errors import ArgumentError
@@ -31,7 +31,7 @@ DTYPES = ("bf16", "e4m3", "int8", "fp32")  # the first of them that a workload h
 
 
 @dataclass(frozen=True)
-class Compiled:
+class AmdKernel:
     """One kernel of one variant: for each GPU what it needs, with all of its LDS, or why it does not compile."""
 
     op: str
@@ -41,14 +41,14 @@ class Compiled:
     by_arch: dict[str, amdgcn.Need | str]
 
 
-def compiled(candidate: Candidate, options: Options) -> Iterator[Compiled]:
+def compiled(candidate: InspectedVariant, options: PerfOptions) -> Iterator[AmdKernel]:
     """The kernels of a variant on its largest workload that Triton launches."""
     for case, dtype in resources.work(catalog.spec(candidate.op), options):
         found = resources.launches(candidate, case, dtype)
         if found is not None:
             able = ((one, one.recipe) for one in found if one.recipe and one.recipe.obstacles)
             common = (candidate.op, candidate.variant, dtypes.SHORT[dtype])
-            yield from (Compiled(*common, one.kernel, {a: _for(one, by, a) for a in amdgcn.GPUS}) for one, by in able)
+            yield from (AmdKernel(*common, one.kernel, {a: _for(one, by, a) for a in amdgcn.GPUS}) for one, by in able)
             return
 
 
@@ -60,7 +60,7 @@ def _for(launch: Launch, recipe: Recipe, arch: str) -> amdgcn.Need | str:
     return replace(need, lds=need.lds + (made.shared or 0))
 
 
-def report(found: Sequence[Compiled], idle: Sequence[Candidate] = ()) -> str:
+def report(found: Sequence[AmdKernel], idle: Sequence[InspectedVariant] = ()) -> str:
     """The text of the tables: what does not compile and why, and what the others need; idle: without a workload.
 
     A kernel that a variant launches twice alike counts once.
@@ -75,7 +75,7 @@ def report(found: Sequence[Compiled], idle: Sequence[Candidate] = ()) -> str:
     return f"{intro}\n\n{table(('variants', 'for', 'what they use'), _missing(found))}\n\n{needs}"
 
 
-def _missing(found: Sequence[Compiled]) -> Iterator[tuple[str, str, str]]:
+def _missing(found: Sequence[AmdKernel]) -> Iterator[tuple[str, str, str]]:
     """Variants with a kernel that does not compile, those with one reason together."""
     groups: dict[str, dict[str, list[str]]] = {}
     for one in found:
@@ -91,14 +91,14 @@ def _missing(found: Sequence[Compiled]) -> Iterator[tuple[str, str, str]]:
 HEAD = ("variant", "kernel", "dtype", "VGPRs", "AGPRs", "SGPRs", "SGPRs spilled", "LDS", "scratch")
 
 
-def _cells(one: Compiled) -> tuple[str, ...]:
+def _cells(one: AmdKernel) -> tuple[str, ...]:
     """One number where both GPUs need the same, else one for each; in bold what a GPU has not."""
     kernel = one.kernel.removeprefix(f"{one.op}_").removesuffix("_kernel")
     names = ("vgprs", "agprs", "sgprs", "sgpr_spills", "lds", "scratch")
     return f"`{one.op}` {one.variant}", kernel, one.dtype, *(_pair(one, name) for name in names)
 
 
-def _pair(one: Compiled, name: str) -> str:
+def _pair(one: AmdKernel, name: str) -> str:
     texts = [_number(need, name, amdgcn.GPUS[arch]) for arch, need in one.by_arch.items()]
     return texts[0] if len(set(texts)) == 1 else " / ".join(texts)
 
@@ -129,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(args: argparse.Namespace) -> int:
     if args.update and args.op:
         raise ArgumentError("--update: expected all operators, got --op")
-    options = Options(ops=tuple(args.op), backends=(BACKEND,), dtypes=DTYPES)
+    options = PerfOptions(ops=tuple(args.op), backends=(BACKEND,), dtypes=DTYPES)
     by_variant = {c: list(compiled(c, options)) for c in resources.candidates(options) if not c.broken}
     content = report(
         [one for found in by_variant.values() for one in found], [c for c, found in by_variant.items() if not found]

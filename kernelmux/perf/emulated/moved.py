@@ -24,7 +24,7 @@ from kernelmux import emulator
 from kernelmux.perf.planning import plan
 from kernelmux.perf.record.run_file import Moved
 from kernelmux.perf.rows import output_files
-from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.perf.wording import wording
 from kernelmux.perf.wording.columns import Columns
 from kernelmux.registry import catalog, dtypes, elsewhere
@@ -58,7 +58,7 @@ def questions(ops: Iterable[str] = ()) -> Iterator[Question]:
     """Of each operator the call that a machine without a GPU times, for each backend of ours with kernels."""
     own = [n for n in registered.backends() if registered.package(n).startswith("kernelmux.backends.")]
     for op in ops or elsewhere.own():
-        row = plan.rows(Options(ops=(op,), device="cpu"))[0]
+        row = plan.rows(PerfOptions(ops=(op,), device="cpu"))[0]
         for name in sorted(own, key=plan.priority):
             if plan.emulates(name) and registered.implements(name, op):
                 yield Question(op, name, row.workload, row.dtype)

@@ -16,7 +16,7 @@ PLACES = ("cuda*/bin", "cuda*/nsight-compute*")  # under /usr/local, beside the 
 
 
 @dataclass
-class Measured:
+class NcuLaunch:
     """One launch as ncu saw it."""
 
     kernel: str
@@ -65,10 +65,10 @@ def run(tool: str, command: Sequence[str], metrics: Sequence[str], table: Path, 
     return None
 
 
-def read(text: str) -> list[Measured]:
+def read(text: str) -> list[NcuLaunch]:
     """The launches in ncu's CSV, which has a row per launch and metric between lines of its own."""
     rows = csv.DictReader(line for line in text.splitlines() if line.startswith('"'))
-    launches: dict[str, Measured] = {}
+    launches: dict[str, NcuLaunch] = {}
     for row in rows:
         launch = launches.setdefault(row["ID"], _launched(row))
         value = row["Metric Value"].replace(",", "")
@@ -77,6 +77,6 @@ def read(text: str) -> list[Measured]:
     return list(launches.values())
 
 
-def _launched(row: dict[str, str]) -> Measured:
+def _launched(row: dict[str, str]) -> NcuLaunch:
     name = row["Kernel Name"].split("(")[0].split("<")[0]
-    return Measured(name, f"{row.get('Block Size', '')} {row.get('Grid Size', '')}")
+    return NcuLaunch(name, f"{row.get('Block Size', '')} {row.get('Grid Size', '')}")

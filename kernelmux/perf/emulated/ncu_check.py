@@ -19,7 +19,7 @@ import torch
 
 from kernelmux import emulator
 from kernelmux.perf.emulated import ncu
-from kernelmux.perf.emulated.ncu import Measured
+from kernelmux.perf.emulated.ncu import NcuLaunch
 from kernelmux.perf.emulated.ncu_calls import compared_calls
 from kernelmux.registry.backend.package_versions import version
 from kernelmux.registry.errors import BackendUnavailable
@@ -123,7 +123,7 @@ def _profile(table: Path) -> str | None:
     return ncu.run(tool, command, [*metrics, *LAUNCH], table, "-k", f"regex:{KERNELS}")
 
 
-def compare(measured: list[Measured], device: str, without: Sequence[str] = ()) -> dict[str, Any]:
+def compare(measured: list[NcuLaunch], device: str, without: Sequence[str] = ()) -> dict[str, Any]:
     """Every launch with [emulated, measured] for each count that is not 0 in both; without: names of calls to leave out."""
     launches, missing, position = [], [], 0
     for label, traced in _traced(without):
@@ -143,7 +143,7 @@ def compare(measured: list[Measured], device: str, without: Sequence[str] = ()) 
     }
 
 
-def _entry(label: str, traced: Any, seen: Measured) -> dict[str, Any]:
+def _entry(label: str, traced: Any, seen: NcuLaunch) -> dict[str, Any]:
     pairs = {m: [traced.metrics.get(m, 0), int(seen.metrics[m])] for m in COMPARED if m in seen.metrics}
     need, fits = traced.resources, traced.occupancy()
     return {
@@ -161,7 +161,7 @@ def explanation(call: str, metric: str) -> str:
     return next((why for known, why in EXPLAINED.items() if re.search(known, f"{call} {metric}")), "")
 
 
-def _limit(seen: Measured) -> int | None:
+def _limit(seen: NcuLaunch) -> int | None:
     limits = [value for name, value in seen.metrics.items() if name.startswith("launch__occupancy_limit")]
     return int(min(limits)) if limits else None
 

@@ -29,7 +29,7 @@ from kernelmux.emulator.launch_log import Launch
 from kernelmux.emulator.resources import occupancy, resources
 from kernelmux.perf.planning import brief, plan
 from kernelmux.perf.record.run_file import KernelNeed
-from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.perf.rows.thresholds import POOR, SPILLED
 from kernelmux.perf.wording.columns import Columns
 from kernelmux.registry import catalog, dtypes
@@ -43,7 +43,7 @@ PROCESSES = 8  # at most: the compiler uses gigabytes for some sources
 
 
 @dataclass(frozen=True)
-class Candidate:
+class InspectedVariant:
     """A variant to look at; broken: why its module cannot be imported."""
 
     op: str
@@ -56,12 +56,12 @@ class Candidate:
         return f"{self.backend}/{self.variant}"
 
 
-def candidates(options: Options) -> list[Candidate]:
+def candidates(options: PerfOptions) -> list[InspectedVariant]:
     """Every variant of the backends that have kernels."""
     return [t for op in options.ops or catalog.usable() for t in _of_op(op, options)]
 
 
-def _of_op(op: str, options: Options) -> Iterator[Candidate]:
+def _of_op(op: str, options: PerfOptions) -> Iterator[InspectedVariant]:
     wanted = [registered.split(label) for label in options.backends if label != "all"]
     for name in registered.backend_names():
         if not plan.emulates(name) or registered.unavailable(name, torch.device("cpu")):
@@ -71,16 +71,16 @@ def _of_op(op: str, options: Options) -> Iterator[Candidate]:
             ladder = registered.variants(name, op)
         except Exception as error:
             if chosen:
-                yield Candidate(op, name, "", f"{type(error).__name__}: {error}")
+                yield InspectedVariant(op, name, "", f"{type(error).__name__}: {error}")
             continue
-        yield from (Candidate(op, name, variant) for variant in ladder if None in chosen or variant in chosen)
+        yield from (InspectedVariant(op, name, variant) for variant in ladder if None in chosen or variant in chosen)
 
 
-def defaults(options: Options) -> list[Candidate]:
+def defaults(options: PerfOptions) -> list[InspectedVariant]:
     """Of each operator and backend the variant that a plain call runs on the largest workload."""
-    found: list[Candidate] = []
+    found: list[InspectedVariant] = []
     for op in brief.order(options.ops or catalog.usable()):
-        ladders: dict[str, Candidate] = {}
+        ladders: dict[str, InspectedVariant] = {}
         for candidate in _of_op(op, options):
             if candidate.broken or not _refused(candidate):
                 ladders[candidate.backend] = candidate
@@ -88,7 +88,7 @@ def defaults(options: Options) -> list[Candidate]:
     return found
 
 
-def _refused(candidate: Candidate) -> list[str]:
+def _refused(candidate: InspectedVariant) -> list[str]:
     """Why a variant cannot run the largest workload of its operator."""
     spec = catalog.spec(candidate.op)
     case = plan.large(spec)
@@ -98,7 +98,7 @@ def _refused(candidate: Candidate) -> list[str]:
     return registered.variants(candidate.backend, candidate.op)[candidate.variant].reasons(call)
 
 
-def until(console: Console, options: Options, end: float) -> tuple[tuple[KernelNeed, ...], tuple[str, ...]]:
+def until(console: Console, options: PerfOptions, end: float) -> tuple[tuple[KernelNeed, ...], tuple[str, ...]]:
     """What the kernels of the default variants need, as far as there is time to compile; and what is left out."""
     todo, kernels, left = defaults(options), list[KernelNeed](), list[str]()
     with console.status(f"compiling {len(todo)} variants"), _side_by_side(todo, options) as found:
@@ -114,7 +114,7 @@ def until(console: Console, options: Options, end: float) -> tuple[tuple[KernelN
     return tuple(kernels), tuple(left)
 
 
-def command(console: Console, options: Options) -> tuple[KernelNeed, ...]:
+def command(console: Console, options: PerfOptions) -> tuple[KernelNeed, ...]:
     """Compile, print and return what every kernel needs."""
     kernels: list[KernelNeed] = []
     todo = candidates(options)
@@ -133,7 +133,7 @@ def command(console: Console, options: Options) -> tuple[KernelNeed, ...]:
 
 
 @contextmanager
-def _side_by_side(todo: list[Candidate], options: Options) -> Iterator[list[Future[list[KernelNeed]]]]:
+def _side_by_side(todo: list[InspectedVariant], options: PerfOptions) -> Iterator[list[Future[list[KernelNeed]]]]:
     """The `needs` of each, in copies of this process, which have imported everything; leaving drops what is not begun."""
     processes = max(1, min(PROCESSES, target_device.cores(), len(todo)))
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), _begin)
@@ -152,7 +152,7 @@ def _begin() -> None:
     gc.freeze()
 
 
-def _result(candidate: Candidate, future: Future[list[KernelNeed]], options: Options) -> list[KernelNeed]:
+def _result(candidate: InspectedVariant, future: Future[list[KernelNeed]], options: PerfOptions) -> list[KernelNeed]:
     """What became of a variant. Where a compiler killed a process, all that was left ends: each is then compiled alone."""
     if not _killed(future):
         return future.result()
@@ -166,7 +166,7 @@ def _killed(future: Future[list[KernelNeed]]) -> bool:
     return isinstance(future.exception(), BrokenProcessPool)
 
 
-def needs(candidate: Candidate, options: Options) -> list[KernelNeed]:
+def needs(candidate: InspectedVariant, options: PerfOptions) -> list[KernelNeed]:
     """What the kernels of a variant need on its largest workload; nothing if it cannot run any."""
     if candidate.broken:
         return [KernelNeed(candidate.op, candidate.backend, "", "", error=candidate.broken)]
@@ -182,7 +182,7 @@ def needs(candidate: Candidate, options: Options) -> list[KernelNeed]:
     return []
 
 
-def launches(candidate: Candidate, case: Case, dtype: torch.dtype) -> list[Launch] | None:
+def launches(candidate: InspectedVariant, case: Case, dtype: torch.dtype) -> list[Launch] | None:
     """What a variant launches for a call, each kernel once and none of them run; None if it cannot run the call."""
     spec = catalog.spec(candidate.op)
     implementation = registered.variants(candidate.backend, candidate.op)[candidate.variant]
@@ -196,7 +196,7 @@ def launches(candidate: Candidate, case: Case, dtype: torch.dtype) -> list[Launc
     return _different(launched)
 
 
-def work(spec: OpSpec, options: Options) -> Iterator[tuple[Case, torch.dtype]]:
+def work(spec: OpSpec, options: PerfOptions) -> Iterator[tuple[Case, torch.dtype]]:
     """Workloads: the largest workload first, in the usual dtypes; what a variant cannot run is passed over."""
     ordered = sorted(spec.workloads, key=lambda c: c != plan.large(spec))
     wanted = [dtypes.parse(name) for name in options.dtypes if name != "all"] or [*plan.USUAL]

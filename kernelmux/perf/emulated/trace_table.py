@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kernelmux.emulator.texts import bytes_text, counted, number, percent
-from kernelmux.emulator.traces import FINE, LaunchTrace, Line, Traffic, excess, readings
+from kernelmux.emulator.traces import FINE, LaunchTrace, LineCounts, Traffic, excess, readings
 
 STYLES = {
     "coalesced": "green",
@@ -38,8 +38,8 @@ SOURCE = 16  # characters of the source that are shown at least
 def show(console: Console, launch: LaunchTrace, most: int | None = None) -> None:
     """Prints one launch: the table, a summary, and what it means. most: only so many lines."""
     items = list(_chosen(launch, most))
-    widths = _widths([item for item in items if isinstance(item, Line)])
-    quiet = not any(t.space == "shared" for item in items if isinstance(item, Line) for t in item.traffic)
+    widths = _widths([item for item in items if isinstance(item, LineCounts)])
+    quiet = not any(t.space == "shared" for item in items if isinstance(item, LineCounts) for t in item.traffic)
     left_out = _left_out(widths, console.width, quiet)
     console.print(_table(console, launch, items, {name: n for name, n in widths.items() if name not in left_out}))
     if missed := [name for name in left_out if name in NARROW]:
@@ -71,7 +71,7 @@ def sentences(launch: LaunchTrace) -> Iterator[str]:
         yield more
 
 
-def _table(console: Console, launch: LaunchTrace, items: list[Line | str], widths: dict[str, int]) -> Table:
+def _table(console: Console, launch: LaunchTrace, items: list[LineCounts | str], widths: dict[str, int]) -> Table:
     title = f"{launch.kernel}   {launch.file}   grid {_size(launch.grid)}   block {_size(launch.block)}"
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     table.add_column("line", justify="right", no_wrap=True)
@@ -82,7 +82,7 @@ def _table(console: Console, launch: LaunchTrace, items: list[Line | str], width
         table.add_column(name, justify="left" if name == "access" else "right", no_wrap=True, min_width=width)
     narrow = len(widths) < len(COLUMNS)
     for item in items:
-        if isinstance(item, Line):
+        if isinstance(item, LineCounts):
             _add(table, item, widths, narrow)
         else:
             table.add_row("", Text(item.strip() if narrow else item, style="dim"))
@@ -103,7 +103,7 @@ def _left_out(widths: dict[str, int], room: int, quiet: bool) -> list[str]:
     return left
 
 
-def _widths(lines: list[Line]) -> dict[str, int]:
+def _widths(lines: list[LineCounts]) -> dict[str, int]:
     """The width of each column right of the source: that of its longest text, and its own at least."""
     rows = [(_warps(line), *cells) for line in lines for cells in ([_cells(t) for t in line.traffic] or [()])]
     widths = dict(COLUMNS)
@@ -113,7 +113,7 @@ def _widths(lines: list[Line]) -> dict[str, int]:
     return widths
 
 
-def _warps(line: Line) -> str:
+def _warps(line: LineCounts) -> str:
     split = f"[magenta]{line.divergent:,} split[/magenta] " if line.divergent else ""
     return f"{split}{line.warps:,}"
 
@@ -122,13 +122,13 @@ def _size(triple: tuple[int, int, int]) -> str:
     return "x".join(map(str, triple))
 
 
-def _chosen(launch: LaunchTrace, most: int | None) -> Iterator[Line | str]:
+def _chosen(launch: LaunchTrace, most: int | None) -> Iterator[LineCounts | str]:
     """The lines to show, and the text of what stands in between."""
     lines = launch.lines
     if most is not None:
         costly = sorted(lines, key=lambda line: (-sum(t.cost for t in line.traffic), -line.warps))[:most]
         lines = [line for line in lines if line in costly]
-    last: Line | None = None
+    last: LineCounts | None = None
     for line in lines:
         if last is not None and last.file == line.file:
             yield from _between(launch, last, line)
@@ -138,7 +138,7 @@ def _chosen(launch: LaunchTrace, most: int | None) -> Iterator[Line | str]:
         last = line
 
 
-def _between(launch: LaunchTrace, last: Line, line: Line) -> Iterator[str]:
+def _between(launch: LaunchTrace, last: LineCounts, line: LineCounts) -> Iterator[str]:
     """Lines without instructions, if they are few; a mark that there are some if they are many."""
     gap = range(last.number + 1, line.number)
     if len(gap) > LARGEST_GAP or line.file != launch.file:
@@ -147,7 +147,7 @@ def _between(launch: LaunchTrace, last: Line, line: Line) -> Iterator[str]:
         yield from (launch.text(number) for number in gap)
 
 
-def _add(table: Table, line: Line, shown: Iterable[str], narrow: bool) -> None:
+def _add(table: Table, line: LineCounts, shown: Iterable[str], narrow: bool) -> None:
     """One row, and one more for each further kind of access. shown: its columns right of the source; narrow: the source
     without its indentation."""
     text = line.text.strip() if narrow else line.text.rstrip()

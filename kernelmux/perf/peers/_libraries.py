@@ -40,22 +40,22 @@ def function(name: str) -> Callable[..., Any]:
     module, _, attribute = name.rpartition(".")
 
     @cache
-    def found() -> Any:
+    def imported() -> Any:
         return getattr(importlib.import_module(module), attribute)
 
-    return lambda *args, **kwargs: found()(*args, **kwargs)
+    return lambda *args, **kwargs: imported()(*args, **kwargs)
 
 
 def compiled(fn: Callable[..., Any], *requires: Condition, **more: Any) -> Implementation:
     """torch.compile of a function, once per shape. more: of its implementation."""
 
     @cache
-    def made() -> Callable[..., Any]:
+    def torch_compiled() -> Callable[..., Any]:
         torch._dynamo.config.recompile_limit = 256
         return torch.compile(fn, dynamic=False)
 
     def call(*args: Any) -> Any:
-        return made()(*args)
+        return torch_compiled()(*args)
 
     return Implementation(fn=_named(call, fn), idea="torch.compile", requires=requires, **more)
 

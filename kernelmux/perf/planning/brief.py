@@ -15,7 +15,7 @@ import torch
 from kernelmux.perf import peers
 from kernelmux.perf.planning import plan
 from kernelmux.perf.planning.plan import BASELINE, LARGE, PLAIN, Row
-from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.perf.rows.row_result import Contestant
 from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.backend import lookup as registered
@@ -51,7 +51,7 @@ def order(names: Iterable[str]) -> list[str]:
     return [*(name for name in KNOWN if name in given), *(name for name in given if name not in KNOWN)]
 
 
-def report(options: Options) -> list[Row]:
+def report(options: PerfOptions) -> list[Row]:
     """The rows of the default report, group by group, torch first."""
     if options.peers:
         peers.join()
@@ -62,7 +62,7 @@ def report(options: Options) -> list[Row]:
     return rows
 
 
-def _group(spec: OpSpec, options: Options) -> Iterable[Row]:
+def _group(spec: OpSpec, options: PerfOptions) -> Iterable[Row]:
     (case,) = plan.workloads(spec, replace(options, workloads=(LARGE,)))
     if options.device == "cuda":
         case = plan.large(spec, comparable(spec, fitting(spec, torch.cuda.get_device_properties(0).total_memory)))
@@ -102,7 +102,7 @@ def dtype_of(allowed: Iterable[torch.dtype]) -> torch.dtype:
     return next((dtype for dtype in plan.QUICK if dtype in given), given[0])
 
 
-def _chosen(rows: list[Row], options: Options) -> list[Row]:
+def _chosen(rows: list[Row], options: PerfOptions) -> list[Row]:
     """Of each backend the row that stands for it; of those that were asked for by variant, all that can run."""
     named = {name for name in options.backends if "/" in name}
     kept = []

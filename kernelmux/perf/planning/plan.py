@@ -11,7 +11,7 @@ import torch
 from kernelmux.perf import peers
 from kernelmux.perf.planning import memory_fit
 from kernelmux.perf.record import history
-from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.perf.rows.row_result import Contestant
 from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.backend import lookup as registered
@@ -34,7 +34,7 @@ class Row(Contestant):
     broken: bool = False
 
 
-def rows(options: Options) -> list[Row]:
+def rows(options: PerfOptions) -> list[Row]:
     """All rows, group by group, the baseline first and every ladder in its order; KernelmuxError for unknown names."""
     if options.peers:
         peers.join()
@@ -46,12 +46,12 @@ def rows(options: Options) -> list[Row]:
             for dtype in _dtypes(spec, case, options):
                 rows += list(of_group(spec, case, dtype, options))
     if not rows:
-        given = ", ".join(f"--{k} {' '.join(v)}" for k, v in _asked(options).items() if v)
+        given = ", ".join(f"--{k} {' '.join(v)}" for k, v in _named(options).items() if v)
         raise ArgumentError(f"no workload fits {given or 'this selection'}; expected {FORMS} (--list names all rows)")
     return rows
 
 
-def stale(options: Options, shipped: bool = False) -> list[Row]:
+def stale(options: PerfOptions, shipped: bool = False) -> list[Row]:
     """The stale rows on record for this GPU (what they launch has changed), with torch beside them as in any run.
 
     Without a GPU, those of the first record. shipped: not of the user's. ArgumentError for a GPU without a record.
@@ -70,7 +70,7 @@ def _present(row: Contestant) -> Contestant:
     return row if row.variant in ladder else replace(row, variant=PLAIN if PLAIN in ladder else list(ladder)[-1])
 
 
-def _asked_for(row: Contestant, options: Options) -> bool:
+def _asked_for(row: Contestant, options: PerfOptions) -> bool:
     backends = {row.backend, row.label, "all"}
     return (
         row.op in (options.ops or (row.op,))
@@ -83,11 +83,11 @@ def _asked_for(row: Contestant, options: Options) -> bool:
 FORMS = 'a name or pattern of a workload, "large", or shapes such as "x=64x32768", and a dtype that it has'
 
 
-def _asked(options: Options) -> dict[str, tuple[str, ...]]:
+def _named(options: PerfOptions) -> dict[str, tuple[str, ...]]:
     return {"op": options.ops, "workload": options.workloads, "dtype": options.dtypes}
 
 
-def check_names(options: Options) -> None:
+def check_names(options: PerfOptions) -> None:
     """KernelmuxError for operators, dtypes, backends and variants that do not exist."""
     for op in options.ops:
         catalog.spec(op)
@@ -97,7 +97,7 @@ def check_names(options: Options) -> None:
             _check_variant(*registered.split(label, "--backend"), options)
 
 
-def _check_variant(name: str, variant: str | None, options: Options) -> None:
+def _check_variant(name: str, variant: str | None, options: PerfOptions) -> None:
     """UnknownName for a variant that none of the operators has; a backend that cannot be loaded is a row's problem."""
     known: dict[str, None] = {}
     try:
@@ -109,7 +109,7 @@ def _check_variant(name: str, variant: str | None, options: Options) -> None:
         raise unknown(f"variant of {name}", variant, known, "--backend")
 
 
-def workloads(spec: OpSpec, options: Options) -> list[Case]:
+def workloads(spec: OpSpec, options: PerfOptions) -> list[Case]:
     """The workloads of a spec that the run asks for; on a CPU its largest `ci` case stands in for them."""
     known = spec.workloads if options.device == "cuda" else (_largest_case(spec),)
     given = tuple(" ".join(text.split()) for text in options.workloads)  # a record knows a workload by its text
@@ -143,7 +143,7 @@ def _largest_case(spec: OpSpec) -> Case:
     return max((c for c in spec.cases if c.tier in ("smoke", "ci")), key=lambda c: _cost(spec, c).cost.bytes)
 
 
-def _fits(spec: OpSpec, case: Case, options: Options) -> bool:
+def _fits(spec: OpSpec, case: Case, options: PerfOptions) -> bool:
     """Whether a shape given by hand is one of this operator; with --op that is a mistake to be told."""
     try:
         call = _cost(spec, case)
@@ -156,7 +156,7 @@ def _fits(spec: OpSpec, case: Case, options: Options) -> bool:
     return True
 
 
-def _dtypes(spec: OpSpec, case: Case, options: Options) -> list[torch.dtype]:
+def _dtypes(spec: OpSpec, case: Case, options: PerfOptions) -> list[torch.dtype]:
     allowed = [d for d in spec.dtypes if case.dtypes is None or d in case.dtypes]
     if "all" in options.dtypes:
         return allowed
@@ -166,7 +166,7 @@ def _dtypes(spec: OpSpec, case: Case, options: Options) -> list[torch.dtype]:
     return usual or allowed[:1]
 
 
-def of_group(spec: OpSpec, case: Case, dtype: torch.dtype, options: Options) -> Iterator[Row]:
+def of_group(spec: OpSpec, case: Case, dtype: torch.dtype, options: PerfOptions) -> Iterator[Row]:
     """The rows that do one piece of work; KernelmuxError for a call that the operator does not have."""
     capability = torch.cuda.get_device_capability() if options.device == "cuda" else None
     call = spec.hypothetical(case, dtype, torch.device(options.device), capability)
@@ -180,13 +180,13 @@ def of_group(spec: OpSpec, case: Case, dtype: torch.dtype, options: Options) -> 
             yield Row(spec.name, case.text, dtypes.SHORT[dtype], name, variant, problem, broken)
 
 
-def _is_asked(backend: str, options: Options) -> bool:
+def _is_asked(backend: str, options: PerfOptions) -> bool:
     """Whether a run is to have the ladder of a backend, or some of it."""
     asked = chosen_backends(options)
     return not asked or any(registered.split(label)[0] == backend for label in asked)
 
 
-def _labels(options: Options) -> list[tuple[str, str | None]]:
+def _labels(options: PerfOptions) -> list[tuple[str, str | None]]:
     """Backends in order of priority, the baseline always among them: every row is compared with it."""
     asked = [registered.split(label) for label in options.backends if label != "all"]
     if not asked or "all" in options.backends:
@@ -198,12 +198,12 @@ def _labels(options: Options) -> list[tuple[str, str | None]]:
     return sorted(chosen, key=lambda item: priority(item[0]))
 
 
-def chosen_backends(options: Options) -> tuple[str, ...]:
+def chosen_backends(options: PerfOptions) -> tuple[str, ...]:
     """The backends and variants that a run is limited to; none if it takes all."""
     return () if "all" in options.backends else options.backends
 
 
-def chosen_dtypes(options: Options) -> tuple[str, ...]:
+def chosen_dtypes(options: PerfOptions) -> tuple[str, ...]:
     """The dtypes that a run is limited to; none if it takes all, or the usual ones."""
     return () if "all" in options.dtypes else options.dtypes
 

@@ -17,7 +17,7 @@ ROWS_ON_CPU = 0.4  # share of the minutes; the kernels are compiled in the rest
 
 
 @dataclass(frozen=True)
-class Budget:
+class TimeBudget:
     """minutes: of the whole run; 0 for no limit. began: seconds since the epoch."""
 
     minutes: float = 0.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelmux.perf.emulated import ncu
-from kernelmux.perf.emulated.ncu import Measured
+from kernelmux.perf.emulated.ncu import NcuLaunch
 from kernelmux.perf.profile.subject import MODULE, Subject
 from kernelmux.perf.rows.thresholds import (
     BANDWIDTH,
@@ -60,7 +60,7 @@ METRICS = (
 
 
 @dataclass(frozen=True)
-class Counter:
+class CounterRow:
     """A line of the table. verdict: good, fair, poor, or "" where a number alone says neither."""
 
     name: str
@@ -69,7 +69,7 @@ class Counter:
     meaning: str
 
 
-def measure(one: Subject, folder: Path) -> list[Measured] | str:
+def measure(one: Subject, folder: Path) -> list[NcuLaunch] | str:
     """What ncu says of one call, or why it says nothing; its table stays in the folder."""
     tool = ncu.find()
     if tool is None:
@@ -82,9 +82,9 @@ def measure(one: Subject, folder: Path) -> list[Measured] | str:
     return problem or ncu.read(table.read_text()) or "ncu saw no kernel"
 
 
-def counters(seen: Measured, needed: float) -> list[Counter]:
+def counters(seen: NcuLaunch, needed: float) -> list[CounterRow]:
     """The lines for one kernel; needed: bytes that the call has to move. What ncu did not measure is left out."""
-    made: list[Counter] = []
+    made: list[CounterRow] = []
     for line in LINES:
         try:
             made += line(seen.metrics, needed)
@@ -103,7 +103,7 @@ ADVICE = {  # of the lines of the table where they are poor
 }
 
 
-def advice(found: Sequence[Counter]) -> Iterator[str]:
+def advice(found: Sequence[CounterRow]) -> Iterator[str]:
     """What to look at, in the order of the table."""
     for one in found:
         if one.verdict == POOR and one.name in ADVICE:
@@ -111,11 +111,11 @@ def advice(found: Sequence[Counter]) -> Iterator[str]:
 
 
 Metrics = Mapping[str, float]
-Lines = Iterator[Counter]
+Lines = Iterator[CounterRow]
 
 
 def _time(m: Metrics, needed: float) -> Lines:
-    yield Counter(
+    yield CounterRow(
         "time", f"{m[TIME] / 1e3:.1f} us", "", "of the kernel alone, with an empty L2 cache, at the clock as it is"
     )
 
@@ -126,18 +126,18 @@ def _rates(m: Metrics, needed: float) -> Lines:
     verdicts, where = (BANDWIDTH.verdict(memory), COMPUTE.verdict(compute)), "where it binds"
     told = [v if v == GOOD or GOOD not in verdicts else "" for v in verdicts]
     meaning = f"rate of device memory: {_steps(BANDWIDTH)}, {where}"
-    yield Counter("memory", f"{memory:.0%} of peak", told[0], meaning)
+    yield CounterRow("memory", f"{memory:.0%} of peak", told[0], meaning)
     meaning = f"busiest unit of the multiprocessors: {_steps(COMPUTE)}, {where}"
-    yield Counter("compute", f"{compute:.0%} of peak", told[1], meaning)
+    yield CounterRow("compute", f"{compute:.0%} of peak", told[1], meaning)
     if verdicts == (POOR, POOR):
-        yield Counter(
+        yield CounterRow(
             "neither", "", POOR, "latency binds: too few loads in flight, too few blocks, or waits at barriers"
         )
 
 
 def _tensor(m: Metrics, needed: float) -> Lines:
     if m[TENSOR] > 0:
-        yield Counter(
+        yield CounterRow(
             "tensor cores", f"{m[TENSOR] / 100:.0%} busy", "", "of the cycles in which the multiprocessors work"
         )
 
@@ -147,11 +147,11 @@ def _moved(m: Metrics, needed: float) -> Lines:
     if needed > 0:
         times = moved / needed
         meaning = f"{_mega(moved)} for {_mega(needed)} that the call has to move; what is written may stay in L2"
-        yield Counter("bytes moved", f"{times:.2f} x", TRAFFIC.verdict(times), meaning)
+        yield CounterRow("bytes moved", f"{times:.2f} x", TRAFFIC.verdict(times), meaning)
 
 
 def _l2(m: Metrics, needed: float) -> Lines:
-    yield Counter(
+    yield CounterRow(
         "L2 hits", f"{m[L2]:.0f}%", "", "of the sectors that were asked of L2; of data read once there are none"
     )
 
@@ -162,7 +162,7 @@ def _waves(m: Metrics, needed: float) -> Lines:
     meaning = (
         f"blocks over those that fit at a time; rounded up, {share:.0%} of the places are used: {_steps(LAST_WAVE)}"
     )
-    yield Counter("waves", f"{waves:.2f}", LAST_WAVE.verdict(share), meaning)
+    yield CounterRow("waves", f"{waves:.2f}", LAST_WAVE.verdict(share), meaning)
 
 
 def _occupancy(m: Metrics, needed: float) -> Lines:
@@ -171,7 +171,7 @@ def _occupancy(m: Metrics, needed: float) -> Lines:
     meaning = (
         f"warps at work, of those that a multiprocessor holds: {_steps(OCCUPANCY)}, unless each has much in flight"
     )
-    yield Counter("occupancy", f"{share:.0%}", "" if verdict == POOR and _binds(m) else verdict, meaning)
+    yield CounterRow("occupancy", f"{share:.0%}", "" if verdict == POOR and _binds(m) else verdict, meaning)
 
 
 def _binds(m: Metrics) -> bool:
@@ -180,7 +180,7 @@ def _binds(m: Metrics) -> bool:
 
 
 def _registers(m: Metrics, needed: float) -> Lines:
-    yield Counter(
+    yield CounterRow(
         "registers", f"{m[REGISTERS]:.0f}", "", "per thread; 65536 of a multiprocessor are shared by its threads"
     )
 
@@ -188,7 +188,7 @@ def _registers(m: Metrics, needed: float) -> Lines:
 def _spills(m: Metrics, needed: float) -> Lines:
     moved = 32 * sum(m[name] for name in LOCAL)
     meaning = "local memory: registers that were spilled, or arrays that are indexed by a variable"
-    yield Counter("spilled", _mega(moved) if moved else "0", SPILLED.verdict(moved), meaning)
+    yield CounterRow("spilled", _mega(moved) if moved else "0", SPILLED.verdict(moved), meaning)
 
 
 def _sectors(op: str, name: str) -> Callable[[Metrics, float], Lines]:
@@ -196,11 +196,11 @@ def _sectors(op: str, name: str) -> Callable[[Metrics, float], Lines]:
         if not m[REQUESTS[op]]:
             return
         meaning = "32-byte sectors of a warp's request: 4, 8 or 16 are the least for 4, 8 or 16 bytes a lane"
-        yield Counter(f"{name}: sectors per request", f"{m[SECTORS[op]] / m[REQUESTS[op]]:.1f}", "", meaning)
+        yield CounterRow(f"{name}: sectors per request", f"{m[SECTORS[op]] / m[REQUESTS[op]]:.1f}", "", meaning)
         if SHARE_USED[op] in m:
             used = m[SHARE_USED[op]] / 100
             meaning = f"share of the bytes of these sectors that some lane asked for: {_steps(USED)}"
-            yield Counter(f"{name}: used", f"{used:.0%}", USED.verdict(used), meaning)
+            yield CounterRow(f"{name}: used", f"{used:.0%}", USED.verdict(used), meaning)
 
     return line
 
@@ -210,7 +210,7 @@ def _conflicts(m: Metrics, needed: float) -> Lines:
     if passes:
         share = extra / max(1.0, passes - extra)
         meaning = f"passes over the banks of shared memory above the least ({extra:,.0f} of {passes:,.0f} passes)"
-        yield Counter("bank conflicts", f"{share:.2f} per pass", CONFLICTS.verdict(share), meaning)
+        yield CounterRow("bank conflicts", f"{share:.2f} per pass", CONFLICTS.verdict(share), meaning)
 
 
 LINES: tuple[Callable[[Metrics, float], Lines], ...] = (

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from kernelmux.perf.profile import findings
-from kernelmux.perf.profile.counters import Counter, advice
+from kernelmux.perf.profile.counters import CounterRow, advice
 from kernelmux.perf.profile.findings import Copies, Gpu, Operator, Stretch, Sum
 from kernelmux.perf.profile.timeline import Timeline
 from kernelmux.perf.rows.thresholds import BUSY, GOOD, IDLE_US, POOR, TINY_US
@@ -192,7 +192,7 @@ def _name(text: str) -> str:
     return short if len(short) <= LONGEST else f"{short[: LONGEST - 3]}..."
 
 
-def show_counters(console: Console, kernel: str, found: Sequence[Counter]) -> None:
+def show_counters(console: Console, kernel: str, found: Sequence[CounterRow]) -> None:
     """The table of ncu for one kernel."""
     console.print(f"\n[bold]{escape(kernel)}[/bold], by ncu", soft_wrap=True)
     table = Table(box=None, pad_edge=False)

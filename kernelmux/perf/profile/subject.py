@@ -12,7 +12,7 @@ import torch
 
 from kernelmux.perf.planning import plan
 from kernelmux.perf.planning.plan import Row
-from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.perf.timing import inputs
 from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.backend import lookup as registered
@@ -96,7 +96,9 @@ def _usable(device: str) -> list[str]:
 
 
 def _case(spec: OpSpec, workload: str, device: str) -> Case:
-    found = plan.workloads(spec, Options(ops=(spec.name,), workloads=(workload,) if workload else (), device=device))
+    found = plan.workloads(
+        spec, PerfOptions(ops=(spec.name,), workloads=(workload,) if workload else (), device=device)
+    )
     if not found:
         raise ArgumentError(f"--workload: {spec.name}: expected {plan.FORMS}, got {workload!r}")
     return plan.large(spec, tuple(found))

@@ -17,9 +17,9 @@ from kernelmux.perf import peers
 from kernelmux.perf.record.run_file import COMPACT, SCHEMA, Overhead, Results, read, text
 from kernelmux.perf.rows import compact, output_files
 from kernelmux.perf.rows.codec import encode
-from kernelmux.perf.rows.machine import Machine, found_with
+from kernelmux.perf.rows.machine import MeasuringMachine, found_with
 from kernelmux.perf.rows.roofline import NOISY
-from kernelmux.perf.rows.row_result import Result, Timed
+from kernelmux.perf.rows.row_result import RowResult, Timed
 from kernelmux.registry import catalog, elsewhere
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.backend import timings as measured
@@ -139,7 +139,7 @@ def merged(known: Iterable[Timed], results: Results) -> tuple[Timed, ...]:
     return tuple(sorted(rows.values(), key=_rank))
 
 
-def _of_then(row: Timed, then: Machine, now: Machine) -> Timed:
+def _of_then(row: Timed, then: MeasuringMachine, now: MeasuringMachine) -> Timed:
     """A row whose record gets the head of another run: it names the packages that it was timed with, if they are others."""
     own = row.packages or found_with(then)
     return replace(row, packages={} if own == found_with(now) else own)
@@ -173,7 +173,7 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
-def _rank(row: Result) -> tuple[Any, ...]:
+def _rank(row: RowResult) -> tuple[Any, ...]:
     """Where a row stands in a report: operators by name, workloads as in the spec, backends by priority, ladders."""
     try:
         spec = catalog.spec(row.op)

@@ -11,9 +11,9 @@ from typing import Any
 
 from kernelmux.perf.rows import compact, output_files
 from kernelmux.perf.rows.codec import SPARSE, Malformed, decode, encode
-from kernelmux.perf.rows.machine import Machine
+from kernelmux.perf.rows.machine import MeasuringMachine
 from kernelmux.perf.rows.roofline import Ceilings
-from kernelmux.perf.rows.row_result import Result, Timed
+from kernelmux.perf.rows.row_result import RowResult, Timed
 from kernelmux.registry.backend.timings import KIND
 from kernelmux.registry.errors import ArgumentError, shown
 from kernelmux.registry.util.files import json_rows
@@ -100,9 +100,9 @@ class Results:
 
     date: str
     command: str
-    machine: Machine
+    machine: MeasuringMachine
     ceilings: Ceilings | None
-    rows: tuple[Result, ...]
+    rows: tuple[RowResult, ...]
     errors: tuple[str, ...] = ()
     tested: tuple[str, ...] = field(default=(), metadata=SPARSE)
     left: str = field(default="", metadata=SPARSE)

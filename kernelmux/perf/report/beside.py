@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from kernelmux.perf import peers
 from kernelmux.perf.planning.plan import BASELINE
-from kernelmux.perf.rows.row_result import Result, Timed
+from kernelmux.perf.rows.row_result import RowResult, Timed
 from kernelmux.perf.wording import wording
 from kernelmux.perf.wording.groups import ResultGroup, groups
 
@@ -20,7 +20,7 @@ HEAD = (
 )
 
 
-def lines(rows: Iterable[Result]) -> list[Sequence[str]]:
+def lines(rows: Iterable[RowResult]) -> list[Sequence[str]]:
     """Times of the best variants, of torch and of the fastest other library, and how many times faster ours are."""
     return [_line(group, other) for group in groups(rows) if (other := group.best_of(peers.NAME))]
 

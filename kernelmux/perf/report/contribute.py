@@ -12,7 +12,7 @@ from kernelmux.perf.record import history
 from kernelmux.perf.record.history import GpuRecord
 from kernelmux.perf.record.run_file import Results, read, text
 from kernelmux.perf.rows import output_files
-from kernelmux.perf.rows.machine import Machine, found_with
+from kernelmux.perf.rows.machine import MeasuringMachine, found_with
 from kernelmux.perf.rows.roofline import ABOVE, NOISY
 from kernelmux.perf.rows.row_result import Timed
 from kernelmux.perf.wording.noise import unstable
@@ -77,7 +77,7 @@ def _noisy(row: Timed) -> str:
     return ""
 
 
-def _impossible(record: Results, machine: Machine) -> Iterator[str]:
+def _impossible(record: Results, machine: MeasuringMachine) -> Iterator[str]:
     """What is faster than the datasheet of the card allows."""
     major, minor = map(int, machine.capability.split("."))
     if (card := cards.by_device_name(machine.name, (major, minor))) is None:

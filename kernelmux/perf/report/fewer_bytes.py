@@ -33,7 +33,7 @@ ERRORS = 2  # digits of an error that do not depend on the machine
 
 
 @dataclass(frozen=True)
-class Product:
+class NarrowProduct:
     """One workload as a product [M, K] x [K, N]; formats: of the two factors and of the result."""
 
     op: str
@@ -54,15 +54,15 @@ class Product:
         return _error(self.sizes[2], *self.formats)
 
 
-def products() -> dict[tuple[int, int, int], list[Product]]:
+def products() -> dict[tuple[int, int, int], list[NarrowProduct]]:
     """Products by size, where one has a factor of 8 bits and another has not."""
-    groups: dict[tuple[int, int, int], list[Product]] = {}
+    groups: dict[tuple[int, int, int], list[NarrowProduct]] = {}
     for found in _all():
         groups.setdefault(found.sizes, []).append(found)
     return {sizes: group for sizes, group in sorted(groups.items()) if len({p.narrow for p in group}) == 2}
 
 
-def _all() -> Iterator[Product]:
+def _all() -> Iterator[NarrowProduct]:
     for op, names in PRODUCTS.items():
         spec = catalog.spec(op)
         for case in spec.workloads:
@@ -72,7 +72,7 @@ def _all() -> Iterator[Product]:
                 if left.ndim == 2:
                     sizes = (len(left), call.axes["N"], call.axes["K"])
                     formats = (left.dtype, right.dtype, spec.outputs[0].dtype_of(call))
-                    yield Product(op, case.text, dtypes.SHORT[dtype], sizes, formats, call.cost.bytes)
+                    yield NarrowProduct(op, case.text, dtypes.SHORT[dtype], sizes, formats, call.cost.bytes)
 
 
 @cache
@@ -102,7 +102,7 @@ def tables() -> str:
     return "\n\n".join(_table(known, groups) for known in history.recorded()) or _table(None, groups)
 
 
-def _table(known: GpuRecord | None, groups: dict[tuple[int, int, int], list[Product]]) -> str:
+def _table(known: GpuRecord | None, groups: dict[tuple[int, int, int], list[NarrowProduct]]) -> str:
     rows = known.rows if known else ()
     head = ("M x N x K", "operator", "formats", "MB", "of the bytes", "error", "us", "faster")
     body = [cells for group in groups.values() for cells in _lines(group, rows)]
@@ -111,7 +111,7 @@ def _table(known: GpuRecord | None, groups: dict[tuple[int, int, int], list[Prod
     return "\n\n".join([title, table(head, body), *_commands(missing)])
 
 
-def _lines(group: Sequence[Product], rows: Iterable[Timed]) -> Iterator[tuple[str, ...]]:
+def _lines(group: Sequence[NarrowProduct], rows: Iterable[Timed]) -> Iterator[tuple[str, ...]]:
     """The products of one size, from most bytes to fewest; "of the bytes" and "faster" are against the best in bf16."""
     wide = [p for p in group if not p.narrow]
     base = min((row.median_us for p in wide if (row := _best(p, rows))), default=None)
@@ -130,7 +130,7 @@ def _lines(group: Sequence[Product], rows: Iterable[Timed]) -> Iterator[tuple[st
         )
 
 
-def _best(product: Product, rows: Iterable[Timed]) -> Timed | None:
+def _best(product: NarrowProduct, rows: Iterable[Timed]) -> Timed | None:
     """The fastest row of a product, of those that are not stale if there are any."""
     group = (product.op, product.workload, product.dtype)
     return min((row for row in rows if row.group == group), key=lambda row: (row.stale, row.median_us), default=None)
@@ -142,7 +142,7 @@ def _time(row: Timed | None) -> str:
     return f"{wording.microseconds(row.median_us)} {row.label}{' (stale)' if row.stale else ''}"
 
 
-def _commands(missing: Sequence[Product]) -> list[str]:
+def _commands(missing: Sequence[NarrowProduct]) -> list[str]:
     """How to record what is not on record, if anything."""
     if not missing:
         return []

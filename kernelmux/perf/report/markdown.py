@@ -10,7 +10,7 @@ from kernelmux.perf.record import history
 from kernelmux.perf.record.run_file import KernelNeed, Moved, Overhead, Results
 from kernelmux.perf.report import beside
 from kernelmux.perf.rows import output_files, roofline
-from kernelmux.perf.rows.row_result import Result, Timed
+from kernelmux.perf.rows.row_result import RowResult, Timed
 from kernelmux.perf.rows.thresholds import LAUNCH_US
 from kernelmux.perf.wording import wording
 from kernelmux.perf.wording.groups import ResultGroup, backends_of, groups, large_groups
@@ -75,12 +75,12 @@ def ladder(group: ResultGroup) -> str:
     return f"### {wording.heading(group)}\n\n" + table(head, (_ladder_cells(group, row) for row in group.rows))
 
 
-def _ladder_cells(group: ResultGroup, row: Result) -> list[str]:
+def _ladder_cells(group: ResultGroup, row: RowResult) -> list[str]:
     name = f"**{row.label}**" if group.leads(row) else row.label
     return [name, *(_timed_cells(group, row) if isinstance(row, Timed) else _failed_cells(row))]
 
 
-def _failed_cells(row: Result) -> list[str]:
+def _failed_cells(row: RowResult) -> list[str]:
     return [row.status.upper(), *[""] * 9, row.error.partition("\n")[0]]
 
 
@@ -100,7 +100,7 @@ def _timed_cells(group: ResultGroup, row: Timed) -> list[str]:
     ]
 
 
-def best_table(rows: Iterable[Result]) -> str:
+def best_table(rows: Iterable[RowResult]) -> str:
     """Per operator the best variant of each backend: time and share of the floor."""
     rows = tuple(rows)
     names = backends_of(rows)

@@ -13,9 +13,9 @@ from kernelmux.perf.record import history
 from kernelmux.perf.record.run_file import Results
 from kernelmux.perf.report import compare
 from kernelmux.perf.rows import output_files, roofline
-from kernelmux.perf.rows.machine import Machine
+from kernelmux.perf.rows.machine import MeasuringMachine
 from kernelmux.perf.rows.roofline import Ceilings
-from kernelmux.perf.rows.row_result import FAILED, SKIPPED, WRONG, Result, RooflinePoint, Timed
+from kernelmux.perf.rows.row_result import FAILED, SKIPPED, WRONG, RooflinePoint, RowResult, Timed
 from kernelmux.perf.wording import noise, wording
 from kernelmux.perf.wording.groups import UNKNOWN, ResultGroup, backends_of, drawable, groups, large_groups
 from kernelmux.registry import catalog
@@ -96,7 +96,7 @@ def recorded(results: Results) -> list[Context]:
     return found
 
 
-def not_drawn(rows: Iterable[Result]) -> list[str]:
+def not_drawn(rows: Iterable[RowResult]) -> list[str]:
     """Operators that are not under the roofline: without arithmetic, or bound by the link to the host."""
     timed = [row for row in rows if isinstance(row, Timed)]
     shown = {row.op for row in timed if row.point is not None and row.flops and row.link == "device"}
@@ -107,7 +107,7 @@ def _colour(backend: str) -> str:
     return themes.variable(roofline_picture.colour(backend))
 
 
-def facts(machine: Machine) -> list[tuple[str, str]]:
+def facts(machine: MeasuringMachine) -> list[tuple[str, str]]:
     """What it ran on, as labels and values."""
     if machine.kind == "cuda":
         told = [
@@ -148,7 +148,7 @@ def _charts(results: Results) -> Context:
     return {name: Markup(svg) for name, svg in drawn.items()}
 
 
-def overview(rows: Iterable[Result], backends: list[str]) -> list[Context]:
+def overview(rows: Iterable[RowResult], backends: list[str]) -> list[Context]:
     """Per operator the best variant of each backend on its largest workload."""
     return [
         {"group": group, "floor": _point(group.best), "best": [_best(group, name) for name in backends]}
@@ -199,7 +199,7 @@ def _section(group: ResultGroup, name: str) -> Context:
     }
 
 
-def _line(group: ResultGroup, row: Result) -> Context:
+def _line(group: ResultGroup, row: RowResult) -> Context:
     """What a table shows of a row; failed rows have a label, a colour and an error."""
     line = {"row": row, "timed": None, "label": row.label, "colour": _colour(row.backend)}
     return line | {"leads": group.leads(row)} | (_timed(group, row) if isinstance(row, Timed) else {})

@@ -12,7 +12,7 @@ from rich.text import Text
 from kernelmux.perf import peers
 from kernelmux.perf.record.run_file import Overhead
 from kernelmux.perf.report import beside
-from kernelmux.perf.rows.row_result import FAILED, LATE, OK, SKIPPED, STATUSES, WRONG, Result, Timed
+from kernelmux.perf.rows.row_result import FAILED, LATE, OK, SKIPPED, STATUSES, WRONG, RowResult, Timed
 from kernelmux.perf.wording import wording
 from kernelmux.perf.wording.columns import Columns
 from kernelmux.perf.wording.groups import ResultGroup, backends_of, groups, large_groups
@@ -28,7 +28,7 @@ LEGEND = (
 )
 
 
-def show(console: Console, rows: Sequence[Result], on_gpu: bool) -> None:
+def show(console: Console, rows: Sequence[RowResult], on_gpu: bool) -> None:
     """Print every group."""
     if not on_gpu:
         console.print(_cpu_table(console, rows))
@@ -43,7 +43,7 @@ def show(console: Console, rows: Sequence[Result], on_gpu: bool) -> None:
         console.print(BESIDE.table(console, body, "beside other libraries"))
 
 
-def failures(console: Console, rows: Iterable[Result]) -> None:
+def failures(console: Console, rows: Iterable[RowResult]) -> None:
     """Why rows failed, or other libraries were wrong."""
     for row in rows:
         if row.status in (FAILED, WRONG):
@@ -61,7 +61,7 @@ LADDER = Columns(
 )
 
 
-def _cpu_table(console: Console, rows: Iterable[Result]) -> Table:
+def _cpu_table(console: Console, rows: Iterable[RowResult]) -> Table:
     """One table of everything, for there is one variant of each."""
     lines: list[tuple[list[str], None]] = []
     for row in rows:
@@ -79,7 +79,7 @@ def _table(console: Console, group: ResultGroup) -> Table:
     return LADDER.without_empty(rows).table(console, rows, wording.heading(group))
 
 
-def _cells(group: ResultGroup, row: Result) -> list[Text]:
+def _cells(group: ResultGroup, row: RowResult) -> list[Text]:
     name = ("* " if group.leads(row) else "  ") + row.label
     if not isinstance(row, Timed):
         return [Text(name), Text(row.status.upper(), style=UNTIMED[row.status])]
@@ -100,13 +100,13 @@ def noise(console: Console, measured: Noise | None) -> int:
     return len(measured.beyond)
 
 
-def busy(console: Console, rows: Iterable[Result], overhead: Iterable[Overhead]) -> None:
+def busy(console: Console, rows: Iterable[RowResult], overhead: Iterable[Overhead]) -> None:
     """Warn that the times are not reliable, if the machine was busy."""
     if text := wording.busy(rows, overhead):
         console.print(f"WARNING: {text}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
-def summary(console: Console, rows: Iterable[Result], errors: Iterable[str], tested: str) -> None:
+def summary(console: Console, rows: Iterable[RowResult], errors: Iterable[str], tested: str) -> None:
     """The last lines: what ran, what failed, what could not run. tested: the backends and the device of the run."""
     rows = tuple(rows)
     count = {status: sum(row.status == status for row in rows) for status in STATUSES}
@@ -126,7 +126,7 @@ def summary(console: Console, rows: Iterable[Result], errors: Iterable[str], tes
     console.print(f"{text}; {tested}", style=style, highlight=False, markup=False, soft_wrap=True)
 
 
-def _absent(row: Result) -> bool:
+def _absent(row: RowResult) -> bool:
     """Whether a library is not installed here, for which one line is enough."""
     return row.backend == peers.NAME and row.status == SKIPPED and peers.ABSENT in row.error
 
@@ -155,7 +155,7 @@ OVERHEAD = Columns(
 )
 
 
-def best(console: Console, rows: Iterable[Result]) -> None:
+def best(console: Console, rows: Iterable[RowResult]) -> None:
     """Per operator and backend the fastest variant on the largest workload, from a record."""
     rows = tuple(rows)
     names = backends_of(rows)

@@ -32,7 +32,7 @@ PACKAGES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class MeasuringMachine:
     """A device, its driver, and the versions of what compiled and launched.
 
     kind: "cuda" or "cpu". memory, l2: bytes. processors: multiprocessors of a GPU; threads: of torch on a CPU.
@@ -54,22 +54,22 @@ class Machine:
     threads: int | None = field(default=None, metadata=SPARSE)
 
 
-def found_with(machine: Machine) -> dict[str, str]:
+def found_with(machine: MeasuringMachine) -> dict[str, str]:
     """What tables of the registry keep of the packages and the driver of a machine."""
     return device_tables.versions_of(machine.versions, machine.driver)
 
 
-def describe(device: str) -> Machine:
+def describe(device: str) -> MeasuringMachine:
     """This machine: its GPU for "cuda", else its processor."""
-    made = _gpu() if device == "cuda" else Machine(name=_cpu(), kind="cpu", threads=torch.get_num_threads())
+    made = _gpu() if device == "cuda" else MeasuringMachine(name=_cpu(), kind="cpu", threads=torch.get_num_threads())
     versions = {name: found for name in PACKAGES if (found := version(name))}
     return replace(made, python=platform.python_version(), platform=platform.platform(terse=True), versions=versions)
 
 
-def _gpu() -> Machine:
+def _gpu() -> MeasuringMachine:
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    told = _told(str(properties.uuid))
-    return Machine(
+    told = _nvml_facts(str(properties.uuid))
+    return MeasuringMachine(
         name=properties.name,
         kind="cuda",
         capability=f"{properties.major}.{properties.minor}",
@@ -89,7 +89,7 @@ def unknown(device: str) -> str | None:
     return lack and f"the driver, the clock and the power limit will not be recorded: {lack}"
 
 
-def _told(uuid: str) -> dict[str, str]:
+def _nvml_facts(uuid: str) -> dict[str, str]:
     """Driver, clock and power limit, as NVML has them: what it does not say is left out."""
     try:
         import pynvml

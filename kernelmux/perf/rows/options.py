@@ -10,7 +10,7 @@ REST_SECONDS = 0.35  # until an H200 that ran at its power limit has its full cl
 
 
 @dataclass(frozen=True)
-class Options:
+class PerfOptions:
     """A selection; an empty tuple stands for the default. backends are "name" or "name/variant".
 
     workloads: names or patterns of the spec's workloads, "large", or a shape such as "x=4096x4096 axis=0".
@@ -44,7 +44,7 @@ class Options:
         return asdict(self)
 
 
-def from_dict(fields: dict[str, Any]) -> Options:
+def from_dict(fields: dict[str, Any]) -> PerfOptions:
     """The inverse of `as_dict`, after a trip through JSON."""
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
-    return Options(**values)
+    return PerfOptions(**values)

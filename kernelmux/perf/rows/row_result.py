@@ -1,6 +1,6 @@
 """What came of one row, typed; `json_form` turns it into JSON and back.
 
-A `Result` is `Timed` (it was timed and its output was right) or `NotTimed` (it failed, or cannot run here).
+A `RowResult` is `Timed` (it was timed and its output was right) or `NotTimed` (it failed, or cannot run here).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Contestant:
 
 
 @dataclass(frozen=True)
-class Result(Contestant):
+class RowResult(Contestant):
     """What came of a contestant. status: as `NotTimed` says, or "ok"; error: why there is no time. seconds: of all work."""
 
     status: str = field(default=OK, kw_only=True)
@@ -71,7 +71,7 @@ class Result(Contestant):
     seconds: float = field(default=0.0, kw_only=True)
 
     @classmethod
-    def chosen(cls, value: dict[str, Any]) -> type[Result]:
+    def chosen(cls, value: dict[str, Any]) -> type[RowResult]:
         """The class of a row of JSON, by its status."""
         status = value.get("status")
         if status not in STATUSES:
@@ -80,7 +80,7 @@ class Result(Contestant):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NotTimed(Result):
+class NotTimed(RowResult):
     """A row without a time; error gives the reason.
 
     status: "failed", "skipped" for what cannot run here, "wrong" for another library that computes something else,
@@ -117,7 +117,7 @@ class SecondTiming:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timed(Result):
+class Timed(RowResult):
     """A row that was timed and whose output was right. Times in microseconds, spread relative to the median.
 
     idea: of the variant. spec, source: hashes of what was measured. unit: the key of the compute ceiling.

@@ -17,9 +17,9 @@ from kernelmux.perf import peers
 from kernelmux.perf.planning.plan import Row
 from kernelmux.perf.rows import machine
 from kernelmux.perf.rows.codec import decode, encode
-from kernelmux.perf.rows.options import Options, from_dict
+from kernelmux.perf.rows.options import PerfOptions, from_dict
 from kernelmux.perf.rows.roofline import Ceilings
-from kernelmux.perf.rows.row_result import FAILED, LATE, SKIPPED, WRONG, Result, Timed
+from kernelmux.perf.rows.row_result import FAILED, LATE, SKIPPED, WRONG, RowResult, Timed
 from kernelmux.perf.timing import ceilings, inputs, measure, reseed
 from kernelmux.perf.timing.clock import VirtualClock
 from kernelmux.perf.timing.verify import WrongOutput
@@ -41,7 +41,7 @@ class Harness:
 
     def __init__(self, folder: Path, clock: VirtualClock) -> None:
         told = json.loads((folder / PLAN).read_text())
-        self.options: Options = from_dict(told["options"])
+        self.options: PerfOptions = from_dict(told["options"])
         if self.options.peers:
             peers.join()
         self.joined = ExitStack()  # for as long as the process lives
@@ -88,7 +88,7 @@ class Harness:
             self._end(row.not_timed(_status(row, error), f"{type(error).__name__}: {error}"), start)
             raise
 
-    def _end(self, result: Result, start: float) -> None:
+    def _end(self, result: RowResult, start: float) -> None:
         self.tell("row", encode(replace(result, seconds=time.perf_counter() - start)))
 
     def _timed(self, row: Row, benchmark: Any) -> Timed:

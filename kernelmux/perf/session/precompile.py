@@ -34,7 +34,7 @@ TAKEN, DONE = "taken-{}", "compiled-{}.jsonl"
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompileTimes:
     """seconds: by the id of each row that was compiled. late: ids of rows whose compiler was stopped at the limit."""
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -43,11 +43,11 @@ class Compiled:
 
 def compile_all(
     folder: Path, rows: list[Row], jobs: int, environment: dict[str, str], limit: float = LIMIT
-) -> Compiled:
+) -> CompileTimes:
     """Run the processes to their end, or to the limit; the timing worker reports what fails."""
     todo = [row for row in rows if _compiles(row)]
     if jobs < 1 or len(todo) < WORTH:
-        return Compiled()
+        return CompileTimes()
     with (folder / "ahead.log").open("w") as log:
         command = [sys.executable, "-m", "kernelmux.perf.session.precompile", str(folder)]
         started = [
@@ -55,7 +55,7 @@ def compile_all(
             for i in range(min(jobs, len(todo)))
         ]
         stopped = _wait(started, limit)
-    return _found(folder, todo, stopped)
+    return _compile_times(folder, todo, stopped)
 
 
 def _compiles(row: Row) -> bool:
@@ -80,7 +80,7 @@ def _wait(started: list[subprocess.Popen[bytes]], limit: float) -> set[int]:
     return stopped
 
 
-def _found(folder: Path, todo: list[Row], stopped: set[int]) -> Compiled:
+def _compile_times(folder: Path, todo: list[Row], stopped: set[int]) -> CompileTimes:
     """What the processes wrote down. A row that was taken and not finished is late if its process was stopped on it."""
     seconds = {}
     for path in folder.glob(DONE.format("*")):
@@ -89,7 +89,7 @@ def _found(folder: Path, todo: list[Row], stopped: set[int]) -> Compiled:
                 name, took = json.loads(line)
                 seconds[str(name)] = float(took)
     late = [row.id for i, row in enumerate(todo) if row.id not in seconds and _taker(folder, i) in stopped]
-    return Compiled(seconds, tuple(late))
+    return CompileTimes(seconds, tuple(late))
 
 
 def _taker(folder: Path, number: int) -> int | None:

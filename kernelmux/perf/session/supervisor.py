@@ -19,10 +19,10 @@ from kernelmux.perf.planning import time_budget
 from kernelmux.perf.planning.plan import Row
 from kernelmux.perf.rows import output_files
 from kernelmux.perf.rows.codec import decode, encode
-from kernelmux.perf.rows.machine import Machine
-from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.machine import MeasuringMachine
+from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.perf.rows.roofline import Ceilings
-from kernelmux.perf.rows.row_result import FAILED, LATE, SKIPPED, Result
+from kernelmux.perf.rows.row_result import FAILED, LATE, SKIPPED, RowResult
 from kernelmux.perf.session import precompile
 from kernelmux.perf.session.harness import EVENTS, PLAN, TIME_UP
 from kernelmux.perf.session.pytest_plugin import FOLDER
@@ -34,18 +34,18 @@ ONE_COMPILER = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 CONFIGURATION = "[pytest]\nfilterwarnings =\n    ignore\n"  # instead of one that lies above the current folder
 
 Event = tuple[str, Any]  # its name, and its JSON
-Watch = Callable[[str | Result], None]  # sees what begins, by name, and the result of each row that ended
+Watch = Callable[[str | RowResult], None]  # sees what begins, by name, and the result of each row that ended
 
 
 @dataclass
-class Outcome:
+class WorkerReports:
     """What the workers reported; errors: why rows could not be run at all.
 
     seconds: of the parts of the run. compiled: of each row that was compiled ahead, by its id.
     """
 
-    rows: list[Result] = field(default_factory=list)
-    machine: Machine = field(default_factory=Machine)
+    rows: list[RowResult] = field(default_factory=list)
+    machine: MeasuringMachine = field(default_factory=MeasuringMachine)
     ceilings: Ceilings | None = None
     errors: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -53,13 +53,13 @@ class Outcome:
     interrupted: bool = False
 
 
-def run(rows: list[Row], options: Options, watch: Watch) -> Outcome:
+def run(rows: list[Row], options: PerfOptions, watch: Watch) -> WorkerReports:
     """Run the rows, starting a new worker after each one that was lost.
 
     What the workers need lies in a folder of their own; `options.out` gets pytest-benchmark's file and the worker's log.
     Ctrl-C ends the run with the rows it has.
     """
-    outcome = Outcome()
+    outcome = WorkerReports()
     for row in rows:
         if row.problem:
             outcome.rows.append(row.not_timed("failed" if row.broken else "skipped", row.problem))
@@ -74,7 +74,7 @@ def run(rows: list[Row], options: Options, watch: Watch) -> Outcome:
     return outcome
 
 
-def _workers(remaining: list[Row], options: Options, folder: Path, outcome: Outcome, watch: Watch) -> None:
+def _workers(remaining: list[Row], options: PerfOptions, folder: Path, outcome: WorkerReports, watch: Watch) -> None:
     """One worker after another, until every row has run or a worker ends before its first."""
     if options.device == "cuda":
         remaining = _compiled(remaining, options, folder, outcome, watch)
@@ -92,7 +92,7 @@ def _workers(remaining: list[Row], options: Options, folder: Path, outcome: Outc
     outcome.seconds["timing, with the start of its process"] = time.monotonic() - began
 
 
-def _compiled(rows: list[Row], options: Options, folder: Path, outcome: Outcome, watch: Watch) -> list[Row]:
+def _compiled(rows: list[Row], options: PerfOptions, folder: Path, outcome: WorkerReports, watch: Watch) -> list[Row]:
     """Compile ahead; the rows that are left to time. Those whose compiler had to be stopped are not."""
     watch(f"compiling ahead in {options.jobs} processes")
     _save(rows, options, folder)
@@ -116,7 +116,7 @@ def _take_out(folder: Path, out: Path) -> None:
         output_files.write(out / "worker.log", (folder / "worker.log").read_bytes())
 
 
-def _save(rows: list[Row], options: Options, folder: Path) -> None:
+def _save(rows: list[Row], options: PerfOptions, folder: Path) -> None:
     (folder / PLAN).write_text(json.dumps({"options": options.as_dict(), "rows": [encode(row) for row in rows]}))
 
 
@@ -126,7 +126,7 @@ def _complaint(folder: Path) -> str:
 
 
 def _one_worker(
-    rows: list[Row], options: Options, folder: Path, report: Path, outcome: Outcome, watch: Watch
+    rows: list[Row], options: PerfOptions, folder: Path, report: Path, outcome: WorkerReports, watch: Watch
 ) -> list[Row]:
     """Run one worker to its end, take in its events, and return the rows that it left."""
     _save(rows, options, folder)
@@ -142,7 +142,7 @@ def _one_worker(
                     running = told
                     watch(running)
                 elif name == "row":
-                    result = decode(Result, told, EVENTS)
+                    result = decode(RowResult, told, EVENTS)
                     left.pop(result.id, None)
                     running = ""
                     _end(result, outcome, watch)
@@ -158,20 +158,20 @@ def _one_worker(
     return list(left.values())
 
 
-def _ending(process: subprocess.Popen[bytes], options: Options) -> str:
+def _ending(process: subprocess.Popen[bytes], options: PerfOptions) -> str:
     if process.returncode == -9:
         return f"killed after {options.row_limit:.0f} s"
     return f"exit status {process.returncode}"
 
 
-def _end(result: Result, outcome: Outcome, watch: Watch) -> None:
+def _end(result: RowResult, outcome: WorkerReports, watch: Watch) -> None:
     outcome.rows.append(result)
     watch(result)
 
 
-def _take(name: str, told: Any, outcome: Outcome) -> None:
+def _take(name: str, told: Any, outcome: WorkerReports) -> None:
     if name == "machine":
-        outcome.machine = decode(Machine, told, EVENTS)
+        outcome.machine = decode(MeasuringMachine, told, EVENTS)
     elif name == "ceilings":
         outcome.ceilings = decode(Ceilings, told, EVENTS)
     elif name == "seconds":

@@ -29,7 +29,7 @@ from kernelmux.perf.planning import plan
 from kernelmux.perf.record import history
 from kernelmux.perf.rows import output_files
 from kernelmux.perf.rows.codec import Malformed, decode, encode
-from kernelmux.perf.rows.machine import Machine
+from kernelmux.perf.rows.machine import MeasuringMachine
 from kernelmux.perf.rows.roofline import Ceilings
 from kernelmux.perf.rows.row_result import OK, RooflinePoint, Timed
 from kernelmux.registry.cases import CHANNELS_LAST
@@ -86,7 +86,7 @@ class Curve:
     shape: str
     date: str
     command: str
-    machine: Machine
+    machine: MeasuringMachine
     ceilings: Ceilings | None
     points: tuple[Point, ...]
 
@@ -188,7 +188,7 @@ def _parsed(content: str) -> Curve:
         head["shape"],
         head["date"],
         head["command"],
-        decode(Machine, machine, "machine"),
+        decode(MeasuringMachine, machine, "machine"),
         ceilings and decode(Ceilings, ceilings, "ceilings"),
         points,
     )

@@ -11,7 +11,7 @@ from kernelmux.perf import peers
 from kernelmux.perf.planning import memory_fit, plan
 from kernelmux.perf.planning.brief import COMPILED, representative
 from kernelmux.perf.planning.plan import Row
-from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.perf.sweeps.grammar import Sweep
 from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.cases import CHANNELS_LAST, TURNED, Case, written
@@ -22,7 +22,7 @@ Places = dict[str, tuple[int, ...]]  # the dimensions of each tensor that have t
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedSweep:
     """A sweep with its rows: one workload for each length. shape: that workload, with axes in place of lengths."""
 
     sweep: Sweep
@@ -32,7 +32,7 @@ class Planned:
     rows: tuple[Row, ...]
 
 
-def planned(sweep: Sweep, options: Options, every_peer: bool = False) -> Planned:
+def planned(sweep: Sweep, options: PerfOptions, every_peer: bool = False) -> PlannedSweep:
     """The rows of a sweep; ArgumentError for an axis or a length that the operator does not have.
 
     A backend is one line: what a call of it runs at that length. Variants that are named are a line each, and so is torch;
@@ -49,11 +49,11 @@ def planned(sweep: Sweep, options: Options, every_peer: bool = False) -> Planned
     cases = {n: _resized(spec, base, places, n) for n in sweep.lengths}
     rows = [row for n, case in cases.items() for row in _rows(spec, case, dtype, n, sweep, options, every_peer)]
     shape = _text(base, places, sweep.axes[0])
-    return Planned(sweep, shape, dtypes.SHORT[dtype], {case.text: n for n, case in cases.items()}, tuple(rows))
+    return PlannedSweep(sweep, shape, dtypes.SHORT[dtype], {case.text: n for n, case in cases.items()}, tuple(rows))
 
 
 def _rows(
-    spec: OpSpec, case: Case, dtype: torch.dtype, length: int, sweep: Sweep, options: Options, every_peer: bool
+    spec: OpSpec, case: Case, dtype: torch.dtype, length: int, sweep: Sweep, options: PerfOptions, every_peer: bool
 ) -> list[Row]:
     try:
         if options.device == "cpu":
@@ -77,7 +77,7 @@ def _picked(name: str, ladder: list[Row], named: set[str], every_peer: bool) -> 
     return [representative(ladder)]
 
 
-def _dtype(spec: OpSpec, options: Options) -> torch.dtype:
+def _dtype(spec: OpSpec, options: PerfOptions) -> torch.dtype:
     """The one that was asked for, else bf16 on a GPU and fp32 on a CPU, where halves are slow for torch."""
     if len(options.dtypes) > 1 or "all" in options.dtypes:
         raise ArgumentError(f"--sweep: expected a single --dtype, got {' '.join(options.dtypes)}")
@@ -86,7 +86,7 @@ def _dtype(spec: OpSpec, options: Options) -> torch.dtype:
     return dtype if dtype in spec.dtypes else spec.dtypes[0]
 
 
-def _base(spec: OpSpec, sweep: Sweep, dtype: torch.dtype, options: Options) -> Case:
+def _base(spec: OpSpec, sweep: Sweep, dtype: torch.dtype, options: PerfOptions) -> Case:
     """The workload whose axes change: the one of --workload that fits, else the first that has them."""
     if options.workloads:
         several = len(options.workloads) > 1  # a single one that does not fit is told with the reason

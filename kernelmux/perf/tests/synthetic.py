@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kernelmux.perf.record.run_file import Results
 from kernelmux.perf.rows import roofline
-from kernelmux.perf.rows.machine import Machine
+from kernelmux.perf.rows.machine import MeasuringMachine
 from kernelmux.perf.rows.roofline import Ceilings, Work
 from kernelmux.perf.rows.row_result import NotTimed, Timed
 from kernelmux.perf.session.supervisor import environment
@@ -22,7 +22,7 @@ H200 = Ceilings(
     gap=1e-6,
     l2=60 << 20,
 )
-GPU = Machine(name="NVIDIA H200", kind="cuda", driver="580.1", versions={"torch": "2.11.0", "triton": "3.6.0"})
+GPU = MeasuringMachine(name="NVIDIA H200", kind="cuda", driver="580.1", versions={"torch": "2.11.0", "triton": "3.6.0"})
 SOFTMAX = Work(bytes=2 * 16384 * 8192 * 2, flops=5 * 16384 * 8192, written=16384 * 8192 * 2, dtype="bf16")
 PRODUCT = Work(bytes=3 * 8192**2 * 2, flops=2 * 8192**3, written=8192**2 * 2, unit="tensor", dtype="bf16")
 

@@ -18,7 +18,7 @@ from kernelmux.perf.against.verdict import AMBIGUOUS, FAILED, FASTER, NO_BASE, S
 from kernelmux.perf.cli import main
 from kernelmux.perf.planning.plan import Row
 from kernelmux.perf.rows.codec import encode
-from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.options import PerfOptions
 
 ROW = Row("softmax", "x=16384x8192", "bf16", "cuda", "registers")
 REAL = Path(trees.__file__).resolve().parents[3]
@@ -102,9 +102,9 @@ def test_the_agenda_leaves_out_what_is_equal_and_names_what_is_missing():
 
 
 def test_a_tree_lists_the_rows_that_it_knows():
-    options = Options(ops=("nope", "add"), backends=("torch_ref", "torch_ref/nope"), dtypes=("fp32",))
+    options = PerfOptions(ops=("nope", "add"), backends=("torch_ref", "torch_ref/nope"), dtypes=("fp32",))
     assert [fields["op"] for fields, _ in stand.rows(options.as_dict())] == ["add"]
-    assert stand.rows(Options(ops=("nope",)).as_dict()) == []
+    assert stand.rows(PerfOptions(ops=("nope",)).as_dict()) == []
 
 
 # --- trees ------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from kernelmux.perf.planning import plan
 from kernelmux.perf.planning.plan import Row
 from kernelmux.perf.rows.codec import encode
-from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.perf.session import precompile
 from kernelmux.perf.session.harness import PLAN
 from kernelmux.perf.tests import synthetic
@@ -45,7 +45,7 @@ def theirs(tmp_path):
 
 def test_every_row_with_code_of_its_own_is_called_once(tmp_path, theirs):
     rows = [Row("add", "x=4099 y=4099", "fp32", plan.BASELINE, "plain"), *ROWS]
-    told = {"options": Options(ops=("add",)).as_dict(), "rows": [encode(row) for row in rows]}
+    told = {"options": PerfOptions(ops=("add",)).as_dict(), "rows": [encode(row) for row in rows]}
     (tmp_path / PLAN).write_text(json.dumps(told))
     found = precompile.compile_all(tmp_path, rows, 2, theirs)
     assert found.late == () and set(found.seconds) == {row.id for row in ROWS}
@@ -56,8 +56,8 @@ def test_every_row_with_code_of_its_own_is_called_once(tmp_path, theirs):
 
 
 def test_few_rows_are_not_worth_a_process(tmp_path):
-    assert precompile.compile_all(tmp_path, ROWS[: precompile.WORTH - 1], 2, {}) == precompile.Compiled()
-    assert precompile.compile_all(tmp_path, ROWS, 0, {}) == precompile.Compiled()
+    assert precompile.compile_all(tmp_path, ROWS[: precompile.WORTH - 1], 2, {}) == precompile.CompileTimes()
+    assert precompile.compile_all(tmp_path, ROWS, 0, {}) == precompile.CompileTimes()
 
 
 def test_processes_are_stopped_at_the_limit():
@@ -71,4 +71,6 @@ def test_what_a_process_was_stopped_on_is_late_and_what_it_died_on_is_not(tmp_pa
     for row, taker in ((0, 0), (1, 1), (2, 2)):
         (tmp_path / precompile.TAKEN.format(row)).write_text(str(taker))
     (tmp_path / precompile.DONE.format(0)).write_text(json.dumps([ROWS[0].id, 1.5]) + '\n["cut of')
-    assert precompile._found(tmp_path, ROWS[:4], {0, 1}) == precompile.Compiled({ROWS[0].id: 1.5}, (ROWS[1].id,))
+    assert precompile._compile_times(tmp_path, ROWS[:4], {0, 1}) == precompile.CompileTimes(
+        {ROWS[0].id: 1.5}, (ROWS[1].id,)
+    )

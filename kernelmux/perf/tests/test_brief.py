@@ -16,11 +16,11 @@ from kernelmux.perf.cli import command, front, main
 from kernelmux.perf.emulated import resources
 from kernelmux.perf.planning import brief, plan, time_budget
 from kernelmux.perf.planning.plan import Row
-from kernelmux.perf.planning.time_budget import Budget
+from kernelmux.perf.planning.time_budget import TimeBudget
 from kernelmux.perf.record import history, run_file
 from kernelmux.perf.record.run_file import KernelNeed, Overhead
 from kernelmux.perf.report import markdown, page, screen
-from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.perf.rows.row_result import LATE, NotTimed
 from kernelmux.perf.session import supervisor
 from kernelmux.perf.session.harness import TIME_UP
@@ -34,7 +34,7 @@ from kernelmux.registry.backend import package_versions
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.util import cards
 
-GPU = Options(device="cuda", brief=True, until_known=True, peers=True)
+GPU = PerfOptions(device="cuda", brief=True, until_known=True, peers=True)
 LINES, WIDTH = 60, 120
 
 
@@ -123,12 +123,12 @@ def test_what_ships_has_all_columns_and_is_recorded(gpu):
 
 
 def test_of_one_operator_the_largest_workload_comes_first(gpu):
-    rows = brief.by_importance(plan.rows(Options(ops=("softmax",), device="cuda")))
+    rows = brief.by_importance(plan.rows(PerfOptions(ops=("softmax",), device="cuda")))
     first = list(dict.fromkeys((row.workload, row.dtype) for row in rows))
     largest = plan.large(catalog.spec("softmax")).text
     assert [workload for workload, _ in first[:2]] == [largest] * 2 and len(first) > 2
     assert sorted(row.id for row in rows) == sorted(
-        row.id for row in plan.rows(Options(ops=("softmax",), device="cuda"))
+        row.id for row in plan.rows(PerfOptions(ops=("softmax",), device="cuda"))
     )
 
 
@@ -165,17 +165,19 @@ def test_only_what_is_not_asked_for_in_detail_has_few_minutes(words, device, min
 
 def test_the_reports_have_their_share_of_the_minutes():
     assert (
-        Budget(5.0, "cuda", 1e9).rows_until == Budget(5.0, "cuda", 1e9).end == 1e9 + 300 - time_budget.WRITING["cuda"]
+        TimeBudget(5.0, "cuda", 1e9).rows_until
+        == TimeBudget(5.0, "cuda", 1e9).end
+        == 1e9 + 300 - time_budget.WRITING["cuda"]
     )
-    assert Budget(2.0, "cpu", 1e9).rows_until < Budget(2.0, "cpu", 1e9).end < 1e9 + 120
-    assert Budget(0.1, "cuda", 1e9).end == pytest.approx(1e9 + 6 * time_budget.SHORT)
+    assert TimeBudget(2.0, "cpu", 1e9).rows_until < TimeBudget(2.0, "cpu", 1e9).end < 1e9 + 120
+    assert TimeBudget(0.1, "cuda", 1e9).end == pytest.approx(1e9 + 6 * time_budget.SHORT)
     assert time_budget.compiling_seconds(time.time() + 100, 150.0) == pytest.approx(40, abs=1)
     assert time_budget.compiling_seconds(0.0, 150.0) == 150.0
 
 
 def test_rows_after_the_minutes_are_named_and_do_not_fail(tmp_path):
     rows = [Row("add", "x=4099 y=4099", "fp32", plan.BASELINE, "plain")]
-    outcome = supervisor.run(rows, Options(out=str(tmp_path), until=time.time() - 1), lambda seen: None)
+    outcome = supervisor.run(rows, PerfOptions(out=str(tmp_path), until=time.time() - 1), lambda seen: None)
     (row,) = outcome.rows
     assert (row.status, row.error) == (LATE, TIME_UP)
     found = synthetic.results([*synthetic.ladder(), row])
@@ -185,7 +187,7 @@ def test_rows_after_the_minutes_are_named_and_do_not_fail(tmp_path):
 
 def test_operators_that_a_run_was_not_about_are_named(monkeypatch, tmp_path):
     """Those that take none of its dtypes, unless --op has said so."""
-    done = supervisor.Outcome(rows=synthetic.ladder(), machine=synthetic.results([]).machine, ceilings=None)
+    done = supervisor.WorkerReports(rows=synthetic.ladder(), machine=synthetic.results([]).machine, ceilings=None)
     monkeypatch.setattr(supervisor, "run", lambda *_: done)
     for words, left in (("", True), ("--op int8_matmul", False)):
         given = f"{words} --dtype i8 --device cpu --quick --out {tmp_path}".split()
@@ -207,12 +209,12 @@ def test_a_backend_without_its_package_fails_the_run_unless_it_is_left_out(monke
     lack = package_versions.NotInstalled("the package cupy is not installed: pip install cupy-cuda13x")
     real = registered.unavailable
     monkeypatch.setattr(registered, "unavailable", lambda name, device: lack if name == "cuda" else real(name, device))
-    (told,) = command.lacking(Options())
+    (told,) = command.lacking(PerfOptions())
     assert "backend cuda could run here" in told and "pip install cupy-cuda13x" in told
     assert "--backend torch_ref triton" in told
-    assert not list(command.lacking(Options(backends=("torch_ref", "triton"))))
-    assert list(command.lacking(Options(backends=("all",)))) == [told]
-    assert command.results_of(supervisor.Outcome(), "", Options()).errors == (told,)
+    assert not list(command.lacking(PerfOptions(backends=("torch_ref", "triton"))))
+    assert list(command.lacking(PerfOptions(backends=("all",)))) == [told]
+    assert command.results_of(supervisor.WorkerReports(), "", PerfOptions()).errors == (told,)
     found = synthetic.results(synthetic.ladder(), errors=(told,))
     assert "pip install cupy-cuda13x" in markdown.whole(found, "") and "pip install cupy-cuda13x" in page.html(found)
     assert command.conclude(Console(quiet=True), found, None, False, False) == 1
@@ -299,7 +301,7 @@ def test_a_cpu_takes_one_screen(monkeypatch):
 
     def whole(console):
         front._introduce(console, found)
-        told = front._on_cpu(console, found, Options(), Budget(2.0, "cpu", time.time()))
+        told = front._on_cpu(console, found, PerfOptions(), TimeBudget(2.0, "cpu", time.time()))
         assert told.resources == needs and told.overhead == costs and told.moved
         front._say(console, wording.left_out(found))
         command.conclude(console, found, None, False, False)
@@ -317,12 +319,12 @@ def test_a_cpu_takes_one_screen(monkeypatch):
 
 def test_kernels_are_compiled_until_the_time_is_over(monkeypatch):
     console = Console(quiet=True)
-    todo = [resources.Candidate("add", "cuda", name) for name in ("quick", "slow", "never")]
+    todo = [resources.InspectedVariant("add", "cuda", name) for name in ("quick", "slow", "never")]
     monkeypatch.setattr(resources, "defaults", lambda options: todo)
     monkeypatch.setattr(resources, "PROCESSES", 1)
     monkeypatch.setattr(resources, "needs", planted_needs)
     began = time.monotonic()
-    needs, left = resources.until(console, Options(), time.time() + 3)
+    needs, left = resources.until(console, PerfOptions(), time.time() + 3)
     assert [need.label for need in needs] == ["cuda/quick"] and left == ("add cuda/slow", "add cuda/never")
     assert time.monotonic() - began < 30
 
@@ -333,7 +335,7 @@ def planted_needs(candidate, options):
 
 
 def test_the_default_variant_of_each_backend_is_compiled():
-    found = resources.defaults(Options(ops=("softmax", "matmul")))
+    found = resources.defaults(PerfOptions(ops=("softmax", "matmul")))
     assert sorted((c.op, c.backend) for c in found) == [
         (op, b) for op in ("matmul", "softmax") for b in ("cuda", "triton")
     ]
@@ -344,7 +346,7 @@ def test_the_default_variant_of_each_backend_is_compiled():
 
 
 def test_for_another_card_its_own_variants_are_compiled():
-    options = Options(ops=("matmul",))
+    options = PerfOptions(ops=("matmul",))
     with cards.standing_for("rtx4090"):
         found = {c.label: resources.needs(c, options) for c in resources.defaults(options)}
     assert "cuda/tensor_cores" in found and not any("specialised" in label for label in found)  # no wgmma, no TMA

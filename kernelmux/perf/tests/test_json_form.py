@@ -5,8 +5,8 @@ import pytest
 from kernelmux.perf.record import history, run_file
 from kernelmux.perf.record.run_file import KernelNeed, Overhead
 from kernelmux.perf.rows.codec import Malformed, decode, encode
-from kernelmux.perf.rows.machine import Machine
-from kernelmux.perf.rows.row_result import NotTimed, Result, Timed
+from kernelmux.perf.rows.machine import MeasuringMachine
+from kernelmux.perf.rows.row_result import NotTimed, RowResult, Timed
 from kernelmux.perf.tests import synthetic
 
 RECORDS = history.PLACE.all()
@@ -42,7 +42,7 @@ def test_what_is_found_out_after_reading_is_not_taken_from_a_file():
 
 
 def test_keys_of_another_version_are_ignored():
-    assert decode(Result, GOOD | {"id": "softmax-x", "problem": "", "broken": False}, "x") == synthetic.row()
+    assert decode(RowResult, GOOD | {"id": "softmax-x", "problem": "", "broken": False}, "x") == synthetic.row()
 
 
 @pytest.mark.parametrize(
@@ -85,4 +85,4 @@ def test_a_damaged_head_is_named(change, message):
 
 def test_what_is_no_object_is_reported():
     with pytest.raises(Malformed, match=r"the whole: expected an object, got \[1\]"):
-        decode(Machine, [1], "")
+        decode(MeasuringMachine, [1], "")

@@ -8,7 +8,7 @@ import torch
 
 from kernelmux.perf.cli import main
 from kernelmux.perf.rows import machine
-from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.registry.backend import package_versions
 
 FIRST, SECOND = "11111111-aaaa", "22222222-bbbb"
@@ -96,7 +96,7 @@ def test_a_run_on_a_gpu_says_once_what_to_install(monkeypatch, capsys):
     lack = machine.unknown("cuda")
     assert lack.endswith("will not be recorded: the package pynvml is not installed: pip install nvidia-ml-py")
     assert machine.unknown("cpu") is None
-    monkeypatch.setattr(main, "options_of", lambda args, began: Options(("add",), (), (), (), device="cuda"))
+    monkeypatch.setattr(main, "options_of", lambda args, began: PerfOptions(("add",), (), (), (), device="cuda"))
     monkeypatch.setattr(main, "_timed", lambda *_: main.OK)
     assert main.main(["--op", "add"]) == main.OK
     assert capsys.readouterr().out.count(lack) == 1

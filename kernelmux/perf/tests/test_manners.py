@@ -23,7 +23,7 @@ from kernelmux.perf.record.run_file import Overhead
 from kernelmux.perf.report import compare, markdown, page, tables
 from kernelmux.perf.rows import output_files
 from kernelmux.perf.rows.codec import encode
-from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.perf.session import supervisor
 from kernelmux.perf.tests import synthetic
 from kernelmux.perf.timing import measure
@@ -277,7 +277,7 @@ def test_an_output_that_nothing_reads_ends_the_workers_quietly(here, monkeypatch
 
     row = Row("add", "x=4099 y=4099", "fp32", "torch_ref", "plain")
     with pytest.raises(BrokenPipeError):
-        supervisor.run([row], Options(out="out"), broken)
+        supervisor.run([row], PerfOptions(out="out"), broken)
     assert started[0].poll() is not None
 
 
@@ -344,7 +344,7 @@ def test_rows_that_permit_tf32_are_timed_with_it_and_no_others(precision, monkey
     nothing: Any = None
     shared: Any = SimpleNamespace(inputs=SimpleNamespace(call=SimpleNamespace(arguments=arguments)))
     before = torch.backends.cuda.matmul.allow_tf32
-    measure.time_row(nothing, nothing, shared, nothing, nothing, Options(), None)
+    measure.time_row(nothing, nothing, shared, nothing, nothing, PerfOptions(), None)
     assert seen == [precision == "tf32"] and torch.backends.cuda.matmul.allow_tf32 == before
 
 

@@ -15,8 +15,8 @@ from kernelmux.perf.planning.plan import Row
 from kernelmux.perf.record.run_file import Overhead
 from kernelmux.perf.rows import roofline
 from kernelmux.perf.rows.codec import decode, encode
-from kernelmux.perf.rows.options import Options
-from kernelmux.perf.rows.row_result import Result
+from kernelmux.perf.rows.options import PerfOptions
+from kernelmux.perf.rows.row_result import RowResult
 from kernelmux.perf.tests import synthetic
 from kernelmux.perf.tests.synthetic import H200
 from kernelmux.perf.timing import inputs, measure, overhead
@@ -129,7 +129,7 @@ def test_times_that_scatter_take_more_rounds():
 
 def test_resources_of_kernels_are_known_without_running():
     pytest.importorskip("triton")
-    (need,) = resources.needs(resources.Candidate("softmax", "triton", "resident"), Options())
+    (need,) = resources.needs(resources.InspectedVariant("softmax", "triton", "resident"), PerfOptions())
     assert not need.error
     assert need.workload == "x=32768x16384"  # far beyond what could be emulated
     assert 16 <= need.registers <= 255
@@ -137,7 +137,9 @@ def test_resources_of_kernels_are_known_without_running():
 
 
 def test_a_module_that_cannot_be_imported_is_a_row_with_an_error():
-    (need,) = resources.needs(resources.Candidate("softmax", "cuda", "", broken="ImportError: no"), Options())
+    (need,) = resources.needs(
+        resources.InspectedVariant("softmax", "cuda", "", broken="ImportError: no"), PerfOptions()
+    )
     assert need.error == "ImportError: no"
 
 
@@ -182,7 +184,7 @@ def test_the_samples_follow_a_rest_and_the_held_ones_follow_a_load(monkeypatch):
         "rest": told("rest"),
         "rounds": rounds,
         "_stopwatch": lambda *a: stopwatch,
-        "_alone": told("alone"),
+        "_require_own_work": told("alone"),
         "replay_us": told("graph", (950.0, "")),
     }
     monkeypatch.setattr(measure.untimed_work, "require_none", told("all streams"))
@@ -194,10 +196,10 @@ def test_the_samples_follow_a_rest_and_the_held_ones_follow_a_load(monkeypatch):
     fake.laid_out = lambda call, implementation: ()
     shared = measure.Shared(fake, made.call)
     vars(shared)["oracle"] = oracle
-    found = measure.time_row(ROW, implementation, shared, None, VirtualClock(), Options(device="cuda"), H200)
+    found = measure.time_row(ROW, implementation, shared, None, VirtualClock(), PerfOptions(device="cuda"), H200)
     held = ["load", *["sample"] * measure.HELD]
     assert log == ["issue", "alone", "rest", "sample", "inputs back", *held, "all streams", "rest", "graph"]
     assert (found.host_us, found.held_us, found.mhz, found.graph_us) == (12.0, 1000.0, None, 950.0)
     assert (found.label, found.idea, found.budget, found.copies) == ("torch_ref/plain", implementation.idea, 0.5, 1)
     assert found.point == roofline.point(1e-3, made.work, H200)
-    assert decode(Result, json.loads(json.dumps(encode(found))), "") == found
+    assert decode(RowResult, json.loads(json.dumps(encode(found))), "") == found

@@ -12,7 +12,7 @@ from kernelmux.emulator import nvrtc
 from kernelmux.perf.emulated import moved
 from kernelmux.perf.record.run_file import Moved
 from kernelmux.perf.report import page
-from kernelmux.perf.rows.machine import Machine
+from kernelmux.perf.rows.machine import MeasuringMachine
 from kernelmux.perf.tests import synthetic
 
 ROW = Moved("add", "cuda/vectorized", "x=4099 y=4099", "bf16", 49180, 24594, 1, "spec", "source")
@@ -42,7 +42,7 @@ def test_every_operator_and_backend_with_kernels_is_on_record() -> None:
 
 
 def test_the_page_without_a_gpu_shows_the_counts_and_what_is_on_record() -> None:
-    there = Machine(name="a CPU", kind="cpu", threads=2)
+    there = MeasuringMachine(name="a CPU", kind="cpu", threads=2)
     told = synthetic.results([synthetic.row(backend="torch_ref", variant="eager")], machine=there, ceilings=None)
     told = replace(told, moved=(ROW, replace(ROW, label="triton/blocked", stale=True)))
     text = page.html(told)

@@ -43,7 +43,7 @@ def test_launches_are_told_apart_by_their_shape() -> None:
     (seen,) = ncu.read(f"{head}\n{rows}\n")
     launches = [SimpleNamespace(kernel="reduce_sum_rows", block=(32, 8, 1), grid=(n, 1, 1)) for n in (4, 8)]
     assert [seen.fits(launch) for launch in launches] == [True, False]
-    assert ncu.Measured("reduce_sum_rows").fits(launches[1])  # a table without shapes
+    assert ncu.NcuLaunch("reduce_sum_rows").fits(launches[1])  # a table without shapes
 
 
 def test_there_are_items_of_every_kind() -> None:

@@ -14,7 +14,7 @@ from kernelmux.perf.pictures import figures, themes
 from kernelmux.perf.record import history, run_file
 from kernelmux.perf.record.run_file import KernelNeed
 from kernelmux.perf.report import page
-from kernelmux.perf.rows.machine import Machine
+from kernelmux.perf.rows.machine import MeasuringMachine
 from kernelmux.perf.tests import synthetic
 from kernelmux.perf.timing import noise_floor
 
@@ -118,7 +118,7 @@ def test_without_a_gpu_the_page_has_times_of_the_cpu_and_kernels_as_compiled():
     need = KernelNeed(
         "softmax", "cuda/online", "x=64x64", "bf16", "softmax_online", 40, 0, 64, 0, 256, 6, 0.75, "registers"
     )
-    machine = Machine(name="a CPU", kind="cpu", threads=2)
+    machine = MeasuringMachine(name="a CPU", kind="cpu", threads=2)
     found = synthetic.results([row], resources=(need,), ceilings=None, machine=machine)
     text = read(page.html(found)).text
     assert "emulated kernels are never timed" in text

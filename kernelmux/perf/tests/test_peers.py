@@ -23,7 +23,7 @@ from kernelmux.perf.planning import plan
 from kernelmux.perf.planning.plan import Row
 from kernelmux.perf.report import beside, tables
 from kernelmux.perf.rows.codec import encode
-from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.perf.rows.row_result import NotTimed
 from kernelmux.perf.session.harness import Harness
 from kernelmux.perf.tests.synthetic import row
@@ -53,7 +53,7 @@ def test_every_peer_has_the_signature_of_its_operator(op: str) -> None:
 def test_what_is_not_installed_is_left_out_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
     monkeypatch.setattr(registered, "unavailable", lambda name, device: None)
-    rows = plan.rows(Options(ops=("softmax",), workloads=("large",), device="cuda", peers=True))
+    rows = plan.rows(PerfOptions(ops=("softmax",), workloads=("large",), device="cuda", peers=True))
     found = {r.variant: r.problem for r in rows if r.backend == peers.NAME and r.dtype == "bf16"}
     assert found["torch_compile"] == ""
     assert found["quack"] == "quack is not installed"
@@ -253,7 +253,9 @@ def test_a_wrong_library_is_called_wrong_before_it_is_timed_and_a_refusal_is_no_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fn: Any, kind: type[Exception], status: str, error: str
 ) -> None:
     row = Row("add", "x=64 y=64", "fp32", peers.NAME, "theirs")
-    (tmp_path / "plan.json").write_text(json.dumps({"options": Options(peers=True).as_dict(), "rows": [encode(row)]}))
+    (tmp_path / "plan.json").write_text(
+        json.dumps({"options": PerfOptions(peers=True).as_dict(), "rows": [encode(row)]})
+    )
     with monkeypatch.context() as patched, pytest.raises(kind):  # there is no benchmark that could time it
         patched.setattr(registered, "variants", lambda name, op: {"theirs": Implementation(fn=fn, idea="")})
         Harness(tmp_path, VirtualClock()).run(row, SimpleNamespace(extra_info={}))

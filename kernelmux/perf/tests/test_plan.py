@@ -8,7 +8,7 @@ import torch
 
 from kernelmux.perf.planning import plan
 from kernelmux.perf.record import history
-from kernelmux.perf.rows.options import Options, from_dict
+from kernelmux.perf.rows.options import PerfOptions, from_dict
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import ArgumentError, SpecError, UnknownName
@@ -22,13 +22,13 @@ def gpu(monkeypatch):
 
 
 def test_on_a_cpu_nothing_emulated_is_planned():
-    rows = plan.rows(Options())
+    rows = plan.rows(PerfOptions())
     assert {row.backend for row in rows} == {"torch_ref"}
     assert {row.op for row in rows} == set(catalog.names())
 
 
 def test_on_a_gpu_every_variant_of_every_workload(gpu):
-    rows = plan.rows(Options(ops=("softmax",), device="cuda"))
+    rows = plan.rows(PerfOptions(ops=("softmax",), device="cuda"))
     spec = catalog.spec("softmax")
     assert {r.workload for r in rows} == {c.text for c in spec.workloads}
     assert {r.dtype for r in rows} == {"bf16", "fp32"}
@@ -37,14 +37,14 @@ def test_on_a_gpu_every_variant_of_every_workload(gpu):
 
 
 def test_one_variant_comes_with_torch_beside_it(gpu):
-    rows = plan.rows(Options(ops=("softmax",), backends=("cuda/naive",), workloads=("large",), device="cuda"))
+    rows = plan.rows(PerfOptions(ops=("softmax",), backends=("cuda/naive",), workloads=("large",), device="cuda"))
     assert [r.label for r in rows] == ["torch_ref/plain", "cuda/naive"] * 2
     assert {r.workload for r in rows} == {"x=32768x16384"}
 
 
 def test_a_workload_by_name_by_pattern_and_by_shape(gpu):
     def chosen(text):
-        return {r.workload for r in plan.rows(Options(ops=("softmax",), workloads=(text,), device="cuda"))}
+        return {r.workload for r in plan.rows(PerfOptions(ops=("softmax",), workloads=(text,), device="cuda"))}
 
     assert chosen("x16384x8192") == {"x=16384x8192"}
     assert chosen("x*8192") == {"x=16384x8192"}
@@ -53,7 +53,7 @@ def test_a_workload_by_name_by_pattern_and_by_shape(gpu):
 
 def test_a_shape_that_the_operator_cannot_have_is_reported(gpu):
     with pytest.raises(ArgumentError, match="got none for b"):
-        plan.rows(Options(ops=("matmul",), workloads=("a=4x4",), device="cuda"))
+        plan.rows(PerfOptions(ops=("matmul",), workloads=("a=4x4",), device="cuda"))
 
 
 def test_the_largest_workload_is_that_with_the_most_work():
@@ -61,7 +61,9 @@ def test_the_largest_workload_is_that_with_the_most_work():
     assert plan.large(catalog.spec("transpose")).text == "x=8192x8192"
 
 
-@pytest.mark.parametrize("options", [Options(ops=("sofmax",)), Options(backends=("cud",)), Options(backends=("x/y",))])
+@pytest.mark.parametrize(
+    "options", [PerfOptions(ops=("sofmax",)), PerfOptions(backends=("cud",)), PerfOptions(backends=("x/y",))]
+)
 def test_unknown_names_are_errors(options):
     with pytest.raises(UnknownName):
         plan.rows(options)
@@ -76,7 +78,7 @@ def test_an_unmet_condition_is_a_reason_and_a_broken_module_a_defect(gpu, monkey
         return real(name, op)
 
     monkeypatch.setattr(registered, "variants", broken)
-    rows = plan.rows(Options(ops=("add",), workloads=("large",), device="cuda"))
+    rows = plan.rows(PerfOptions(ops=("add",), workloads=("large",), device="cuda"))
     (row,) = [r for r in rows if r.backend == "cuda" and r.dtype == "bf16"]
     assert row.broken
     assert "no such header" in row.problem
@@ -91,7 +93,9 @@ def test_a_module_that_does_not_fit_its_spec_is_the_problem_of_its_rows_alone(gp
         return real(name, op)
 
     monkeypatch.setattr(registered, "variants", misfit)
-    options = Options(ops=("add", "square"), backends=("cuda",), workloads=("large",), dtypes=("bf16",), device="cuda")
+    options = PerfOptions(
+        ops=("add", "square"), backends=("cuda",), workloads=("large",), dtypes=("bf16",), device="cuda"
+    )
     rows = [r for r in plan.rows(options) if r.backend == "cuda"]
     assert [(r.op, r.problem) for r in rows if r.broken] == [
         ("add", "its module cannot be used: cuda/one registered add(y, x)")
@@ -100,7 +104,7 @@ def test_a_module_that_does_not_fit_its_spec_is_the_problem_of_its_rows_alone(gp
 
 
 def test_options_survive_json():
-    options = Options(ops=("add",), quick=True, samples=3)
+    options = PerfOptions(ops=("add",), quick=True, samples=3)
     assert from_dict({**options.as_dict(), "ops": ["add"]}) == options
 
 
@@ -122,14 +126,16 @@ def test_what_is_stale_is_planned_with_torch_beside_it(record):
     beside = [row for row in record if row.group in groups and row.label in ("cuda/online", "torch_ref/eager")]
     expected = [(*row.group, row.backend, row.variant.replace("eager", "plain")) for row in beside]
     assert len(groups) < len(expected) < len(record)
-    assert [row.key for row in plan.stale(Options(device="cuda"))] == expected
-    chosen = Options(("softmax",), ("cuda/online",), ("x=32768*",), ("bf16",), device="cuda")
+    assert [row.key for row in plan.stale(PerfOptions(device="cuda"))] == expected
+    chosen = PerfOptions(("softmax",), ("cuda/online",), ("x=32768*",), ("bf16",), device="cuda")
     found = plan.stale(chosen)
     assert [(r.workload, r.dtype, r.label) for r in found] == [
         ("x=32768x16384", "bf16", label) for label in ("torch_ref/plain", "cuda/online")
     ]
 
 
-@pytest.mark.parametrize("other", [Options(("add",)), Options(backends=("triton",)), Options(dtypes=("i8",))])
+@pytest.mark.parametrize(
+    "other", [PerfOptions(("add",)), PerfOptions(backends=("triton",)), PerfOptions(dtypes=("i8",))]
+)
 def test_a_selection_that_has_no_stale_row_is_empty(record, other):
     assert plan.stale(replace(other, device="cuda")) == []

@@ -282,7 +282,7 @@ NAIVE_TRANSPOSE = {
 
 
 def verdicts(change: dict[str, float], needed: float = 2 * 268e6) -> dict[str, str]:
-    seen = ncu.Measured("k", metrics=NAIVE_TRANSPOSE | change)
+    seen = ncu.NcuLaunch("k", metrics=NAIVE_TRANSPOSE | change)
     return {c.name: c.verdict for c in counters.counters(seen, needed)}
 
 
@@ -314,7 +314,7 @@ def test_conflicts_are_judged_by_the_passes_that_were_needed() -> None:
 
 def test_advice_is_for_what_is_poor() -> None:
     def advice(change: dict[str, float]) -> list[str]:
-        return list(counters.advice(counters.counters(ncu.Measured("k", metrics=NAIVE_TRANSPOSE | change), 536e6)))
+        return list(counters.advice(counters.counters(ncu.NcuLaunch("k", metrics=NAIVE_TRANSPOSE | change), 536e6)))
 
     told = advice({})
     assert [text.split(":")[0] for text in told] == ["spilled 0.131 MB", "stores"]
@@ -323,7 +323,7 @@ def test_advice_is_for_what_is_poor() -> None:
 
 
 def test_what_ncu_did_not_measure_is_left_out() -> None:
-    seen = ncu.Measured("k", metrics={counters.TIME: 1e4, counters.REGISTERS: 40})
+    seen = ncu.NcuLaunch("k", metrics={counters.TIME: 1e4, counters.REGISTERS: 40})
     assert [c.name for c in counters.counters(seen, 1)] == ["time", "registers"]
 
 
@@ -348,7 +348,7 @@ def test_ncu_runs_on_a_child_that_makes_one_call(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(ncu, "find", lambda: str(tool))
     one = subject.Subject("softmax", "cuda/rows", "x=4x4", "bf16", "cuda")
     seen = counters.measure(one, tmp_path)
-    assert seen == [ncu.Measured("softmax_rows", " ", {counters.REGISTERS: 32})]
+    assert seen == [ncu.NcuLaunch("softmax_rows", " ", {counters.REGISTERS: 32})]
     words = (tmp_path / "words").read_text()
     own = subject.Subject("square", "impl/spilled", "x=4", "fp32", "cuda", f"{PLANTED}:spilled")
     assert own.words[:4] == ["--op", "square", "--impl", f"{PLANTED}:spilled"]

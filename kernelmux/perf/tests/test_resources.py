@@ -13,10 +13,10 @@ from rich.console import Console
 
 from kernelmux import emulator
 from kernelmux.emulator import launch_log, nvrtc
-from kernelmux.emulator.launch_log import Compiled, Launch, Recipe
+from kernelmux.emulator.launch_log import CompiledModule, Launch, Recipe
 from kernelmux.perf.emulated import resources
 from kernelmux.perf.record.run_file import KernelNeed
-from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.options import PerfOptions
 
 pytestmark = pytest.mark.skipif(nvrtc.unavailable() is not None, reason=str(nvrtc.unavailable()))
 
@@ -33,9 +33,9 @@ extern "C" __global__ void __launch_bounds__(1024, 2) held(float* y, int n) {
 
 
 def need(source: str, threads: int) -> KernelNeed:
-    def compiled(arch: str) -> Compiled:
+    def compiled(arch: str) -> CompiledModule:
         cubin = nvrtc.compile_cubin(source, arch=arch)
-        return Compiled(cubin.image, cubin.log)
+        return CompiledModule(cubin.image, cubin.log)
 
     launch = Launch("held", (1, 1, 1), (threads, 1, 1), 0, Recipe(source, compiled))
     return KernelNeed("planted", "cuda/held", "x=1", "bf16", **resources._examined(launch))
@@ -80,26 +80,26 @@ def test_ptx_and_machine_code_come_from_one_compilation(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(nvrtc, "_compile", compiled)
     monkeypatch.setattr(resources, "launches", launches)
-    (found,) = resources.needs(resources.Candidate("square", "cuda", "vectorized"), Options())
+    (found,) = resources.needs(resources.InspectedVariant("square", "cuda", "vectorized"), PerfOptions())
     assert found.registers > 0 and made == [SPILLING]
 
 
 def test_variants_are_compiled_side_by_side_and_reported_in_their_order() -> None:
     pytest.importorskip("triton")
-    todo = [resources.Candidate("softmax", "cuda", "", broken="ImportError: no")]
-    todo += [resources.Candidate("softmax", "triton", "resident")]
-    with resources._side_by_side(todo, Options()) as futures:
+    todo = [resources.InspectedVariant("softmax", "cuda", "", broken="ImportError: no")]
+    todo += [resources.InspectedVariant("softmax", "triton", "resident")]
+    with resources._side_by_side(todo, PerfOptions()) as futures:
         found = [future.result() for future in futures]
-    assert found == [resources.needs(candidate, Options()) for candidate in todo]
+    assert found == [resources.needs(candidate, PerfOptions()) for candidate in todo]
 
 
 def test_a_compiler_that_kills_its_process_is_a_row_with_an_error_and_hurts_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(resources, "needs", _killing)  # which the children have as well
-    todo = [resources.Candidate("softmax", "triton", name) for name in ("resident", "killing", "blocked")]
-    with resources._side_by_side(todo, Options()) as futures:
-        found = [need for pair in zip(todo, futures, strict=True) for need in resources._result(*pair, Options())]
+    todo = [resources.InspectedVariant("softmax", "triton", name) for name in ("resident", "killing", "blocked")]
+    with resources._side_by_side(todo, PerfOptions()) as futures:
+        found = [need for pair in zip(todo, futures, strict=True) for need in resources._result(*pair, PerfOptions())]
     assert [(need.label, need.error) for need in found] == [
         ("triton/resident", ""),
         ("triton/killing", "a compiler killed its process"),
@@ -107,7 +107,7 @@ def test_a_compiler_that_kills_its_process_is_a_row_with_an_error_and_hurts_no_o
     ]
 
 
-def _killing(candidate: resources.Candidate, options: Options) -> list[KernelNeed]:
+def _killing(candidate: resources.InspectedVariant, options: PerfOptions) -> list[KernelNeed]:
     if candidate.variant == "killing":
         os._exit(1)
     return [KernelNeed(candidate.op, candidate.label, "", "")]

@@ -10,7 +10,7 @@ from kernelmux.perf.cli import command, main
 from kernelmux.perf.record import history, run_file
 from kernelmux.perf.record.run_file import Overhead
 from kernelmux.perf.report import compare, contribute
-from kernelmux.perf.rows.machine import Machine
+from kernelmux.perf.rows.machine import MeasuringMachine
 from kernelmux.perf.rows.row_result import SecondTiming
 from kernelmux.perf.tests import synthetic
 from kernelmux.perf.tests.synthetic import GPU
@@ -91,7 +91,7 @@ def test_a_row_of_other_work_is_stale_and_one_of_a_spec_with_more_cases_is_not(f
 
 
 def test_only_a_gpu_is_recorded(folder):
-    found = synthetic.results(synthetic.ladder(), machine=Machine(name="a laptop", kind="cpu"))
+    found = synthetic.results(synthetic.ladder(), machine=MeasuringMachine(name="a laptop", kind="cpu"))
     with pytest.raises(ArgumentError, match="real GPU"):
         history.record(found)
     assert not list(folder.iterdir())

@@ -8,7 +8,7 @@ import pytest
 
 from kernelmux.perf.planning.plan import Row
 from kernelmux.perf.rows import roofline
-from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.perf.rows.roofline import Work
 from kernelmux.perf.tests.synthetic import H200, PRODUCT, SOFTMAX
 from kernelmux.perf.timing import inputs, measure
@@ -76,7 +76,7 @@ def test_a_row_without_a_ceiling_fails_before_it_is_timed():
     unknown = replace(H200, matmul={"fp32": 51e12})
     nothing: Any = None
     with pytest.raises(UnsupportedError, match="no ceiling for arithmetic in bf16"):
-        measure.time_row(nothing, nothing, shared, nothing, nothing, Options(), unknown)
+        measure.time_row(nothing, nothing, shared, nothing, nothing, PerfOptions(), unknown)
 
 
 def test_host_memory_meets_the_host_link():

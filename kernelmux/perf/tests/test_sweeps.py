@@ -13,7 +13,7 @@ from kernelmux.perf import peers
 from kernelmux.perf.cli import main, sweep
 from kernelmux.perf.pictures import curves, figures, themes
 from kernelmux.perf.record.run_file import Results
-from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.perf.rows.row_result import NotTimed
 from kernelmux.perf.session import supervisor
 from kernelmux.perf.sweeps import curve
@@ -98,7 +98,7 @@ def test_a_sweep_without_an_operator_asks_for_one():
     ],
 )
 def test_workloads_are_the_operators_own_with_another_length(gpu, text, shape, last):
-    made = planned(parse(text), Options(device="cuda", peers=True))
+    made = planned(parse(text), PerfOptions(device="cuda", peers=True))
     assert (made.shape, list(made.workloads)[-1], made.dtype) == (shape, last, "bf16")
     assert {row.backend for row in made.rows} == {"torch_ref", "cuda", "triton", "peers"}
     assert len(made.rows) == 4 * len(made.workloads)
@@ -117,14 +117,14 @@ def test_workloads_are_the_operators_own_with_another_length(gpu, text, shape, l
     ],
 )
 def test_the_order_in_memory_and_dtypes_of_a_workload_stay(gpu, text, workload, last):
-    made = planned(parse(text), Options(device="cuda", workloads=(workload,)))
+    made = planned(parse(text), PerfOptions(device="cuda", workloads=(workload,)))
     assert list(made.workloads)[-1] == last and not any(row.problem for row in made.rows)
 
 
 def test_each_sweep_takes_the_workload_that_fits_its_operator(gpu):
     given = ("x=2x8x7x7 weight=8x8x3x3 channels-last", "grad_out=2x8x7x7 weight=8x8x3x3")
     for op, shape in (("conv2d", "x=2xCx7x7 weight=8xCx3x3 channels-last"), ("conv2d_backward_input", None)):
-        made = planned(parse(f"{op}:C=8,16"), Options(device="cuda", workloads=given))
+        made = planned(parse(f"{op}:C=8,16"), PerfOptions(device="cuda", workloads=given))
         assert made.shape == (shape or "grad_out=2x8x7x7 weight=8xCx3x3") and len(made.workloads) == 2
 
 
@@ -135,7 +135,7 @@ def test_a_sweep_of_channels_last_tensors_has_a_file_of_its_own():
 
 def test_a_backend_is_what_a_call_runs_and_named_variants_are_lines_of_their_own(gpu):
     sweep = parse("matmul:M=N=K=100,4096")
-    spec, made = catalog.spec("matmul"), planned(sweep, Options(device="cuda", backends=("triton", "cuda/tiled")))
+    spec, made = catalog.spec("matmul"), planned(sweep, PerfOptions(device="cuda", backends=("triton", "cuda/tiled")))
     picked = {row.workload: row.variant for row in made.rows if row.backend == "triton"}
     for text, variant in picked.items():
         call = spec.hypothetical(spec.case(text), torch.bfloat16, torch.device("cuda"), (9, 0))
@@ -156,12 +156,12 @@ def test_a_backend_is_what_a_call_runs_and_named_variants_are_lines_of_their_own
 )
 def test_what_the_operator_does_not_have_is_said(text, options, says):
     with pytest.raises(ArgumentError, match=re.escape(says)):
-        planned(parse(text), Options(**options))
+        planned(parse(text), PerfOptions(**options))
 
 
 def test_an_unknown_operator_is_named():
     with pytest.raises(UnknownName, match="did you mean"):
-        planned(parse("sofmax:N=1..8"), Options())
+        planned(parse("sofmax:N=1..8"), PerfOptions())
 
 
 @pytest.mark.parametrize(
@@ -283,13 +283,15 @@ def test_no_two_of_some_lines_have_one_colour():
 
 
 def test_an_interrupted_sweep_is_written_but_not_recorded(tmp_path, monkeypatch, capsys):
-    made = planned(parse("softmax:N=256,512"), Options())
+    made = planned(parse("softmax:N=256,512"), PerfOptions())
     rows = [replace(synthetic.row(), **made.rows[0].identity)]
-    outcome = supervisor.Outcome(rows=list(rows), machine=synthetic.GPU, ceilings=synthetic.H200, interrupted=True)
+    outcome = supervisor.WorkerReports(
+        rows=list(rows), machine=synthetic.GPU, ceilings=synthetic.H200, interrupted=True
+    )
     monkeypatch.setattr(supervisor, "run", lambda *args: outcome)
     monkeypatch.setattr(curve, "FOLDER", tmp_path / "records")
     args = Namespace(out=str(tmp_path), plot=None, record=True)
-    assert sweep.run(Console(), [made], Options(device="cuda"), args, "told") == 130
+    assert sweep.run(Console(), [made], PerfOptions(device="cuda"), args, "told") == 130
     assert "not recorded: it is not complete" in capsys.readouterr().out
     assert curve.read(tmp_path / "sweep-softmax-N.csv").lengths == (256,) and not (tmp_path / "records").exists()
 
@@ -297,15 +299,18 @@ def test_an_interrupted_sweep_is_written_but_not_recorded(tmp_path, monkeypatch,
 def test_a_sweep_of_several_lines_is_told_and_recorded(tmp_path, monkeypatch, capsys):
     """With a library that is wrong at one length, which has no point there and fails nothing."""
     rows = [point.row for point in synthetic.curve(lengths=(256, 512)).points]
-    made = planned(parse("softmax:N=256,512"), Options())
+    made = planned(parse("softmax:N=256,512"), PerfOptions())
     told = replace(made, rows=tuple(rows), workloads={"x=4096x256": 256, "x=4096x512": 512}, shape="x=4096xN")
     rows = [NotTimed(**rows[3].identity, status="wrong", error="WrongOutput: y"), *rows[:3], *rows[4:]]
-    outcome = supervisor.Outcome(rows=list(rows), machine=synthetic.GPU, ceilings=synthetic.H200)
+    outcome = supervisor.WorkerReports(rows=list(rows), machine=synthetic.GPU, ceilings=synthetic.H200)
     monkeypatch.setattr(supervisor, "run", lambda *args: outcome)
     monkeypatch.setattr(curve, "FOLDER", tmp_path / "records")
     monkeypatch.setattr(sweep, "rows_of", lambda sweeps: [])
     args = Namespace(out=str(tmp_path), plot=None, record=True, into_checkout=True)
-    assert sweep.run(Console(width=160), [told], Options(device="cuda"), args, "python -m kernelmux.perf --record") == 0
+    assert (
+        sweep.run(Console(width=160), [told], PerfOptions(device="cuda"), args, "python -m kernelmux.perf --record")
+        == 0
+    )
     assert "WRONG softmax x=4096x256 bf16 peers/torch_compile: WrongOutput: y" in capsys.readouterr().out
     kept = curve.read(tmp_path / "records/nvidia_h200/sweeps/softmax-N.csv")
     assert kept.command == "python -m kernelmux.perf --record --sweep softmax:N=256,512"
@@ -313,7 +318,7 @@ def test_a_sweep_of_several_lines_is_told_and_recorded(tmp_path, monkeypatch, ca
     assert kept.lines[f"{peers.NAME}/torch_compile"].keys() == {512}
     monkeypatch.setenv("KERNELMUX_HOME", str(tmp_path / "home"))
     args.into_checkout = False
-    sweep.run(Console(quiet=True), [told], Options(device="cuda"), args, "python -m kernelmux.perf --record")
+    sweep.run(Console(quiet=True), [told], PerfOptions(device="cuda"), args, "python -m kernelmux.perf --record")
     assert [path.name for path in (tmp_path / "home/results").rglob("*.csv")] == ["nvidia_h200-softmax-N.csv"]
     (tmp_path / "records/nvidia_h200/sweeps/softmax-N.csv").unlink()
     capsys.readouterr()
@@ -322,7 +327,7 @@ def test_a_sweep_of_several_lines_is_told_and_recorded(tmp_path, monkeypatch, ca
 
 
 def test_a_sweep_without_a_point_has_no_curve():
-    made = planned(parse("softmax:N=256"), Options())
+    made = planned(parse("softmax:N=256"), PerfOptions())
     results = Results(date="", command="", machine=synthetic.GPU, ceilings=None, rows=())
     assert sweep.curve_of(made, results) is None
 

@@ -22,7 +22,7 @@ import torch
 from kernelmux.perf import peers
 from kernelmux.perf.planning.plan import Row
 from kernelmux.perf.rows import roofline
-from kernelmux.perf.rows.options import Options
+from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.perf.rows.roofline import Ceilings, Work
 from kernelmux.perf.rows.row_result import RooflinePoint, Timed
 from kernelmux.perf.timing import untimed_work
@@ -37,7 +37,7 @@ from kernelmux.perf.timing.clock import (
 )
 from kernelmux.perf.timing.graph import replay_us
 from kernelmux.perf.timing.inputs import Inputs
-from kernelmux.perf.timing.reseed import NEW, Exchange, draw, explained, require_nothing_kept
+from kernelmux.perf.timing.reseed import NEW, Exchange, draw, require_nothing_kept, with_explanation
 from kernelmux.perf.timing.stopping import WARMUP, Timing, timing_of, until_known
 from kernelmux.perf.timing.verify import Checked, Oracle, WrongOutput
 from kernelmux.registry import catalog, elsewhere
@@ -121,7 +121,7 @@ def time_row(
     shared: Shared,
     benchmark: Any,
     clock: VirtualClock,
-    options: Options,
+    options: PerfOptions,
     ceilings: Ceilings | None,
 ) -> Timed:
     """Time a row through pytest-benchmark. WrongOutput, AboveCeiling; UnsupportedError for arithmetic without a ceiling."""
@@ -146,7 +146,7 @@ def _time_row(
     shared: Shared,
     benchmark: Any,
     clock: VirtualClock,
-    options: Options,
+    options: PerfOptions,
     ceilings: Ceilings | None,
 ) -> Timed:
     inputs = shared.inputs
@@ -160,7 +160,7 @@ def _time_row(
     laps("reference")
     if library:
         _prove(prepared.call, prepared.copies, implementation, oracle)
-    _alone(prepared.call, inputs, row.backend)
+    _require_own_work(prepared.call, inputs, row.backend)
     fresh = None if library else Exchange(prepared.arguments[-1], inputs.laid_out(shared.fresh, implementation))
     laps("before the samples")
     timing = _sampled(prepared, fresh, benchmark, options, inputs)
@@ -181,7 +181,7 @@ def _time_row(
     return timed if ceilings is None else _placed(timed, prepared.call, inputs, options, ceilings)
 
 
-def _sampled(prepared: Ready, fresh: Exchange | None, benchmark: Any, options: Options, inputs: Inputs) -> Timing:
+def _sampled(prepared: Ready, fresh: Exchange | None, benchmark: Any, options: PerfOptions, inputs: Inputs) -> Timing:
     """Time the samples, on a GPU after a rest. fresh: gives the inputs of the last sample, and of it alone, new values."""
     prepared.call(-1)  # so that the last timed call is not the first on its tensors: what was remembered for them shows
     if fresh:
@@ -200,12 +200,16 @@ def _checked(prepared: Ready, inputs: Inputs, implementation: Implementation, or
     try:
         checked = oracle.check(sample.result, implementation, slack)
     except WrongOutput as error:
-        raise explained(error, sample.result, partial(prepared.call, last), inputs, last, implementation) from None
+        raise with_explanation(
+            error, sample.result, partial(prepared.call, last), inputs, last, implementation
+        ) from None
     sample.result = None
     return checked
 
 
-def _placed(timed: Timed, call: Callable[[int], Any], inputs: Inputs, options: Options, ceilings: Ceilings) -> Timed:
+def _placed(
+    timed: Timed, call: Callable[[int], Any], inputs: Inputs, options: PerfOptions, ceilings: Ceilings
+) -> Timed:
     """The row with its point on the roofline and its time in a CUDA graph."""
     point = against(timed, inputs.work, ceilings)
     graph_us, note = (None, "") if options.brief else _replayed(call, inputs, timed.median_us)
@@ -229,7 +233,7 @@ def ready(inputs: Inputs, implementation: Implementation, clock: VirtualClock) -
     return Ready(call, arguments, Sample(call, stopwatch, clock), first_s)
 
 
-def _alone(call: Callable[[int], Any], inputs: Inputs, backend: str) -> None:
+def _require_own_work(call: Callable[[int], Any], inputs: Inputs, backend: str) -> None:
     """WrongOutput if a call computes by calling what it is compared with."""
     with tamper_guard.Alarm(inputs.call.spec, backend) as alarm:
         call(0)
@@ -312,7 +316,7 @@ def _stopwatch(inputs: Inputs, host_us: float) -> Stopwatch:
     return SynchronousStopwatch() if inputs.call.spec.hosted else CudaStopwatch(host_us)
 
 
-def rounds(sample: Sample, benchmark: Any, options: Options, copies: int = 1) -> Timing:
+def rounds(sample: Sample, benchmark: Any, options: PerfOptions, copies: int = 1) -> Timing:
     """As many rounds as the time budget of a row allows, through pytest-benchmark."""
     sample()
     if options.until_known:

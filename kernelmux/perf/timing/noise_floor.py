@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from kernelmux.perf.planning.plan import Row
-from kernelmux.perf.rows.row_result import Result, SecondTiming, Timed
+from kernelmux.perf.rows.row_result import RowResult, SecondTiming, Timed
 
 
 def twice(rows: Iterable[Row]) -> list[Row]:
@@ -26,14 +26,14 @@ def twice(rows: Iterable[Row]) -> list[Row]:
     return contestants
 
 
-def fold(rows: Iterable[Result]) -> list[Result]:
+def fold(rows: Iterable[RowResult]) -> list[RowResult]:
     """The first rows, each with the time of its second one; a variant that failed the second time has failed."""
     told = list(rows)
     second = {row.key: row for row in told if row.again}
     return [_folded(row, second.get(row.key)) for row in told if not row.again]
 
 
-def _folded(row: Result, again: Result | None) -> Result:
+def _folded(row: RowResult, again: RowResult | None) -> RowResult:
     if again is None or not isinstance(row, Timed):
         return row
     if isinstance(again, Timed):

@@ -84,7 +84,7 @@ def _bytes(x: torch.Tensor) -> torch.Tensor:
     return x.contiguous().reshape(-1).view(torch.uint8)
 
 
-def explained(
+def with_explanation(
     error: WrongOutput, result: Any, again: Callable[[], Any], given: Inputs, copy: int, implementation: Implementation
 ) -> WrongOutput:
     """The error with what explains a wrong output: nothing written, an earlier call, inputs that were recognised.

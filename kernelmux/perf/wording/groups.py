@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kernelmux.perf.planning import plan
 from kernelmux.perf.planning.plan import BASELINE, PLAIN
-from kernelmux.perf.rows.row_result import SKIPPED, Result, Timed
+from kernelmux.perf.rows.row_result import SKIPPED, RowResult, Timed
 from kernelmux.registry import catalog
 from kernelmux.registry.errors import KernelmuxError
 
@@ -22,7 +22,7 @@ class ResultGroup:
     op: str
     workload: str
     dtype: str
-    rows: tuple[Result, ...]
+    rows: tuple[RowResult, ...]
 
     @property
     def good(self) -> tuple[Timed, ...]:
@@ -42,7 +42,7 @@ class ResultGroup:
         """The largest difference between the two timings of a variant; None without A/A."""
         return max((row.second.apart for row in self.good if row.second), default=None)
 
-    def leads(self, row: Result) -> bool:
+    def leads(self, row: RowResult) -> bool:
         """Whether nothing is faster than a row by more than the noise of the two.
 
         A row whose A/A timings disagree cannot win: its longer time counts.
@@ -78,16 +78,16 @@ def baseline(rows: Iterable[Timed]) -> Timed | None:
     return next(plain, torch_rows[-1] if torch_rows else None)
 
 
-def groups(rows: Iterable[Result]) -> list[ResultGroup]:
+def groups(rows: Iterable[RowResult]) -> list[ResultGroup]:
     """Rows by what they compute, in the order in which they came; skipped rows are left out."""
-    together: dict[tuple[str, str, str], list[Result]] = {}
+    together: dict[tuple[str, str, str], list[RowResult]] = {}
     for row in rows:
         if row.status != SKIPPED:
             together.setdefault(row.group, []).append(row)
     return [ResultGroup(*key, tuple(items)) for key, items in together.items()]
 
 
-def large_groups(rows: Iterable[Result]) -> list[ResultGroup]:
+def large_groups(rows: Iterable[RowResult]) -> list[ResultGroup]:
     """Per operator the group that stands for it: its largest workload, bf16 where there is a choice."""
     largest: dict[str, ResultGroup] = {}
     for group in groups(rows):
@@ -97,7 +97,7 @@ def large_groups(rows: Iterable[Result]) -> list[ResultGroup]:
     return list(largest.values())
 
 
-def drawable(rows: Iterable[Result]) -> list[ResultGroup]:
+def drawable(rows: Iterable[RowResult]) -> list[ResultGroup]:
     """The same for charts, which need the point of each row under the roofs."""
     return large_groups(row for row in rows if isinstance(row, Timed) and row.point is not None)
 
@@ -111,6 +111,6 @@ def _weight(group: ResultGroup) -> tuple[bool, bool, float, float]:
     return is_large, group.dtype == "bf16", row.flops, row.bytes
 
 
-def backends_of(rows: Iterable[Result]) -> list[str]:
+def backends_of(rows: Iterable[RowResult]) -> list[str]:
     """Backends in order of priority."""
     return sorted(dict.fromkeys(row.backend for row in rows), key=plan.priority)

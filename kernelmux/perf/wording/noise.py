@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kernelmux.perf.rows.row_result import Result, SecondTiming, Timed
+from kernelmux.perf.rows.row_result import RowResult, SecondTiming, Timed
 from kernelmux.perf.wording.wording import microseconds
 
 LIMIT, ABSOLUTE_US = 0.05, 1.0  # beyond both, and beyond either spread, the two timings of a variant fail the run
@@ -28,7 +28,7 @@ class Noise:
         )
 
 
-def noise(rows: Iterable[Result]) -> Noise | None:
+def noise(rows: Iterable[RowResult]) -> Noise | None:
     """The noise of folded rows; None without A/A."""
     pairs = [(row, row.second) for row in rows if isinstance(row, Timed) and row.second is not None]
     if not pairs:

@@ -8,9 +8,9 @@ from kernelmux.emulator.texts import bytes_text
 from kernelmux.perf import peers
 from kernelmux.perf.record.run_file import Moved, Overhead, Results
 from kernelmux.perf.rows import roofline
-from kernelmux.perf.rows.machine import Machine
+from kernelmux.perf.rows.machine import MeasuringMachine
 from kernelmux.perf.rows.roofline import Ceilings
-from kernelmux.perf.rows.row_result import LATE, Result, Timed
+from kernelmux.perf.rows.row_result import LATE, RowResult, Timed
 from kernelmux.perf.wording.groups import ResultGroup
 
 OTHERS = {peers.NAME: "other libraries"}  # for a reader
@@ -55,7 +55,7 @@ def impossible(row: Overhead) -> bool:
     return row.direct_us - row.through_us > max(0.5, 0.1 * row.direct_us)
 
 
-def busy(rows: Iterable[Result], overhead: Iterable[Overhead] = ()) -> str | None:
+def busy(rows: Iterable[RowResult], overhead: Iterable[Overhead] = ()) -> str | None:
     """A sentence if other work on the machine has spoilt the times of some rows; None if not."""
     wild = sum(isinstance(row, Timed) and row.spread > BUSY for row in rows)
     wild += sum(impossible(row) for row in overhead if not row.error)
@@ -128,7 +128,7 @@ def work(row: Timed) -> str:
     return f"{quantity(row.bytes, 'B')}, {quantity(row.flops, 'flop')}"
 
 
-def where(machine: Machine) -> str:
+def where(machine: MeasuringMachine) -> str:
     """The machine in one line."""
     versions = ", ".join(f"{k} {v}" for k, v in machine.versions.items() if k in ("torch", "triton") or "cupy" in k)
     driver = f", driver {machine.driver}" if machine.driver else ""

@@ -56,7 +56,7 @@ class Table(Generic[Row]):
 
 
 @dataclass(frozen=True)
-class Found(Generic[Row]):
+class FoundRow(Generic[Row]):
     """A row. gpu: where it was found; older: which packages are others since, "" if none is."""
 
     row: Row
@@ -92,19 +92,19 @@ class Tables(Generic[Row]):
             self._known[path] = self.read(path) if path.exists() else Table(gpu)
         return self._known[path]
 
-    def everywhere(self, gpu: str, card: Card | None = None) -> tuple[Found[Row], ...]:
+    def everywhere(self, gpu: str, card: Card | None = None) -> tuple[FoundRow[Row], ...]:
         """What there is of a GPU, best first: the user's rows, ours, and those that packages with operators have of their
         own implementations; then, given its card, the same of other GPUs with the same multiprocessors.
 
         A table that is not ours and cannot be read is left out, and `kernelmux doctor` says so.
         """
         places = [("", tables) for tables in (*self._user(), self)]
-        own, others = list[Found[Row]](), list[Found[Row]]()
+        own, others = list[FoundRow[Row]](), list[FoundRow[Row]]()
         for whose, tables in (*places, *self._packages().items()):
             with suppress(*(() if tables is self else (SpecError,))):
-                own += _found(tables.of(gpu), whose)
+                own += _rows_of(tables.of(gpu), whose)
             for table in tables._alike(gpu, card) if card else ():
-                others += _found(table, whose)
+                others += _rows_of(table, whose)
         return *own, *others
 
     def _alike(self, gpu: str, card: Card) -> Iterator[Table[Row]]:
@@ -186,11 +186,11 @@ def _kept(row: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(row).items() if name != "packages" or value}
 
 
-def _found(table: Table[Row], whose: str) -> Iterator[Found[Row]]:
+def _rows_of(table: Table[Row], whose: str) -> Iterator[FoundRow[Row]]:
     """The rows of a table; whose: of the implementations of this package alone, unless it is empty."""
     for row in table.rows:
         if not whose or _whose(row) == whose:
-            yield Found(row, table.gpu, older_packages(table, row))
+            yield FoundRow(row, table.gpu, older_packages(table, row))
 
 
 def older_packages(table: Table[Row], row: Row) -> str:

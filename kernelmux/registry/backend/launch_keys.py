@@ -26,7 +26,7 @@ Place = tuple[str, str, str]  # operator, backend, hash of the source
 
 
 @dataclass(frozen=True)
-class Row:
+class SourceKeys:
     """What the variants of a backend's operator launch. asked: ids; keys: per variant in that order; DIGITS each."""
 
     op: str
@@ -53,7 +53,7 @@ class Keys:
 
     format: int
     made_with: dict[str, str]
-    rows: dict[Place, Row]
+    rows: dict[Place, SourceKeys]
     meanings: dict[str, str] = field(default_factory=dict)
     texts: str = ""
 
@@ -84,7 +84,7 @@ def read(path: Path) -> Keys:
     if not path.exists():
         return Keys(FORMAT, {}, {})
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    rows = (Row(**row) for row in found["rows"])
+    rows = (SourceKeys(**row) for row in found["rows"])
     return Keys(**found | {"rows": {row.place: row for row in rows}})
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from kernelmux.registry.errors import KernelmuxError
 
 Config = dict[str, Any]
-C = TypeVar("C", bound="Choice")
+C = TypeVar("C", bound="ConfigChoice")
 
 
 class Key(NamedTuple):
@@ -49,7 +49,7 @@ class Space:
     rule: Callable[[Any], Config]
     key: Callable[[Any], Key]
     refusal: Callable[[Config, Any], str | None]
-    _choices: list[Choice] = field(default_factory=list, init=False, repr=False)
+    _choices: list[ConfigChoice] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.renew()
@@ -59,13 +59,13 @@ class Space:
         return f"{self.op} {self.backend}/{self.variant}"
 
     @property
-    def choice(self) -> Choice:
+    def choice(self) -> ConfigChoice:
         """Who chooses now."""
         return self._choices[-1]
 
     def renew(self) -> None:
         """Forget what plans have been told: tables are asked again."""
-        self._choices[:] = [Choice(self)]
+        self._choices[:] = [ConfigChoice(self)]
 
     def configs(self) -> Iterator[Config]:
         """Every combination of values."""
@@ -90,7 +90,7 @@ def lookup(space: Space, problem: Any) -> Any:
     raise KernelmuxError("expected kernelmux.registry.backend.tuned_configs to be imported before a plan is made")
 
 
-class Choice:
+class ConfigChoice:
     """Chooses by the table of the GPU, else by the rule. Equal to no other, and so are the plans made with it."""
 
     def __init__(self, space: Space) -> None:
@@ -102,7 +102,7 @@ class Choice:
         return self.space.rule(problem) if found is None else dict(found.config)
 
 
-class Forced(Choice):
+class Forced(ConfigChoice):
     """Chooses one configuration for every problem of a kind. count: of the plans that it was chosen for."""
 
     def __init__(self, space: Space, config: Config, kind: str) -> None:

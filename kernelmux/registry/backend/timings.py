@@ -21,7 +21,7 @@ import torch
 
 from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.backend import device_tables, launch_keys, tuned_configs
-from kernelmux.registry.backend.device_tables import ALIKE, Found, Table, Tables
+from kernelmux.registry.backend.device_tables import ALIKE, FoundRow, Table, Tables
 from kernelmux.registry.backend.launch_keys import SAME, compared
 from kernelmux.registry.spec.op_spec import OpSpec
 from kernelmux.registry.spec.signature import Axis, Call
@@ -121,7 +121,7 @@ def nearest(call: Call) -> Nearest | None:
 def lack(device: torch.device) -> str:
     """What to say of a GPU without any table; "" for others, and for a CPU."""
     name = device_tables.gpu(device)
-    if name is None or _found(name, device_tables.card(device)):
+    if name is None or _times(name, device_tables.card(device)):
         return ""
     return f"no measured times for {name}: backends by priority; `kernelmux perf --record` measures them in about 5 minutes"
 
@@ -129,7 +129,7 @@ def lack(device: torch.device) -> str:
 def borrowed(device: torch.device) -> str:
     """What to say of a GPU that has the times of others alone; "" for others."""
     name = device_tables.gpu(device)
-    known = dict.fromkeys(found.gpu for found in _found(name, device_tables.card(device))) if name else ()
+    known = dict.fromkeys(found.gpu for found in _times(name, device_tables.card(device))) if name else ()
     own = "; `kernelmux perf --record` measures its own in about 5 minutes"
     return "" if not known or name in known else f"{name}: by the times of {', '.join(known)}, {ALIKE}{own}"
 
@@ -152,21 +152,21 @@ class _Point:
 
 
 @cache
-def _found(name: str, card: Card | None) -> tuple[Found[Time], ...]:
+def _times(name: str, card: Card | None) -> tuple[FoundRow[Time], ...]:
     return TABLES.everywhere(name, card)
 
 
 @cache
 def _points(name: str, card: Card | None, op: str) -> tuple[_Point, ...]:
     """The workloads of an operator with the times that count, read once; best first where several are of one variant."""
-    found = [f for f in _found(name, card) if f.row.op == op and f.row.current]
-    groups: dict[tuple[str, str, str], list[Found[Time]]] = {}
+    found = [f for f in _times(name, card) if f.row.op == op and f.row.current]
+    groups: dict[tuple[str, str, str], list[FoundRow[Time]]] = {}
     for f in found:
         groups.setdefault((f.gpu, f.row.workload, f.row.dtype), []).append(f)
     return tuple(_point(name, card, catalog.spec(op), group) for group in groups.values())
 
 
-def _point(name: str, card: Card | None, spec: OpSpec, group: Sequence[Found[Time]]) -> _Point:
+def _point(name: str, card: Card | None, spec: OpSpec, group: Sequence[FoundRow[Time]]) -> _Point:
     """A workload in a dtype on one GPU; a variant without a time of the packages at hand has its older one."""
     group = sorted(group, key=lambda f: bool(f.older))
     first, gpu, older = group[0].row, group[0].gpu, group[0].older
@@ -272,7 +272,7 @@ def time_of(row: Any) -> Time:
 def forget() -> None:
     """Read the tables again when they are next asked; for tests, and after new ones were written."""
     TABLES.forget()
-    for cached in (_found, _points):
+    for cached in (_times, _points):
         cached.cache_clear()
 
 
@@ -282,10 +282,10 @@ def summary() -> list[str]:
 
     A problem begins with "!".
     """
-    return [line for tables in TABLES.all() for line in tables.summary(_told)]
+    return [line for tables in TABLES.all() for line in tables.summary(_times_summary)]
 
 
-def _told(table: Table[Time], name: str) -> Iterator[str]:
+def _times_summary(table: Table[Time], name: str) -> Iterator[str]:
     current = {id(t): t.current for t in table.rows}
     stale = Counter(f"{t.op} {t.backend}" for t in table.rows if not current[id(t)])
     told = f"{name}: {len(table.rows) - stale.total()} of {len(table.rows)} measured times count"

@@ -19,7 +19,7 @@ from typing import Any
 
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import device_tables, launch_keys, search_space
-from kernelmux.registry.backend.device_tables import Found, Table, Tables
+from kernelmux.registry.backend.device_tables import FoundRow, Table, Tables
 from kernelmux.registry.backend.search_space import Config, Key, Space
 from kernelmux.registry.errors import SpecError, TunedTableWarning
 from kernelmux.registry.util.cards import Card
@@ -27,7 +27,7 @@ from kernelmux.registry.util.files import RECORDS, GpuFiles
 
 
 @dataclass(frozen=True)
-class Entry:
+class TunedConfig:
     """A configuration that was faster than the rule's.
 
     kind, sizes: its key. us, rule_us: medians of samples taken in turns. workload, dtype: the call that was timed.
@@ -80,7 +80,7 @@ class Entry:
         return device_tables.changed_packages(tuple(self.versions.items()))
 
 
-def find(space: Space, problem: Any) -> Entry | None:
+def find(space: Space, problem: Any) -> TunedConfig | None:
     """The entry for a problem on its GPU, or None: there the rule decides."""
     _asked.add(space)
     name = device_tables.gpu(problem.device)
@@ -89,7 +89,7 @@ def find(space: Space, problem: Any) -> Entry | None:
     key = space.key(problem)
     alike = [found for found in entries if found.row.key.bucket == key.bucket]
 
-    def distance(found: Found[Entry]) -> tuple[bool, bool, float]:
+    def distance(found: FoundRow[TunedConfig]) -> tuple[bool, bool, float]:
         return found.gpu != name, bool(found.older), device_tables.octaves(found.row.sizes, key.sizes)
 
     nearest = min(alike, key=distance, default=None)
@@ -100,9 +100,9 @@ _asked: weakref.WeakSet[Space] = weakref.WeakSet()
 
 
 @cache
-def _entries(name: str, card: Card | None, space: Space) -> tuple[Found[Entry], ...]:
+def _entries(name: str, card: Card | None, space: Space) -> tuple[FoundRow[TunedConfig], ...]:
     """The entries of a variant that count."""
-    of_variant = (f for f in _found(name, card) if (f.row.backend, f.row.op, f.row.variant) == _names(space))
+    of_variant = (f for f in _rows_for(name, card) if (f.row.backend, f.row.op, f.row.variant) == _names(space))
     return tuple(found for found in of_variant if space.holds(found.row.config) and not found.row.stale)
 
 
@@ -112,13 +112,13 @@ def _names(space: Space) -> tuple[str, str, str]:
 
 def times(name: str, op: str, workload: str, dtype: str) -> dict[str, float]:
     """Microseconds of the variants, "triton/persistent", whose entries for a workload count, by the GPU of this name."""
-    alike = [f for f in _found(name) if (f.row.op, f.row.workload, f.row.dtype) == (op, workload, dtype)]
+    alike = [f for f in _rows_for(name) if (f.row.op, f.row.workload, f.row.dtype) == (op, workload, dtype)]
     count = sorted((f for f in alike if not f.row.stale), key=lambda f: bool(f.older))  # best first
     return {f"{found.row.backend}/{found.row.variant}": found.row.us for found in reversed(count)}
 
 
 @cache
-def _found(name: str, card: Card | None = None) -> tuple[Found[Entry], ...]:
+def _rows_for(name: str, card: Card | None = None) -> tuple[FoundRow[TunedConfig], ...]:
     """The entries for a GPU; none, with a warning, where our table cannot be read."""
     try:
         return TABLES.everywhere(name, card)
@@ -132,16 +132,18 @@ def _ignored(error: str) -> None:
     warnings.warn(f"{error}; it is ignored", TunedTableWarning, stacklevel=3)
 
 
-def _entry(row: Any) -> Entry:
+def _entry(row: Any) -> TunedConfig:
     sizes, config, found_with = tuple(map(int, row["sizes"])), dict(row["config"]), dict(row["versions"])
-    return Entry(**{**row, "sizes": sizes, "config": config, "rule": dict(row["rule"]), "versions": found_with})
+    return TunedConfig(**{**row, "sizes": sizes, "config": config, "rule": dict(row["rule"]), "versions": found_with})
 
 
 PLACE = GpuFiles(RECORDS, "tuned.json")
 TABLES = Tables(PLACE, "tuned", "tuned configurations", "entries", _entry, said_once=("versions",))
 
 
-def merged(table: Table[Entry], more: Iterable[Entry], refuted: Collection[tuple[str, ...]] = ()) -> Table[Entry]:
+def merged(
+    table: Table[TunedConfig], more: Iterable[TunedConfig], refuted: Collection[tuple[str, ...]] = ()
+) -> Table[TunedConfig]:
     """The table with entries in place of those for the same sizes, and without stale and older ones of refuted places."""
     before = (e for e in table.rows if e.place not in refuted or not (e.stale or e.older))
     found = {entry.place: entry for entry in (*before, *more)}
@@ -151,7 +153,7 @@ def merged(table: Table[Entry], more: Iterable[Entry], refuted: Collection[tuple
 def forget() -> None:
     """Read the tables again, and make plans anew; for tests, and after new entries were written."""
     TABLES.forget()
-    for cached in (_found, _entries, _ignored):
+    for cached in (_rows_for, _entries, _ignored):
         cached.cache_clear()
     for space in _asked:
         space.renew()
@@ -160,11 +162,11 @@ def forget() -> None:
 def summary() -> list[str]:
     """A line about each table, and about all entries that do not count, or are older, for one reason; a problem begins
     with "!"."""
-    return [line for tables in TABLES.all() for line in tables.summary(_told)]
+    return [line for tables in TABLES.all() for line in tables.summary(_configs_summary)]
 
 
-def _told(table: Table[Entry], name: str) -> Iterator[str]:
-    stale, older = dict[str, list[Entry]](), dict[str, list[Entry]]()
+def _configs_summary(table: Table[TunedConfig], name: str) -> Iterator[str]:
+    stale, older = dict[str, list[TunedConfig]](), dict[str, list[TunedConfig]]()
     for entry in table.rows:
         if why := entry.stale:
             stale.setdefault(why, []).append(entry)

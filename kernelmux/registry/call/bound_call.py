@@ -55,7 +55,7 @@ def bind(
     values = _complete(spec, (like,) if isinstance(like, torch.Tensor) else like, scalars)
     if unusual(values):
         raise ArgumentError(
-            f"bind: {op}: like: expected tensors in memory outside of a trace, got {_told(spec, values)}"
+            f"bind: {op}: like: expected tensors in memory outside of a trace, got {_first_odd_tensor(spec, values)}"
         )
     if cast := _cast(spec, values):
         raise ArgumentError(
@@ -85,7 +85,7 @@ class BoundCall:
         self.name, self._check = name, check
         self._spec, self._plan = spec, plan
         self._at = tuple(i for i, v in enumerate(values) if isinstance(v, torch.Tensor))
-        self._like = tuple(Facts.of(values[i]) for i in self._at)
+        self._like = tuple(TensorFacts.of(values[i]) for i in self._at)
         self._fixed = tuple(None if i in self._at else v for i, v in enumerate(values))
         for i, value in plan.scalars:
             self._fixed = (*self._fixed[:i], value, *self._fixed[i + 1 :])
@@ -199,10 +199,10 @@ class BoundCall:
     def _compare(self, tensors: tuple[Any, ...]) -> None:
         for i, x, like in zip(self._at, tensors, self._like, strict=True):
             name = self._spec.inputs[i].name
-            got = Facts.of(x) if isinstance(x, torch.Tensor) and binding.strided(x) else shown(x)
-            if isinstance(got, Facts) and (problem := binding.unreadable(x)):
+            got = TensorFacts.of(x) if isinstance(x, torch.Tensor) and binding.strided(x) else shown(x)
+            if isinstance(got, TensorFacts) and (problem := binding.unreadable(x)):
                 raise ArgumentError(f"{self._spec.name}, bound: {name}: expected {like} in memory, got {problem}")
-            if not isinstance(got, Facts) or not like.allows(got):
+            if not isinstance(got, TensorFacts) or not like.allows(got):
                 raise ArgumentError(
                     f"{self._spec.name}, bound: {name}: expected {like} as it was bound, got {got}: bind it anew, or call"
                     f" kernelmux.{self._spec.name}"
@@ -210,7 +210,7 @@ class BoundCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class TensorFacts:
     """What a choice depends on in a tensor. offset: of its address, in bytes, from the last multiple of 16.
 
     wanted: whether its gradient is. bits: whether it is a negative and a conjugate view.
@@ -226,7 +226,7 @@ class Facts:
     pinned: bool
 
     @classmethod
-    def of(cls, x: torch.Tensor) -> Facts:
+    def of(cls, x: torch.Tensor) -> TensorFacts:
         """The facts of a tensor in memory."""
         offset = x.data_ptr() & 15 if x.numel() else 0
         wanted = x.requires_grad and torch.is_grad_enabled()
@@ -234,7 +234,7 @@ class Facts:
         pinned = x.device.type == "cpu" and torch.cuda.is_available() and x.is_pinned()
         return cls(tuple(x.shape), x.stride(), x.dtype, x.device, offset, wanted, bits, pinned)
 
-    def allows(self, other: Facts) -> bool:
+    def allows(self, other: TensorFacts) -> bool:
         """Whether what was resolved for this tensor is right for the other: strides of axes of length 1 say nothing."""
         same = (self.shape, self.dtype, self.device, self.bits, self.pinned)
         if same != (other.shape, other.dtype, other.device, other.bits, other.pinned):
@@ -284,7 +284,7 @@ def _cast(spec: OpSpec, values: tuple[Any, ...]) -> str | None:
     return None
 
 
-def _told(spec: OpSpec, values: tuple[Any, ...]) -> str:
+def _first_odd_tensor(spec: OpSpec, values: tuple[Any, ...]) -> str:
     """The first tensor that is not plain memory."""
     odd = (
         f"{i.name} of {type(v).__name__} on {v.device}"

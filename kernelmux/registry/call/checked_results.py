@@ -22,14 +22,14 @@ _right: dict[int, Callable[..., Any]] = {}  # by the id of the function, which t
 
 def looking(spec: Spec, name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
     """The function of the variant `name`, which looks at its result; the very same one where that is known to be right."""
-    return fn if _known(name, fn) else Looking(spec, name, fn)
+    return fn if _known(name, fn) else ResultCheck(spec, name, fn)
 
 
 def _known(name: str, fn: Callable[..., Any]) -> bool:
     return id(fn) in _right or registered.package(name.partition("/")[0]).startswith(OWN)
 
 
-class Looking:
+class ResultCheck:
     """A function that raises SpecError unless it returns what the spec says."""
 
     __slots__ = ("_fn", "_name", "_spec")
@@ -40,13 +40,13 @@ class Looking:
     def __call__(self, *values: Any) -> Any:
         result = self._fn(*values)
         if problem := malformed(self._spec, result):
-            outputs = ", ".join(_told(o.name, o.since) for o in self._spec.outputs)
+            outputs = ", ".join(_name_since(o.name, o.since) for o in self._spec.outputs)
             raise SpecError(f"{self._spec.name}: {self._name} returned something else than {outputs}: {problem}")
         _right[id(self._fn)] = self._fn
         return result
 
 
-def _told(name: str, since: int) -> str:
+def _name_since(name: str, since: int) -> str:
     return f"{name} (since version {since} of the spec)" if since > 1 else name
 
 

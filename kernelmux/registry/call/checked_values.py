@@ -24,7 +24,7 @@ _C: Any = torch._C
 
 def looking(bound: Call, fn: Callable[..., Any]) -> Callable[..., Any]:
     """The function, which looks at its indices first; the very same one where a call has none."""
-    return Looking(bound, fn) if _domains(bound) else fn
+    return ValueCheck(bound, fn) if _domains(bound) else fn
 
 
 def _domains(bound: Call) -> dict[str, Index | Count]:
@@ -32,7 +32,7 @@ def _domains(bound: Call) -> dict[str, Index | Count]:
     return {name: domain for name, domain in given if isinstance(domain, Index | Count)}
 
 
-class Looking:
+class ValueCheck:
     """A function that raises ArgumentError for an index that points nowhere; no tensor of the call is kept."""
 
     __slots__ = ("_axes", "_domains", "_fn", "_names", "_op")

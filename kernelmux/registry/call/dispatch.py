@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import fast_path
-from kernelmux.registry.call.plan import CallPlan, CallPlans, made
+from kernelmux.registry.call.plan import CallPlan, CallPlans, plan_of
 from kernelmux.registry.choice import determinism, precedence, refusals, scope, warn_once
 from kernelmux.registry.choice.decide import decide, refuse, verdicts
 from kernelmux.registry.choice.decision import Decision, Verdict, describe
@@ -119,7 +119,7 @@ def resolve(
     request = precedence.requested(spec.name, argument, bound, scopes)
     decision = decide(bound, request, around=around)
     chosen = decision.chosen or refuse(decision)
-    plan = made(bound, decision, values, around, call)
+    plan = plan_of(bound, decision, values, around, call)
     if request.shadow is None:
         return plan, chosen
     from kernelmux.registry.call import shadow
@@ -171,7 +171,7 @@ def call(spec: Spec, values: tuple[Any, ...], argument: Asked, key_of: KeyOf | N
     if plan is None:
         around = torch_modes.surroundings(values)
         if around.watched and (seen := _seen(spec, values, argument)):
-            with torch_errors.Told(spec, values):
+            with torch_errors.TorchErrorTranslation(spec, values):
                 return seen(*values)
         plan = _plan(spec, values, argument, state[0], around)
         if key is not None and plan.settled:

@@ -40,7 +40,7 @@ Launcher = Callable[..., None]  # of the raw stream, then what the launch was no
 _local = threading.local()
 
 
-class Made(NamedTuple):
+class TensorArgument(NamedTuple):
     """What a launch takes for a tensor: `of(address)`, or `of(tensor)` if it wants the tensor itself."""
 
     tensor: torch.Tensor
@@ -56,8 +56,8 @@ def watching() -> bool:
 def launched(launcher: Launcher, args: Sequence[Any], hooks: Any = None) -> None:
     """Notes a launch that has just been made, as `launcher(stream, *args)`.
 
-    args: tensors, which a replay gives as addresses; `Made`, or what was noted by `stands_for`; constants. hooks: an
-    object whose `calls`, if there are any, want to see launches: then nothing is replayed.
+    args: tensors, which a replay gives as addresses; `TensorArgument`, or what was noted by `stands_for`; constants. hooks:
+    an object whose `calls`, if there are any, want to see launches: then nothing is replayed.
     """
     watch = _local.watch
     watch.steps.append((launcher, tuple(watch.stand_ins.get(id(x), x) for x in args), hooks))
@@ -66,16 +66,16 @@ def launched(launcher: Launcher, args: Sequence[Any], hooks: Any = None) -> None
 def stands_for(value: Any, tensor: torch.Tensor, of: Callable[[int], Any]) -> None:
     """Notes that a launch which takes `value` takes `of(address)` of a tensor."""
     if watching():
-        _local.watch.stands_for(value, Made(tensor, of))
+        _local.watch.stands_for(value, TensorArgument(tensor, of))
 
 
-class Watch(_Mode):  # type: ignore[misc]
+class LaunchRecorder(_Mode):  # type: ignore[misc]
     """What an implementation does during one call: allocations, views of them and of its arguments, launches."""
 
     def __init__(self, values: tuple[Any, ...]) -> None:
         super().__init__()
         self.steps: list[tuple[Launcher, tuple[Any, ...], Any]] = []
-        self.stand_ins: dict[int, Made] = {}
+        self.stand_ins: dict[int, TensorArgument] = {}
         self.made: list[torch.Tensor] = []
         self.problem = ""
         self._origins = {id(x): (f"_a{i}", x) for i, x in enumerate(values) if isinstance(x, torch.Tensor)}
@@ -86,7 +86,7 @@ class Watch(_Mode):  # type: ignore[misc]
         """False: torch would import its compiler only to turn it off here, which takes seconds and sets variables."""
         return False
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> LaunchRecorder:
         _local.watch = self
         super().__enter__()
         return self
@@ -109,7 +109,7 @@ class Watch(_Mode):  # type: ignore[misc]
             self.problem = self.problem or f"it calls {func}"
         return result
 
-    def stands_for(self, value: Any, made: Made) -> None:
+    def stands_for(self, value: Any, made: TensorArgument) -> None:
         """What a launch takes in place of `value`, which is kept as other views are."""
         self.stand_ins[id(value)] = made
         self._seen.append(value)
@@ -141,7 +141,7 @@ class Replayed:
         if self._left != 0:  # below it are calls of other threads
             return self.plainly(*values)
         try:
-            with Watch(values) as watch:
+            with LaunchRecorder(values) as watch:
                 result = self.plainly(*values)
             text = _text(self.plainly, values, watch, result)
             self.replay = text.function()
@@ -256,11 +256,11 @@ def address(i: int) -> str:
     return f"_p_a{i}"
 
 
-def _text(plainly: Callable[..., Any], values: tuple[Any, ...], watch: Watch, result: Any) -> Text:
+def _text(plainly: Callable[..., Any], values: tuple[Any, ...], watch: LaunchRecorder, result: Any) -> Text:
     """What repeats a call that was watched; `_Unfit` if that may not be all that the implementation does."""
     if watch.problem or not watch.steps:
         raise _Unfit(watch.problem or "it launches nothing")
-    writer = _Writer(values, watch)
+    writer = _ReplayWriter(values, watch)
     launches = tuple(writer.launch(n, *step) for n, step in enumerate(watch.steps))
     results = [writer.result(x) for x in (result if isinstance(result, tuple) else (result,))]
     returned = f"({', '.join(results)},)" if isinstance(result, tuple) else results[0]
@@ -288,10 +288,10 @@ def _code(text: str) -> CodeType:
     return compile(text, "<call>", "exec")
 
 
-class _Writer:
+class _ReplayWriter:
     """The parts of a replay as source text, and in `scope` what its names stand for."""
 
-    def __init__(self, values: tuple[Any, ...], watch: Watch) -> None:
+    def __init__(self, values: tuple[Any, ...], watch: LaunchRecorder) -> None:
         self.watch = watch
         self.device = max((x for x in values if isinstance(x, torch.Tensor)), key=torch.Tensor.get_device).device
         self.scope: dict[str, Any] = {"_new": _unseen(self.device), "_seen_new": partial(_seen, self.device)}
@@ -332,7 +332,7 @@ class _Writer:
     def _argument(self, value: Any) -> str:
         if isinstance(value, torch.Tensor):
             return self._address(value)
-        if not isinstance(value, Made):
+        if not isinstance(value, TensorArgument):
             return self._constant("_c", value)
         of = self._constant("_of", value.of)
         if not value.whole:

@@ -68,7 +68,7 @@ class CallPlan:
             return self.fn(*arguments)
 
 
-def made(call: Call, decision: Decision, values: tuple[Any, ...], around: Surroundings, run: Run) -> CallPlan:
+def plan_of(call: Call, decision: Decision, values: tuple[Any, ...], around: Surroundings, run: Run) -> CallPlan:
     """The plan of a decision for calls like this one, with its counter, its range and what is said of it.
 
     values: the arguments before they were checked. run: the operators of a backward run by it.
@@ -98,7 +98,7 @@ def made(call: Call, decision: Decision, values: tuple[Any, ...], around: Surrou
     if ranged or profiler_ranges.opened:
         fn = profiler_ranges.Ranged(fn, f"{spec.name}[{candidate.name}]")
     if wanted and not home.composite and autograd.differentiable(spec):
-        rule = autograd.Rule(spec, fn, _following(spec, decision.request, run), autograd.orders(values))
+        rule = autograd.GradientRule(spec, fn, _following(spec, decision.request, run), autograd.orders(values))
         fn = partial(autograd.node(spec.name), rule)
     return CallPlan(
         fn=fn,

@@ -39,7 +39,7 @@ Resolve = Callable[[Spec, tuple[Any, ...], Request], tuple[CallPlan, Verdict]]
 
 
 @dataclass
-class Row:
+class ShadowRow:
     """What became of the calls of one variant. sampled = agreed + violations + errors + skipped."""
 
     op: str
@@ -61,10 +61,10 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Report:
+class ShadowReport:
     """The rows by operator, variant and shadow."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[ShadowRow, ...]
 
     @property
     def violations(self) -> int:
@@ -76,16 +76,16 @@ class Report:
 
 
 _lock = threading.Lock()
-_rows: dict[tuple[str, str, str], Row] = {}
+_rows: dict[tuple[str, str, str], ShadowRow] = {}
 _told: set[tuple[str, ...]] = set()
 
 
-def shadow_report(reset: bool = False) -> Report:
+def shadow_report(reset: bool = False) -> ShadowReport:
     """What shadows have found in this process so far. reset: count from 0 again, and warn again."""
     if not isinstance(reset, bool):
         raise ArgumentError(f"shadow_report(): reset: expected True or False, got {shown(reset)}")
     with _lock:
-        found = Report(tuple(replace(row) for _, row in sorted(_rows.items())))
+        found = ShadowReport(tuple(replace(row) for _, row in sorted(_rows.items())))
         if reset:
             _rows.clear()
             _told.clear()
@@ -110,7 +110,7 @@ class Shadowed:
 
     def _count(self, *fields: str, **texts: str) -> None:
         with _lock:
-            row = _rows.setdefault(self._key, Row(*self._key))
+            row = _rows.setdefault(self._key, ShadowRow(*self._key))
             for name in fields:
                 setattr(row, name, getattr(row, name) + 1)
             for name, text in texts.items():

@@ -41,7 +41,7 @@ MEANT = {name: "cuda" for name in ("gpu", "nvidia", "cuda:0")} | {name: "cpu" fo
 
 
 @dataclass(frozen=True)
-class Rule:
+class ConfigRule:
     """One [[rules]]: what a call must be, None for anything, and whom it asks then."""
 
     ops: frozenset[str] | None
@@ -73,7 +73,7 @@ class Config:
     """What a configuration file says; path: None where there is no file."""
 
     path: Path | None = None
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[ConfigRule, ...] = ()
     general: Request | None = None
 
     def request(self, op: str, call: Call | None) -> Request | None:
@@ -134,7 +134,7 @@ def _check_keys(table: Mapping[str, Any], known: tuple[str, ...], place: str, hi
             raise type(error)(f"{error}; {hint}") if hint else error
 
 
-def _rule(table: Mapping[str, Any], place: str) -> Rule:
+def _rule(table: Mapping[str, Any], place: str) -> ConfigRule:
     _check_keys(table, RULE_KEYS, place)
     if "backend" not in table:
         raise ArgumentError(f"{place}: expected backend = a name or a list of names, got none")
@@ -142,7 +142,7 @@ def _rule(table: Mapping[str, Any], place: str) -> Rule:
     ops = _names(table, "op", place, lambda op: _known_op(op, place))
     devices = _names(table, "device", place, lambda device: _known_device(device, place))
     kinds = _names(table, "dtype", place, lambda dtype: _known_dtype(dtype, place))
-    return Rule(ops, devices, kinds, _where(table, ops, place), request)
+    return ConfigRule(ops, devices, kinds, _where(table, ops, place), request)
 
 
 def _names(table: Mapping[str, Any], key: str, place: str, known: Callable[[str], Any]) -> frozenset[Any] | None:

@@ -251,4 +251,4 @@ def refuse(decision: Decision) -> NoReturn:
         asked = [v for v in asked if v.backend == registered.split(first)[0]]
     down = not decision.request.auto and asked and all(v.down for v in asked)
     kind = BackendUnavailable if down else UnsupportedError
-    raise kind(f"{what}\n{explanation.explained(decision, width=None)}{hint}")
+    raise kind(f"{what}\n{explanation.decision_text(decision, width=None)}{hint}")

@@ -113,7 +113,7 @@ class Decision:
     fallbacks: tuple[Fallback, ...] = ()
 
     def __str__(self) -> str:
-        return explained(self)
+        return decision_text(self)
 
     def __repr__(self) -> str:
         chosen = self.chosen.name if self.chosen else "none"
@@ -125,7 +125,7 @@ class Decision:
         return self.request.strict and not self.request.single and self.chosen is None
 
 
-def explained(decision: Decision, width: int | None = text_tables.WIDTH) -> str:
+def decision_text(decision: Decision, width: int | None = text_tables.WIDTH) -> str:
     """The whole text, wrapped to a width; None for one line per condition, each as its condition gives it."""
     request = decision.request
     strict = "; strict by use(strict=True)" if request.strict else "; strict" if request.single else ""

@@ -24,7 +24,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Choice = tuple[frozenset[str] | None, Request]
 
 
-class Entry:
+class OpenScope:
     """One open `with`. closed: it was left in a context where it was not entered, so that it could not be removed."""
 
     __slots__ = ("choice", "closed")
@@ -36,7 +36,7 @@ class Entry:
 
 _lock = threading.Lock()
 _generation = 0  # grows with every change of what all calls depend on, so that remembered choices can tell
-_entries: ContextVar[tuple[Entry, ...]] = ContextVar("kernelmux_use", default=())
+_entries: ContextVar[tuple[OpenScope, ...]] = ContextVar("kernelmux_use", default=())
 
 
 def asked() -> tuple[tuple[Choice, ...], int]:
@@ -90,13 +90,13 @@ class use:  # noqa: N801  (read as a verb: with kx.use("triton"): ...)
         if not is_compiling():  # where nothing is compared
             found, request = _choice(*self._asked)
             self._choice: Choice = (found, replace(request, shadow=shadow_sampling.shadow(shadow, sample)))
-            self._open: list[Entry] = []
+            self._open: list[OpenScope] = []
 
     def __enter__(self) -> None:
         if is_compiling():
             enter_trace(*self._asked)
             return
-        entry = Entry(self._choice)
+        entry = OpenScope(self._choice)
         _entries.set((*(e for e in _entries.get() if not e.closed), entry))
         self._open.append(entry)
 
@@ -135,13 +135,13 @@ class use:  # noqa: N801  (read as a verb: with kx.use("triton"): ...)
                 return function(*args, **kwargs)
 
         def generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-            return (yield from _steps(_Body(choice), function(*args, **kwargs)))
+            return (yield from _steps(_ScopedBody(choice), function(*args, **kwargs)))
 
         async def coroutine(*args: Any, **kwargs: Any) -> Any:
-            return await _steps(_Body(choice), function(*args, **kwargs))
+            return await _steps(_ScopedBody(choice), function(*args, **kwargs))
 
         async def asynchronous(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-            body, inner = _Body(choice), function(*args, **kwargs)
+            body, inner = _ScopedBody(choice), function(*args, **kwargs)
             step = inner.asend(None)
             while True:
                 try:
@@ -191,7 +191,7 @@ def traced() -> Iterator[None]:
     """Inside, the scopes of the function that is traced are in force as well."""
     context = TracingContext.try_get()
     inner = _traced.get(context, []) if context else []
-    token = _entries.set((*_entries.get(), *(Entry(choice) for choice in inner)))
+    token = _entries.set((*_entries.get(), *(OpenScope(choice) for choice in inner)))
     try:
         yield
     finally:
@@ -202,11 +202,11 @@ def traced() -> Iterator[None]:
 vars(enter_trace)["_dynamo_marked_constant"] = vars(leave_trace)["_dynamo_marked_constant"] = True
 
 
-class _Body:
+class _ScopedBody:
     """The body of a decorated generator or coroutine: its scope, and those that it entered, hold whenever it runs."""
 
     def __init__(self, choice: Choice) -> None:
-        self._mine: tuple[Entry, ...] = (Entry(choice),)
+        self._mine: tuple[OpenScope, ...] = (OpenScope(choice),)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -224,7 +224,7 @@ class _Body:
 
 
 @types.coroutine
-def _steps(body: _Body, inner: Any) -> Generator[Any, Any, Any]:
+def _steps(body: _ScopedBody, inner: Any) -> Generator[Any, Any, Any]:
     """`yield from inner`, or `await inner`, in which every step of it runs inside of the body's scope."""
     run, value = inner.send, None
     while True:

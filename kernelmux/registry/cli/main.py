@@ -24,7 +24,7 @@ from kernelmux.registry.choice import decision as explanation
 from kernelmux.registry.choice import precedence, requests
 from kernelmux.registry.cli import completion, doctor, json_form, terminal
 from kernelmux.registry.cli.support_matrix import SupportMatrix, support_matrix
-from kernelmux.registry.cli.target_device import CARD, Machine, machine, standing
+from kernelmux.registry.cli.target_device import CARD, TargetDevice, machine, standing
 from kernelmux.registry.errors import ArgumentError, described, hint
 from kernelmux.registry.spec.op_spec import OpSpec
 
@@ -247,16 +247,16 @@ def _arithmetic(found: Implementation) -> str:
 
 def _explain(console: Console, options: argparse.Namespace) -> int:
     with standing(options.card, "--card") as card:
-        return _explained(console, options, machine(options.device, "--device", card))
+        return _explain_decision(console, options, machine(options.device, "--device", card))
 
 
-def _explained(console: Console, options: argparse.Namespace, where: Machine) -> int:
+def _explain_decision(console: Console, options: argparse.Namespace, where: TargetDevice) -> int:
     spec = catalog.spec(options.op)
     call = spec.hypothetical(spec.case(options.shape), device=where.device, capability=where.capability)
     asked = requests.parse(options.backend, "--backend") if options.backend else None
     request = precedence.requested(spec.name, asked, call)
     decision = dispatch.decide(call, request, thorough=True, elsewhere=where.elsewhere)
-    _answer(options, lambda: json_form.decision(decision), lambda: _say(console, explanation.explained, decision))
+    _answer(options, lambda: json_form.decision(decision), lambda: _say(console, explanation.decision_text, decision))
     return 0 if decision.chosen else 1
 
 

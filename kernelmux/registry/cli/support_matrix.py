@@ -12,7 +12,7 @@ from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.backend.description import Implementation
 from kernelmux.registry.choice import requests
-from kernelmux.registry.cli.target_device import Machine, machine, standing
+from kernelmux.registry.cli.target_device import TargetDevice, machine, standing
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import ArgumentError, KernelmuxError
 from kernelmux.registry.spec.cases import Case
@@ -90,7 +90,7 @@ def support_matrix(
         return SupportMatrix(where.name, registered.backends(), tuple(found))
 
 
-def _entries(spec: OpSpec, name: str, where: Machine) -> list[Support]:
+def _entries(spec: OpSpec, name: str, where: TargetDevice) -> list[Support]:
     if not registered.loads(name):
         return [Support(spec.name, name, problem=str(registered.unavailable(name, where.device)))]
     if not registered.implements(name, spec.name):
@@ -104,7 +104,7 @@ def _entries(spec: OpSpec, name: str, where: Machine) -> list[Support]:
     return [_support(spec, name, variant, found, where) for variant, found in ladder.items()]
 
 
-def _support(spec: OpSpec, name: str, variant: str, found: Implementation, where: Machine) -> Support:
+def _support(spec: OpSpec, name: str, variant: str, found: Implementation, where: TargetDevice) -> Support:
     emulated = registered.emulates(name, where.device)
     capability = cards.emulated().capability if emulated else where.capability
     lacking = {dtype: _lacking(found, calls) for dtype, calls in _calls(spec.name, where.device, capability).items()}

@@ -16,7 +16,7 @@ from kernelmux.registry.util.cards import Card
 
 
 @dataclass(frozen=True)
-class Machine:
+class TargetDevice:
     """A device as backends are asked about it.
 
     elsewhere: a GPU by its compute capability, so that what this machine lacks does not matter.
@@ -63,7 +63,7 @@ def standing(name: str | None, where: str, gpu: bool = False) -> Iterator[Card |
         cards.reread()
 
 
-def machine(name: str | None, where: str, card: Card | None = None) -> Machine:
+def machine(name: str | None, where: str, card: Card | None = None) -> TargetDevice:
     """ "cpu", "cuda" (if there is a GPU), a capability such as "sm_90", or None for the best of this machine.
 
     card: the GPU that the question is about, on any machine; with "cpu" the one that the emulator stands for.
@@ -72,15 +72,15 @@ def machine(name: str | None, where: str, card: Card | None = None) -> Machine:
     if card and name not in (None, "cpu"):
         raise ArgumentError(f"{where}: expected cpu or nothing beside --card {card.key}, got {shown(name)}")
     if card and name is None:
-        return Machine(card.key, torch.device("cuda"), card.capability, True)
+        return TargetDevice(card.key, torch.device("cuda"), card.capability, True)
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if isinstance(name, str) and re.fullmatch(r"sm_[1-9]\d{1,2}", name, re.ASCII):
-        return Machine(name, torch.device("cuda"), (int(name[3:-1]), int(name[-1])), True)
+        return TargetDevice(name, torch.device("cuda"), (int(name[3:-1]), int(name[-1])), True)
     if isinstance(name, str) and name == "cpu":
-        return Machine(name, torch.device("cpu"), None, False)
+        return TargetDevice(name, torch.device("cpu"), None, False)
     if isinstance(name, str) and name == "cuda" and torch.cuda.is_available():
-        return Machine(name, torch.device("cuda"), torch.cuda.get_device_capability(), False)
+        return TargetDevice(name, torch.device("cuda"), torch.cuda.get_device_capability(), False)
     raise ArgumentError(
         f"{where}: expected cpu, cuda (if there is a GPU) or a capability such as sm_90, got {shown(name)}"
     )

@@ -51,7 +51,7 @@ def cast(spec: Spec, values: tuple[Any, ...], device: str) -> tuple[Any, ...]:
     dtype = target(spec, values, device)
     if dtype is None:
         return values
-    with torch_errors.Told(spec, values):
+    with torch_errors.TorchErrorTranslation(spec, values):
         return tuple(v.to(dtype) if _eligible(v) else v for v in values)
 
 

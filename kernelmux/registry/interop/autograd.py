@@ -32,7 +32,7 @@ Grads = Sequence["torch.Tensor | None"]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class GradientRule:
     """How one kind of call is differentiated. fn: its forward. operator: runs the operators of its backward.
 
     orders: per argument, the order in memory that its gradient gets, None where it stays as it is; empty if all do.
@@ -45,7 +45,7 @@ class Rule:
 
 
 def orders(values: Sequence[Any]) -> tuple[memory_format.Order | None, ...]:
-    """`Rule.orders` of a call: a gradient lies as its input does, so that the views behind it take no copy."""
+    """`GradientRule.orders` of a call: a gradient lies as its input does, so that the views behind it take no copy."""
     wanted = (v if isinstance(v, torch.Tensor) and v.requires_grad else None for v in values)
     found = tuple(None if x is None else memory_format.order(x) for x in wanted)
     return found if any(found) else ()
@@ -55,7 +55,7 @@ class Node:
     """A call of a kernel in torch's graph: `node(op)(rule, *arguments)` gives what `rule.fn` gives."""
 
     @staticmethod
-    def forward(ctx: Any, rule: Rule, *values: Any) -> Any:
+    def forward(ctx: Any, rule: GradientRule, *values: Any) -> Any:
         result = rule.fn(*values)
         keep(ctx, rule.spec, values, result)
         ctx.rule = rule
@@ -63,7 +63,7 @@ class Node:
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        rule: Rule = ctx.rule
+        rule: GradientRule = ctx.rule
         found = gradients(ctx, rule.spec, grads, ctx.needs_input_grad[1:], rule.operator)
         if rule.orders and not torch.is_grad_enabled():
             pairs = zip(found, rule.orders, strict=True)

@@ -25,7 +25,7 @@ Tensors = Mapping[str, torch.Tensor]
 DATA = {"GuardOnDataDependentSymNode", "DataDependentOutputException", "DynamicOutputShapeException"}  # of torch
 
 
-class Told:
+class TorchErrorTranslation:
     """Around a part of a call: an error of torch that speaks of its tensors leaves it as one of ours."""
 
     __slots__ = ("_spec", "_values")

@@ -60,7 +60,7 @@ def _registered(op: str) -> Callable[..., Any]:
     name = f"{NAMESPACE}::{op}"
     torch.library.register_fake(name, partial(shapes, spec), lib=LIBRARY)
     torch.library.register_vmap(name, partial(_mapped, spec), lib=LIBRARY)
-    LIBRARY.impl(op, partial(_told, spec), "Autograd")
+    LIBRARY.impl(op, partial(_checked_differentiable, spec), "Autograd")
     for key, device in (("AutocastCPU", "cpu"), ("AutocastCUDA", "cuda")):
         LIBRARY.impl(op, partial(_autocast, spec, key, device), key)
     if isinstance(spec.gradient, Gradient):
@@ -128,7 +128,7 @@ def _bound(spec: Spec, values: Sequence[Any]) -> Call:
     return spec.bind(*values, device=next(iter(devices)) if len(devices) == 1 else None)
 
 
-def _told(spec: Spec, *values: Any, backend: str | None = None) -> Any:
+def _checked_differentiable(spec: Spec, *values: Any, backend: str | None = None) -> Any:
     """What `_differentiable` gives; what torch says of the class of a tensor is an error of ours."""
     if torch._C._len_torch_dispatch_stack() or any(isinstance(v, FakeTensor) for v in values):
         torch_errors.check_memory(spec, values)
@@ -210,19 +210,19 @@ def _seen_into(spec: Spec, values: tuple[Any, ...], backend: str | None, lack: s
     raise UnsupportedError(f"torch.ops.{NAMESPACE}.{spec.name}: {lack}: call it under torch.no_grad()")
 
 
-def rule(spec: Spec, backend: str | None) -> autograd.Rule:
+def rule(spec: Spec, backend: str | None) -> autograd.GradientRule:
     """How a call of the operator of torch is differentiated: by operators of torch."""
     following = precedence.without_variants(backend)
 
     def run(other: Spec, values: tuple[Any, ...]) -> Any:
         return call(other, *values, backend=following)
 
-    return autograd.Rule(spec, partial(operator(spec.name), backend=backend), run)
+    return autograd.GradientRule(spec, partial(operator(spec.name), backend=backend), run)
 
 
 def _autocast(spec: Spec, key: str, device: str, *values: Any, backend: str | None = None) -> Any:
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
-    with torch_errors.Told(spec, values), torch._C._ExcludeDispatchKeyGuard(keys):
+    with torch_errors.TorchErrorTranslation(spec, values), torch._C._ExcludeDispatchKeyGuard(keys):
         return operator(spec.name)(*autocast.cast(spec, values, device), backend=backend)
 
 
@@ -232,7 +232,7 @@ Given = list[tuple[Tensor | Scalar | Axis, Any, "int | None"]]  # each argument,
 def _mapped(spec: Spec, info: Any, in_dims: tuple[Any, ...], *values: Any, backend: str | None = None) -> Any:
     """What `_vmap` gives; what torch says of the class of a tensor is an error of ours."""
     torch_errors.check_memory(spec, values)
-    with torch_errors.Told(spec, values):
+    with torch_errors.TorchErrorTranslation(spec, values):
         return _vmap(spec, info, in_dims, *values, backend=backend)
 
 

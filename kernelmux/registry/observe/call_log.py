@@ -22,7 +22,7 @@ from kernelmux.registry.observe.counters import Ran
 from kernelmux.registry.observe.module_hooks import Modules
 from kernelmux.registry.util import text_tables, torch_modes
 
-logs: tuple[Log, ...] = ()  # that are open in this process
+logs: tuple[CallLog, ...] = ()  # that are open in this process
 _lock = threading.Lock()  # of `logs`
 Signature = tuple[tuple[tuple[int | str, ...], torch.dtype], ...]
 LAST = 12  # calls that a log names where one fails
@@ -30,7 +30,7 @@ SHAPES = 3  # of the most frequent signatures, in a table
 
 
 @dataclass(frozen=True)
-class Entry(Ran):
+class LoggedCall(Ran):
     """Calls of one kind in a log.
 
     module: the qualified name of the module in whose forward they ran, "" for the model itself; `module_hooks.OUTSIDE` or
@@ -60,7 +60,7 @@ class _Tally:
         self.shapes += other.shapes
 
 
-class Log:
+class CallLog:
     """The calls that began while a `record()` was open, in any thread; it may be read while it is still open."""
 
     def __init__(self, modules: Modules | None = None) -> None:
@@ -70,7 +70,7 @@ class Log:
         self._last: deque[tuple[Ran, Signature]] = deque(maxlen=LAST)
 
     @property
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[LoggedCall, ...]:
         """One per kind of answer and module, the most frequent first."""
         with self._lock:
             found = [_entry(ran, tally, module) for (module, ran), tally in self._tallies.items()]
@@ -122,7 +122,7 @@ class Log:
             tally.shapes[signature] += 1
             self._last.append((ran, signature))
 
-    def _merged(self) -> list[Entry]:
+    def _merged(self) -> list[LoggedCall]:
         """The entries without their modules."""
         sums: dict[Ran, _Tally] = {}
         with self._lock:
@@ -130,7 +130,7 @@ class Log:
                 sums.setdefault(ran, _Tally()).add(tally)
         return sorted((_entry(ran, tally) for ran, tally in sums.items()), key=lambda e: -e.calls)
 
-    def _ordered(self) -> list[Entry]:
+    def _ordered(self) -> list[LoggedCall]:
         """The entries in the order of the modules of the model."""
         order = self._modules.order if self._modules else {}
         return sorted(self.entries, key=lambda e: order.get(e.module or "", len(order)))
@@ -148,7 +148,7 @@ class Log:
 
 
 @contextmanager
-def record(model: torch.nn.Module | None = None) -> Iterator[Log]:
+def record(model: torch.nn.Module | None = None) -> Iterator[CallLog]:
     """Write down every call of an operator while the `with` is open.
 
         with kernelmux.record() as log:
@@ -168,7 +168,7 @@ def record(model: torch.nn.Module | None = None) -> Iterator[Log]:
     if model is not None and not isinstance(model, torch.nn.Module):
         raise ArgumentError(f"record(): model: expected a torch.nn.Module or nothing, got {shown(model)}")
     modules = Modules(model) if model is not None else None
-    log = Log(modules)
+    log = CallLog(modules)
     _change(lambda found: (*found, log))
     try:
         yield log
@@ -194,9 +194,11 @@ def note(ran: Ran, copies: Sequence[int], values: tuple[Any, ...]) -> None:
             log.note(ran, copies, values)
 
 
-def _entry(ran: Ran, tally: _Tally, module: str | None = None) -> Entry:
+def _entry(ran: Ran, tally: _Tally, module: str | None = None) -> LoggedCall:
     shapes = tuple((_signature(found), count) for found, count in tally.shapes.most_common())
-    return Entry(**vars(ran), module=module, calls=tally.calls, shapes=shapes, copies=tally.copies, copied=tally.copied)
+    return LoggedCall(
+        **vars(ran), module=module, calls=tally.calls, shapes=shapes, copies=tally.copies, copied=tally.copied
+    )
 
 
 def _shape(x: torch.Tensor) -> tuple[int | str, ...]:
@@ -210,14 +212,14 @@ def _signature(found: Signature) -> str:
     return " ".join(f"{'x'.join(map(str, shape)) or 'scalar'}:{SHORT.get(dtype, dtype)}" for shape, dtype in found)
 
 
-def _row(entry: Entry, by: str) -> list[str]:
+def _row(entry: LoggedCall, by: str) -> list[str]:
     module = [] if by == "operator" else ["" if entry.module is None else entry.module or "(the model)"]
     copies = f"{entry.copies}, {amount(entry.copied)}" if entry.copies else ""
     head = [*module, entry.operator, entry.variant, entry.source, str(entry.calls), _shapes(entry)]
     return [*head, copies, entry.fallback.replace(" | ", "\n")]
 
 
-def _shapes(entry: Entry) -> str:
+def _shapes(entry: LoggedCall) -> str:
     """The most frequent signatures, a line each, and how many more there are."""
     several = len(entry.shapes) > 1
     lines = [

@@ -26,7 +26,7 @@ from kernelmux.registry.interop import torch_errors
 from kernelmux.registry.observe import call_log
 from kernelmux.registry.observe.counters import Ran
 from kernelmux.registry.observe.cuda_errors import COMPILERS, UNKNOWN, WAYS, cause, named, of_compiler, of_cuda
-from kernelmux.registry.spec.cases import spelt
+from kernelmux.registry.spec.cases import arguments_text
 from kernelmux.registry.util import cards
 from kernelmux.registry.util.cards import Card
 
@@ -53,7 +53,7 @@ def refusal(error: Exception, ran: Ran, values: tuple[Any, ...]) -> Refusal | No
     if registered.composite(registered.split(ran.variant)[0]):
         return None
     if of_compiler(error):
-        return Refusal(f"it does not compile for {_told(ran, values)}: {_said(error)}", compiles=False)
+        return Refusal(f"it does not compile for {_card_text(ran, values)}: {_said(error)}", compiles=False)
     if not of_cuda(error) or (found := cause(error)) is UNKNOWN or found.late:
         return None
     launch = f" of {entry}" if (entry := _launch(error)) else ""
@@ -79,7 +79,7 @@ def _lines(error: Exception, ran: Ran, values: tuple[Any, ...]) -> Iterator[str]
 
 
 def _uncompiled(error: Exception, ran: Ran, values: tuple[Any, ...]) -> Iterator[str]:
-    yield f"{ran.operator}[{ran.variant}] does not compile for {_told(ran, values)}: {_said(error)}"
+    yield f"{ran.operator}[{ran.variant}] does not compile for {_card_text(ran, values)}: {_said(error)}"
     yield f"  call: {_described(ran.operator, values)}"
     yield "  its compiler says:"
     lines = str(error).strip().splitlines()
@@ -111,7 +111,7 @@ def _card(ran: Ran, values: tuple[Any, ...]) -> Card | None:
     return cards.emulated() if registered.backend(registered.split(ran.variant)[0]).emulates else None
 
 
-def _told(ran: Ran, values: tuple[Any, ...]) -> str:
+def _card_text(ran: Ran, values: tuple[Any, ...]) -> str:
     """The card of a call in words."""
     card = _card(ran, values)
     return f"{card} ({card.sm})" if card else "the CPU"
@@ -122,7 +122,7 @@ def _limits(ran: Ran, values: tuple[Any, ...]) -> str:
     if (card := _card(ran, values)) is None:
         return "the CPU"
     shared = f"{card.shared_per_block} bytes of shared memory"
-    return f"a block on {_told(ran, values)} may have {shared}, 1024 threads and {card.registers} registers"
+    return f"a block on {_card_text(ran, values)} may have {shared}, 1024 threads and {card.registers} registers"
 
 
 def _described(op: str, values: tuple[Any, ...]) -> str:
@@ -190,7 +190,7 @@ def _ways(ran: Ran, values: tuple[Any, ...]) -> Iterator[str]:
     yield from WAYS
     backend = registered.split(ran.variant)[0]
     if registered.backend(backend).emulates:
-        text = spelt(catalog.spec(ran.operator), values)
+        text = arguments_text(catalog.spec(ran.operator), values)
         given = getattr(sys.modules.get(registered.guests.get(backend, "")), "GIVEN", "")  # a function from a file
         chosen = f"--impl {given}" if given else f"--backend {ran.variant}"
         yield f"kernelmux emulate {ran.operator} {chosen} --shape {text}"

@@ -39,7 +39,7 @@ EXAMPLES = """examples:
 """
 
 
-class Planned(NamedTuple):
+class ScaffoldPlan(NamedTuple):
     """Files to be written, by path; those of the operator among them; what to do next, a line each."""
 
     files: dict[Path, str]
@@ -123,17 +123,17 @@ def check_name(name: str, in_tree: bool) -> None:
         raise ArgumentError(f"NAME: expected a name for a new operator, got {name!r}: {problem}")
 
 
-def plan(name: str, like: str, folder: Path | None) -> Planned:
+def plan(name: str, like: str, folder: Path | None) -> ScaffoldPlan:
     """The files of an operator, in a package at `folder` or in this checkout; ArgumentError where there is neither."""
     if folder is None:
         if not (TOP / "kernelmux/backends").is_dir() or not (TOP / "CONTRIBUTING.md").is_file():
             raise ArgumentError("expected a checkout of kernelmux, or --package FOLDER: this one is installed")
         own = _operator(name, like, TOP / "kernelmux/registry/ops", TOP / "kernelmux/backends")
-        return Planned(own, tuple(own), _in_tree(name))
+        return ScaffoldPlan(own, tuple(own), _in_tree(name))
     home = package.at(folder.resolve())
     own = _operator(name, like, home.modules / elsewhere.OPS, home.modules / elsewhere.BACKENDS)
     own[home.project / f"tests/test_{name}.py"] = _filled(TEMPLATES / "package/suite.py", name)
-    return Planned({**home.shared, **own}, tuple(own), _in_package(name, folder))
+    return ScaffoldPlan({**home.shared, **own}, tuple(own), _in_package(name, folder))
 
 
 def _operator(name: str, like: str, ops: Path, backends: Path) -> dict[Path, str]:

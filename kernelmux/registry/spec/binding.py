@@ -240,7 +240,7 @@ def _number(spec: Spec, item: Scalar, value: Any) -> Any:
     """One value of a scalar, checked."""
     found = _KINDS[item.type](value)
     if found is None:
-        raise ArgumentError(f"{spec.name}: {item.name}: expected {item.type.__name__}, got {_told(value)}")
+        raise ArgumentError(f"{spec.name}: {item.name}: expected {item.type.__name__}, got {_value_with_type(value)}")
     if item.type is float and not abs(found) <= LARGEST:
         legal = f"a finite number that fp32 can hold, at most {LARGEST:.3g} in magnitude"
         raise ArgumentError(f"{spec.name}: {item.name}: expected {legal}, got {shown(value)}")
@@ -285,7 +285,7 @@ _KINDS: dict[type, Callable[[Any], Any]] = {
 }
 
 
-def _told(value: Any) -> str:
+def _value_with_type(value: Any) -> str:
     """A value with its type, whose module is shown where it is not Python's own."""
     kind = type(value)
     home = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
@@ -295,7 +295,7 @@ def _told(value: Any) -> str:
 def _axis(spec: Spec, item: Axis, value: Any, rank: int) -> int:
     found: int | None = _int(value)
     if found is None:
-        raise ArgumentError(f"{spec.name}: {item.name}: expected an int, got {_told(value)}")
+        raise ArgumentError(f"{spec.name}: {item.name}: expected an int, got {_value_with_type(value)}")
     if not -rank <= found < rank:
         legal = f"{-rank} <= {item.name} < {rank}" if rank else "a tensor with at least one axis"
         got = shown(value)

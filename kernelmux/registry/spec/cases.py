@@ -148,7 +148,7 @@ def written(value: Any) -> str:
     return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def spelt(spec: Spec, values: tuple[Any, ...]) -> str:
+def arguments_text(spec: Spec, values: tuple[Any, ...]) -> str:
     """The arguments of a call as the command line takes them, without defaults: "x=4x1000:fp16,axis=0"."""
     parts = []
     for item, value in zip(spec.inputs, values, strict=True):

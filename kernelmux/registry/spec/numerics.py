@@ -227,11 +227,11 @@ def bound(
         declared=sum((term(r.magnitude, u) + term(r.sensitivity, least) for r in how.rounds), torch.zeros_like(ref)),
         flushed=torch.zeros_like(ref),
         floor=_floor(model, terms, out_dtype),
-        formula=f"{model.roundings} rounding(s); {how.name}: h = {h:g} of {terms} terms, factor {factor:.3g}{_told(how)}",
+        formula=f"{model.roundings} rounding(s); {how.name}: h = {h:g} of {terms} terms, factor {factor:.3g}{_rounds(how)}",
     )
 
 
-def _told(how: Arithmetic) -> str:
+def _rounds(how: Arithmetic) -> str:
     """What the variant says it rounds on the way, for the derivation of a bound."""
     names = ", ".join(r.what for r in how.rounds)
     return f"; declared: rounds {names} to the storage dtype" if names else ""

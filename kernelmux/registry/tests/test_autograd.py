@@ -26,13 +26,13 @@ def leaf(*shape, seed=0):
 def ran(monkeypatch):
     """Operator and backend of every call, in order, as the choice was made."""
     seen = []
-    made = dispatch.made
+    made = dispatch.plan_of
 
     def note(call, decision, *rest):
         seen.append((call.spec.name, decision.chosen.backend))
         return made(call, decision, *rest)
 
-    monkeypatch.setattr(dispatch, "made", note)
+    monkeypatch.setattr(dispatch, "plan_of", note)
     dispatch._plans.clear()
     yield seen
     dispatch._plans.clear()

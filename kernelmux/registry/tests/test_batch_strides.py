@@ -8,7 +8,7 @@ from kernelmux.registry.util import batch_strides
 r = torch.randn
 
 
-def by_hand(p: batch_strides.Product, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def by_hand(p: batch_strides.BatchedProduct, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """All products, each from where the strides say that its factors are."""
     made = []
     for number in range(p.products):

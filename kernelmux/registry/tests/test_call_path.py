@@ -135,7 +135,7 @@ def test_a_backend_that_is_announced_stands_in_the_order_at_once(monkeypatch: py
     cpu = torch.device("cpu")
     before, known = registered.by_priority(cpu), entry_points.find()
     packages = {**known.packages, "another": known.packages["torch_ref"]}
-    monkeypatch.setattr(entry_points, "find", lambda: entry_points.Found(packages, known.wrong))
+    monkeypatch.setattr(entry_points, "find", lambda: entry_points.EntryPointPackages(packages, known.wrong))
     assert registered.by_priority(cpu) == before, "its BACKEND has another name, so that it cannot be used"
     assert "another" in {v.backend for v in dispatch.explain("softmax", torch.zeros(2, 3)).verdicts}
     monkeypatch.undo()

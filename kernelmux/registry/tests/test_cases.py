@@ -176,6 +176,6 @@ def test_a_tensor_may_lie_as_a_transposed_view():
         assert made["a"].shape == (4, 32) and made["a"].is_contiguous()
         assert made["b"].shape == (32, 16) and made["b"].stride() == (1, 32)
     values = spec.hypothetical(case).arguments
-    assert "b=32x16.mT:e4m3" in cases.spelt(spec, tuple(values[i.name] for i in spec.inputs))
+    assert "b=32x16.mT:e4m3" in cases.arguments_text(spec, tuple(values[i.name] for i in spec.inputs))
     swept = cases.parse("a=4x32 b=32x16.mT:e5m2 scale_a=scalar scale_b=scalar", spec)
     assert swept[0]["b"] == (32, 16) and swept[2]["b"] == torch.float8_e5m2

@@ -77,11 +77,13 @@ def test_pages_and_lengths_are_looked_at_as_far_as_a_sequence_reaches(backend: s
 
 def test_off_nothing_is_added_to_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = catalog.spec("cross_entropy")
-    assert isinstance(dispatch.resolve(spec, spec.given(LOGITS, RIGHT), "torch_ref")[0].fn, checked_values.Looking)
+    assert isinstance(dispatch.resolve(spec, spec.given(LOGITS, RIGHT), "torch_ref")[0].fn, checked_values.ValueCheck)
     soft = catalog.spec("softmax")
-    assert not isinstance(dispatch.resolve(soft, soft.given(LOGITS), "torch_ref")[0].fn, checked_values.Looking)
+    assert not isinstance(dispatch.resolve(soft, soft.given(LOGITS), "torch_ref")[0].fn, checked_values.ValueCheck)
     monkeypatch.setenv(checked_values.VARIABLE, "0")
-    assert not isinstance(dispatch.resolve(spec, spec.given(LOGITS, RIGHT), "torch_ref")[0].fn, checked_values.Looking)
+    assert not isinstance(
+        dispatch.resolve(spec, spec.given(LOGITS, RIGHT), "torch_ref")[0].fn, checked_values.ValueCheck
+    )
     assert kx.cross_entropy(LOGITS, WRONG, backend="torch_ref").isnan()
 
 

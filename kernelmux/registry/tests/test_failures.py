@@ -135,7 +135,7 @@ def test_an_unknown_error_of_cuda_is_told_too():
 def test_the_command_for_the_emulator_is_the_same_call(op, values):
     spec = catalog.spec(op)
     values = spec.given(*values)
-    shapes, scalars, formats = spelling.parse(spelling.spelt(spec, values), spec)
+    shapes, scalars, formats = spelling.parse(spelling.arguments_text(spec, values), spec)
     tensors = {i.name: v for i, v in zip(spec.inputs, values, strict=True) if isinstance(v, torch.Tensor)}
     assert shapes == {n: tuple(x.shape) for n, x in tensors.items()} and formats == {
         n: x.dtype for n, x in tensors.items()

@@ -257,13 +257,13 @@ def test_what_came_later_is_told_where_it_is_missing() -> None:
     spec = catalog.spec("attention")
     says = r"attention: theirs/old returned something else than y, lse \(since version 2 of the spec\): expected 2"
     with pytest.raises(SpecError, match=says):
-        checked_results.Looking(spec, "theirs/old", lambda *values: values[0])(*QKV)
+        checked_results.ResultCheck(spec, "theirs/old", lambda *values: values[0])(*QKV)
 
 
 def test_results_are_looked_at_until_one_was_right(theirs: None) -> None:
     x = torch.zeros(3, 4)
     fn = registered.variants("theirs", "gelu")["old"].fn
-    assert isinstance(checked_results.looking(catalog.spec("gelu"), "theirs/old", fn), checked_results.Looking)
+    assert isinstance(checked_results.looking(catalog.spec("gelu"), "theirs/old", fn), checked_results.ResultCheck)
     kx.gelu(x)
     assert checked_results.looking(catalog.spec("gelu"), "theirs/old", fn) is fn and not dispatch._plans
     kx.gelu(x)

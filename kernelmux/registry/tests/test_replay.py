@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kernelmux.registry import catalog
 from kernelmux.registry.call import dispatch, launch_replay
 from kernelmux.registry.call.bound_call import BoundCall
-from kernelmux.registry.call.launch_replay import Made, Replayed
+from kernelmux.registry.call.launch_replay import Replayed, TensorArgument
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.tests.replaying import Kernel, check, pairs
 
@@ -111,7 +111,7 @@ def test_what_a_launch_wants_of_an_address_or_of_a_tensor(kernel):
         out = torch.empty_like(a)
         described_a = object()
         launch_replay.stands_for(described_a, a, described)
-        kernel(a, b, out, args=(described_a, Made(b, held, whole=True), out))
+        kernel(a, b, out, args=(described_a, TensorArgument(b, held, whole=True), out))
         return out
 
     assert not check(fn, torch.add, count=3).problem
@@ -328,7 +328,7 @@ def test_watching_a_call_does_not_import_the_compiler_of_torch():
     code = """
 import sys, torch
 from kernelmux.registry.call import launch_replay
-with launch_replay.Watch((torch.ones(2),)) as watch:
+with launch_replay.LaunchRecorder((torch.ones(2),)) as watch:
     torch.empty(3)
 assert len(watch.made) == 1 and "torch._dynamo" not in sys.modules
 """

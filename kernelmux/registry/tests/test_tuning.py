@@ -11,7 +11,7 @@ from kernelmux.registry.backend import device_tables, timings, tuned_configs
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.backend.device_tables import Table
 from kernelmux.registry.backend.search_space import Forced, Key, Space
-from kernelmux.registry.backend.tuned_configs import Entry
+from kernelmux.registry.backend.tuned_configs import TunedConfig
 from kernelmux.registry.cli import doctor
 from kernelmux.registry.errors import SpecError, TunedTableWarning
 from kernelmux.registry.util import cards
@@ -45,7 +45,7 @@ def space(monkeypatch, tmp_path):
 
 def entry(block=4, n=1000, **more):
     spec = catalog.spec("transpose").hash
-    made = Entry(
+    made = TunedConfig(
         "transpose",
         "fake",
         "fast",

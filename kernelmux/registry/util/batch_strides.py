@@ -25,7 +25,7 @@ class Batch(NamedTuple):
         return self.outer * self.inner
 
 
-class Product(NamedTuple):
+class BatchedProduct(NamedTuple):
     """Sizes, the strides of a [M, K] and b [K, N] in each product, and where the next ones are (None: there is one)."""
 
     M: int
@@ -48,7 +48,7 @@ def take_turns(M: int, K: int, line: int, size: int) -> bool:
     return M % 2 == 0 and line * size % 32 == 16 and 0 < K * size % 128 <= 128 - 16
 
 
-def product(a_shape: Ints, a_strides: Ints, b_shape: Ints, b_strides: Ints) -> Product | None:
+def product(a_shape: Ints, a_strides: Ints, b_shape: Ints, b_strides: Ints) -> BatchedProduct | None:
     """The product of a [... M, K] and b [K, N] or [... K, N]; None if it takes more than two strides to walk the batches.
 
     Matrices that share b are one with all their rows, if those are one distance apart and do not overlap.
@@ -56,14 +56,14 @@ def product(a_shape: Ints, a_strides: Ints, b_shape: Ints, b_strides: Ints) -> P
     (M, K), N, lead = a_shape[-2:], b_shape[-1], a_shape[:-2]
     shared = len(b_shape) == 2
     if shared and lead and (rows := _rows(a_shape, a_strides)) is not None:
-        return Product(rows[0], N, K, (rows[1], a_strides[-1]), b_strides, None)
+        return BatchedProduct(rows[0], N, K, (rows[1], a_strides[-1]), b_strides, None)
     of_b = (0,) * len(lead) if shared else b_strides[:-2]
     axes = merged(zip(lead, a_strides, of_b, strict=False))
     if len(axes) > 2:
         return None
     (outer, *outers), (inner, *inners) = ((1, 0, 0), (1, 0, 0), *axes)[-2:]
     batch = Batch(outer, inner, (outers[0], inners[0]), (outers[1], inners[1])) if axes else None
-    return Product(M, N, K, a_strides[-2:], b_strides[-2:], batch)
+    return BatchedProduct(M, N, K, a_strides[-2:], b_strides[-2:], batch)
 
 
 def merged(axes: Iterable[Axis]) -> list[Axis]:

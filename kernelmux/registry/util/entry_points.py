@@ -16,7 +16,7 @@ SEPARATORS = {"/": "begins the name of a variant", ",": "separates the names of 
 
 
 @dataclass(frozen=True)
-class Found:
+class EntryPointPackages:
     """packages: name -> package. wrong: the names among them that cannot be used, and why."""
 
     packages: dict[str, str]
@@ -40,7 +40,7 @@ def announce_operators(name: str, package: str) -> None:
 
 
 @lru_cache(maxsize=1)
-def find() -> Found:
+def find() -> EntryPointPackages:
     """The backends of this package, which win over all others, and those that entry points or a call announce."""
     home = importlib.import_module("kernelmux.backends")
     own = {m.name: f"{home.__name__}.{m.name}" for m in pkgutil.iter_modules(home.__path__) if m.ispkg}
@@ -49,14 +49,14 @@ def find() -> Found:
 
 
 @lru_cache(maxsize=1)
-def find_operators() -> Found:
+def find_operators() -> EntryPointPackages:
     """The packages with operators that entry points or a call announce."""
     installed = [(point.name, point.value) for point in metadata.entry_points(group=OPERATORS)]
     others = dict[str, set[str]]()
     for name, package in [*installed, *_with_operators.items()]:
         others.setdefault(name, set()).add(package)
     wrong = {name: problem for name, values in others.items() if (problem := _no_prefix(name, sorted(values)))}
-    return Found({name: min(values) for name, values in sorted(others.items())}, wrong)
+    return EntryPointPackages({name: min(values) for name, values in sorted(others.items())}, wrong)
 
 
 def _no_prefix(name: str, packages: list[str]) -> str | None:
@@ -69,7 +69,7 @@ def _no_prefix(name: str, packages: list[str]) -> str | None:
     return _unusable(name, packages)
 
 
-def add(own: dict[str, str], announced: Iterable[tuple[str, str]]) -> Found:
+def add(own: dict[str, str], announced: Iterable[tuple[str, str]]) -> EntryPointPackages:
     """Names and packages of plugins beside our own ones; a plugin with one of our names gets a line of its own."""
     packages, wrong, others = dict(own), dict[str, str](), dict[str, set[str]]()
     for name, package in announced:
@@ -85,7 +85,7 @@ def add(own: dict[str, str], announced: Iterable[tuple[str, str]]) -> Found:
             packages[name] = sorted(values)[0]
             if problem := _unusable(name, sorted(values)):
                 wrong[name] = problem
-    return Found(packages, wrong)
+    return EntryPointPackages(packages, wrong)
 
 
 def _unusable(name: str, packages: list[str]) -> str | None:

@@ -10,7 +10,7 @@ from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.backend import device_tables, tuned_configs
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.backend.device_tables import Table
-from kernelmux.registry.backend.tuned_configs import Entry
+from kernelmux.registry.backend.tuned_configs import TunedConfig
 from kernelmux.registry.util.files import GpuFiles
 from kernelmux.tune import ahead, check
 from kernelmux.tune.check import UNSEEN, refusal
@@ -56,7 +56,7 @@ def entry(job, config, **more):
         source=registered.source_hash(job.backend, job.op),
         versions=dict(device_tables.installed()),
     )
-    return Entry(**{**fields, **more})
+    return TunedConfig(**{**fields, **more})
 
 
 def run(job):

@@ -10,7 +10,7 @@ from kernelmux.registry.backend import device_tables, tuned_configs
 from kernelmux.registry.backend.device_tables import Table
 from kernelmux.tune import ahead, check, report, run
 from kernelmux.tune.job import candidates
-from kernelmux.tune.log import LOST, Log, Seen
+from kernelmux.tune.log import LOST, TrialResult, TuningLog
 from kernelmux.tune.progress import Progress
 from kernelmux.tune.tests import fakes
 from kernelmux.tune.tests.fakes import BROKEN, GPU, JOB, RULE, SPACE, WRONG, Problem
@@ -24,7 +24,7 @@ def fake(monkeypatch):
 def search(folder, most=64, seconds=60.0):
     """A whole search, as the command line does it."""
     settings = run.Settings(most, seconds, 2, "smoke")
-    log, progress = Log(folder / "log.jsonl"), Progress(Console(file=io.StringIO()))
+    log, progress = TuningLog(folder / "log.jsonl"), Progress(Console(file=io.StringIO()))
     searches = [run.Search(JOB, candidates(JOB, Problem(-1, 8), most))]
     run.compile_all(searches, settings, log, progress)
     run.time_all(searches, settings, log, progress)
@@ -98,20 +98,20 @@ def test_a_second_search_goes_on_where_the_first_was_stopped(tmp_path, monkeypat
 
 
 def test_one_that_did_not_come_back_is_not_run_again(tmp_path):
-    log = Log(tmp_path / "log.jsonl")
+    log = TuningLog(tmp_path / "log.jsonl")
     log.begins(JOB, {"BLOCK": 8})
     with log.path.open("a") as file:
         file.write('{"key": "cut o')
-    assert Log(log.path).seen(JOB, {"BLOCK": 8}) == Seen(problem=LOST)
+    assert TuningLog(log.path).seen(JOB, {"BLOCK": 8}) == TrialResult(problem=LOST)
     found = search(tmp_path)
     assert found.measured and found.measured.config == {"BLOCK": 4}
     assert found.problems[LOST] == 1
 
 
 def test_a_log_of_another_source_says_nothing(tmp_path, monkeypatch):
-    Log(tmp_path / "log.jsonl").ends(JOB, {"BLOCK": 8}, Seen(0.1))
+    TuningLog(tmp_path / "log.jsonl").ends(JOB, {"BLOCK": 8}, TrialResult(0.1))
     monkeypatch.setattr(run.registered, "source_hash", lambda backend, op, variant="": "changed")
-    assert Log(tmp_path / "log.jsonl").seen(replace(JOB), {"BLOCK": 8}) is None
+    assert TuningLog(tmp_path / "log.jsonl").seen(replace(JOB), {"BLOCK": 8}) is None
 
 
 def test_what_there_is_no_time_for_is_left_for_the_next_search(tmp_path):
@@ -154,7 +154,7 @@ def test_what_does_not_compile_is_neither_run_nor_compiled_again(tmp_path, monke
     found = search(tmp_path)
     assert 8 not in fakes.ran
     assert found.problems["no"] == 1
-    assert Log(tmp_path / "log.jsonl").seen(JOB, {"BLOCK": 8}) == Seen(problem="no")
+    assert TuningLog(tmp_path / "log.jsonl").seen(JOB, {"BLOCK": 8}) == TrialResult(problem="no")
 
 
 def test_a_table_that_cannot_be_read_is_replaced(tmp_path):

@@ -17,7 +17,7 @@ GROUP_M = 16  # rows of tiles that are computed together
 
 
 @dataclass(frozen=True)
-class Lines:
+class OperandLines:
     """Where K is the contiguous index of an operand, its lines start at multiples of 16 bytes; else it is copied."""
 
     name: str
@@ -40,7 +40,7 @@ class Lines:
 
 INDICES = tuple(AtMost(axis, 2**31 - 512) for axis in "MNK")  # int, rounded up to whole tiles
 ON_HOPPER: tuple[Condition, ...] = (
-    Capability((9, 0), below=(10, 0)), Multiple("K", 16), Lines("a", 1), Lines("b", 0), *INDICES,
+    Capability((9, 0), below=(10, 0)), Multiple("K", 16), OperandLines("a", 1), OperandLines("b", 0), *INDICES,
 )  # fmt: skip
 
 

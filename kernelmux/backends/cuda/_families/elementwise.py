@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kernelmux.backends.cuda._launch.runtime import Bound, Kernel, Source, cdiv, ctype
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Kernel, Source, cdiv, ctype
 from kernelmux.registry.util.cards import remembered
 
 ACCESS_BYTES = 16  # the widest load and store there is up to sm_90
@@ -74,7 +74,7 @@ class Elementwise:
 
 
 @remembered
-def _contiguous(op: Elementwise, n: int, dtype: torch.dtype, width: int, defines: Defines) -> Bound:
+def _contiguous(op: Elementwise, n: int, dtype: torch.dtype, width: int, defines: Defines) -> BoundLaunch:
     kernel = op.kernel("contiguous", "", dtype, WIDTH=width, **dict(defines))
     return kernel.bind(cdiv(n, op.block * op.unroll * width), op.block, n)
 

@@ -7,7 +7,7 @@ import torch
 ACTIVATIONS = {"gelu": "GeluErf", "silu": "Silu", "relu": "Relu"}
 
 
-class Ending(NamedTuple):
+class EpilogueKind(NamedTuple):
     """What of an epilogue a kernel is compiled for: whether there is a bias, and which activation."""
 
     bias: bool = False
@@ -28,7 +28,7 @@ class Ending(NamedTuple):
 class Epilogue(NamedTuple):
     """An ending with the arguments of a kernel behind c: none, or bias [N] and z [M, N], None where it needs them not."""
 
-    ending: Ending = Ending()
+    ending: EpilogueKind = EpilogueKind()
     tensors: tuple[torch.Tensor | None, ...] = ()
 
 

@@ -9,7 +9,7 @@ import torch
 
 from kernelmux.backends.cuda._families.elementwise import ACCESS_BYTES, common_width
 from kernelmux.backends.cuda._families.rows import as_matrix, row_width
-from kernelmux.backends.cuda._launch.runtime import Bound, Source, cdiv, ctype
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, cdiv, ctype
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.util.cards import remembered
 
@@ -118,7 +118,7 @@ class Reduction:
 @remembered
 def _rows(
     op: Reduction, rows: int, n: int, chunk: int, element: str, output: tuple[str, int], width: int, group: int
-) -> Bound:
+) -> BoundLaunch:
     side = max(1, 256 // group) if group <= 32 else 1
     blocks = _THREADS // (group * side)
     kernel = op.source.kernel(
@@ -140,7 +140,7 @@ def _columns(
     output: tuple[str, int],
     width: int,
     follows: bool,
-) -> Bound:
+) -> BoundLaunch:
     outer, n, inner = sizes
     tile_inner = min(_COLUMN_BLOCK, 1 << (cdiv(min(columns, inner), width) - 1).bit_length())  # threads side by side
     tiles, splits = cdiv(inner, tile_inner * width), cdiv(n, chunk) if n else 1

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from kernelmux.backends.cuda._families.elementwise import ACCESS_BYTES
-from kernelmux.backends.cuda._families.rows import RowPlan, Work, row_plan, row_width
-from kernelmux.backends.cuda._launch.runtime import Bound, Kernel, Source, card, cdiv, ctype
+from kernelmux.backends.cuda._families.rows import RowPlan, RowWork, row_plan, row_width
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Kernel, Source, card, cdiv, ctype
 from kernelmux.backends.cuda.reduce_sum._sums import sum_partial
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtMost, Condition, SharedMemory
@@ -58,13 +58,13 @@ class RowGradients:
         grad = torch.empty_like(x)
         if not x.numel():
             return grad, *(torch.zeros_like(weight) for _ in self.sums)
-        work = Work(x.numel() // n, n, 1, x.dtype, row_width((*inputs, weight), n), 1)
+        work = RowWork(x.numel() // n, n, 1, x.dtype, row_width((*inputs, weight), n), 1)
         if walk == "fastest":
             walk = "pipelined" if self.holds(work, card(x)) else "two_pass"
         partial = _WALKS[walk](self, work, eps, (*inputs, weight, grad))
         return grad, *(_total(part, weight, walk == "pipelined") for part in partial)
 
-    def holds(self, work: Work, on: Card) -> bool:
+    def holds(self, work: RowWork, on: Card) -> bool:
         """Whether a block holds such rows, and the sums of their columns."""
         n, room = work.n, on.shared_per_processor - _OTHER_SHARED
         fits = self.stage(n, work.dtype.itemsize, work.width) <= room
@@ -81,7 +81,7 @@ class RowGradients:
         widths = [w for w in (1, 2, 4, 8) if n % w == 0 and w * itemsize <= ACCESS_BYTES]
         return max(self.stage(n, itemsize, width) for width in widths) + _OTHER_SHARED // 2
 
-    def kernel(self, way: str, walk: str, work: Work, **defines: object) -> Kernel:
+    def kernel(self, way: str, walk: str, work: RowWork, **defines: object) -> Kernel:
         """The kernel `<name>_<way>`, which walks as the function `walk` of row_gradients.cuh does."""
         entry = f"{self.name}_{way}"
         signature = f"{' '.join(f'{name}*' for name in self.inputs)} weight* grad_x* stats* partial*"
@@ -97,11 +97,11 @@ def _total(partial: torch.Tensor, weight: torch.Tensor, ahead: bool) -> torch.Te
     return total
 
 
-def _partial(op: RowGradients, parts: int, work: Work, like: torch.Tensor) -> torch.Tensor:
+def _partial(op: RowGradients, parts: int, work: RowWork, like: torch.Tensor) -> torch.Tensor:
     return torch.empty((len(op.sums), parts, work.n), dtype=torch.float32, device=like.device)
 
 
-def _two_pass(op: RowGradients, work: Work, eps: float, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
+def _two_pass(op: RowGradients, work: RowWork, eps: float, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
     """Along the rows, which leaves what each needs, then down the columns for the sums."""
     chunk = max(_ROW_CHUNK, cdiv(work.rows, _MOST_CHUNKS))
     partial = _partial(op, cdiv(work.rows, chunk), work, tensors[0])
@@ -112,7 +112,7 @@ def _two_pass(op: RowGradients, work: Work, eps: float, tensors: tuple[torch.Ten
 
 
 @remembered
-def _two_launches(op: RowGradients, work: Work, chunk: int, eps: float) -> tuple[Bound, Bound]:
+def _two_launches(op: RowGradients, work: RowWork, chunk: int, eps: float) -> tuple[BoundLaunch, BoundLaunch]:
     numbers = (work.rows, work.n, chunk, eps)
     along = op.kernel("rows", "along", work, WIDTH=work.width, GROUP=_BLOCK)
     columns = op.kernel("columns", "descending", work, WIDTH=work.width, GROUP=_COLUMN_BLOCK)
@@ -120,7 +120,7 @@ def _two_launches(op: RowGradients, work: Work, chunk: int, eps: float) -> tuple
     return along.bind(work.rows, _BLOCK, *numbers), columns.bind(grid, _COLUMN_BLOCK, *numbers)
 
 
-def _pipelined(op: RowGradients, work: Work, eps: float, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
+def _pipelined(op: RowGradients, work: RowWork, eps: float, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
     """Blocks that walk down the rows."""
     on = card(tensors[0])
     launch, blocks = _staying(op, work, eps, on.processors, on.shared_per_processor)
@@ -138,7 +138,7 @@ def gradient_plan(n: int, itemsize: int, width: int) -> tuple[RowPlan, bool]:
 
 
 @remembered
-def _staying(op: RowGradients, work: Work, eps: float, processors: int, shared: int) -> tuple[Bound, int]:
+def _staying(op: RowGradients, work: RowWork, eps: float, processors: int, shared: int) -> tuple[BoundLaunch, int]:
     """The launch and its number of blocks, on a device with `shared` bytes per multiprocessor."""
     plan, hold = gradient_plan(work.n, work.dtype.itemsize, work.width)
     resident = max(1, _THREADS // plan.threads)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from kernelmux.backends.cuda._families.elementwise import ACCESS_BYTES, common_width
-from kernelmux.backends.cuda._launch.runtime import Bound, Kernel, Source, card, cdiv, ctype
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Kernel, Source, card, cdiv, ctype
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtMost, Capability
 from kernelmux.registry.util.cards import remembered
@@ -188,11 +188,11 @@ class Rows:
                 width = width or row_width(tensors, sizes[1])
             else:  # a state per column: 16 bytes of bf16 would need eight
                 walk, width, peeled = "columns", row_width(tensors, sizes[2], widest=8), False
-            work = Work(*sizes, x.dtype, width, weights, peeled, _lasting(x))
+            work = RowWork(*sizes, x.dtype, width, weights, peeled, _lasting(x))
             _launch(self, walk, work, numbers)(*tensors, *outputs)
         return outputs
 
-    def kernel(self, way: str, walk: str, work: "Work", **defines: object) -> Kernel:
+    def kernel(self, way: str, walk: str, work: "RowWork", **defines: object) -> Kernel:
         """The kernel `<name>_<way>`, which walks as the function `walk` of row_walks.cuh does."""
         entry = f"{self.name}_{way}"
         tensors = " ".join(f"{name}*" for name in (*self.inputs, *self.weights[: work.weights], *self.outputs))
@@ -201,7 +201,7 @@ class Rows:
         return self.source.kernel(entry, f"{tensors} rows:i64 n:i32 inner:i64 {numbers}", **fixed, **defines)
 
 
-class Work(NamedTuple):
+class RowWork(NamedTuple):
     """[rows, n, inner], of which n is a row; elements per access; how many weights there are; whether rows are peeled.
 
     lasting: what is read is the last to leave L2, where registers hold it.
@@ -218,12 +218,12 @@ class Work(NamedTuple):
 
 
 @remembered
-def _launch(op: Rows, walk: str, work: Work, numbers: tuple[float, ...]) -> Bound:
+def _launch(op: Rows, walk: str, work: RowWork, numbers: tuple[float, ...]) -> BoundLaunch:
     kernel, grid, block = _WALKS[walk](op, work)
     return kernel.bind(grid, block, work.rows, work.n, work.inner, *numbers)
 
 
-def _registers(op: Rows, work: Work) -> Launch:
+def _registers(op: Rows, work: RowWork) -> Launch:
     inputs = len(op.inputs)
     itemsize = work.dtype.itemsize
     plan = row_plan(work.n, itemsize, work.width, _HELD // inputs, op.most_held // inputs)
@@ -232,18 +232,18 @@ def _registers(op: Rows, work: Work) -> Launch:
     return kernel, cdiv(work.rows, plan.rows), plan.block
 
 
-def _cluster(op: Rows, work: Work) -> Launch:
+def _cluster(op: Rows, work: RowWork) -> Launch:
     plan = cluster_plan(work.n, work.dtype.itemsize, work.width, op.most_held // len(op.inputs), peeled=work.peeled)
     kernel = op.kernel("cluster", "resident", work, **plan.defines)
     return kernel, work.rows * plan.cluster, plan.block
 
 
-def _looped(op: Rows, work: Work) -> Launch:
+def _looped(op: Rows, work: RowWork) -> Launch:
     block, unroll = loop_over_row(cdiv(work.n, work.width))
     return op.kernel(op.loop, "looped", work, WIDTH=work.width, GROUP=block, UNROLL=unroll), work.rows, (block, 1)
 
 
-def _columns(op: Rows, work: Work) -> Launch:
+def _columns(op: Rows, work: RowWork) -> Launch:
     """Neighbouring threads own neighbouring columns."""
     tiles = cdiv(work.inner, _TILE_INNER * work.width)
     kernel = op.kernel("columns", "columns", work, WIDTH=work.width, GROUP=_COLUMN_BLOCK, TILE_INNER=_TILE_INNER)

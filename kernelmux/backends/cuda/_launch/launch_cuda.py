@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from kernelmux.backends.cuda._launch.signature import Parameter, form
+from kernelmux.backends.cuda._launch.signature import KernelParameter, form
 from kernelmux.registry.util import cards
 from kernelmux.registry.util.cuda_driver import Configurations, Frame, launch_kernel_ex, refused
 
@@ -67,7 +67,9 @@ class CudaFunction:
     object (5.2 us for four arguments on the host of an H200).
     """
 
-    def __init__(self, text: str, entry: str, options: tuple[str, ...], index: int, parameters: tuple[Parameter, ...]):
+    def __init__(
+        self, text: str, entry: str, options: tuple[str, ...], index: int, parameters: tuple[KernelParameter, ...]
+    ):
         import cupy
 
         with torch.cuda.device(index):

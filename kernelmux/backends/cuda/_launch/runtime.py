@@ -18,13 +18,13 @@ from typing import Any
 import torch
 
 from kernelmux.backends.cuda._launch import launch_cuda
-from kernelmux.backends.cuda._launch.signature import Parameter, parse, scalar_converter
+from kernelmux.backends.cuda._launch.signature import KernelParameter, parse, scalar_converter
 from kernelmux.backends.cuda._launch.tensor_map import DeviceMap, Tiles
 from kernelmux.registry.call import launch_replay
 from kernelmux.registry.util import cards
 from kernelmux.registry.util.cards import Card
 
-__all__ = ["Bound", "Kernel", "Source", "Tiles", "bits_type", "card", "cdiv", "ctype", "multiprocessors"]
+__all__ = ["BoundLaunch", "Kernel", "Source", "Tiles", "bits_type", "card", "cdiv", "ctype", "multiprocessors"]
 
 HEADERS = Path(__file__).resolve().parents[1] / "include"
 _MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -149,13 +149,13 @@ class Kernel:
         *numbers: int | float,
         shared: int = 0,
         follows: bool = False,
-    ) -> "Bound":
+    ) -> "BoundLaunch":
         """A launch that still lacks its tensors, which the signature has first; errors as for a call.
 
         follows: the kernel may start before the one ahead of it has ended, and waits for that itself
         (griddepcontrol.wait, compute capability 9.0).
         """
-        return Bound(self, grid, block, numbers, shared, follows)
+        return BoundLaunch(self, grid, block, numbers, shared, follows)
 
     def compiled(self, index: int) -> Any:
         """The function on device `index` (-1: the emulator), compiled at the first request."""
@@ -206,7 +206,7 @@ def _three(sizes: int | Sequence[int]) -> tuple[int, ...]:
     return (sizes, 1, 1) if isinstance(sizes, int) else (*sizes, 1, 1)[:3]
 
 
-class Bound:
+class BoundLaunch:
     """A launch with its numbers converted and checked once; a call only adds the addresses."""
 
     def __init__(
@@ -257,7 +257,7 @@ def _as_is(value: Any) -> Any:
     return value
 
 
-def _crossing(entry: str, parameter: Parameter) -> Any:
+def _crossing(entry: str, parameter: KernelParameter) -> Any:
     """How an argument that is not a number goes to a CUDA launch: as an address or as bytes."""
     if parameter.kind == "struct":
         return _as_is

@@ -17,7 +17,7 @@ _LARGEST_F32 = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class KernelParameter:
     """One kernel parameter; `kind` is "pointer", "map", "struct" or a scalar type such as "i32"."""
 
     name: str
@@ -28,28 +28,28 @@ class Parameter:
         return self.kind in _INTEGERS or self.kind in _FLOATS
 
 
-def parse(signature: str) -> tuple[Parameter, ...]:
+def parse(signature: str) -> tuple[KernelParameter, ...]:
     """The parameters of `signature`; ValueError names the word that is not one."""
     return tuple(_parse_word(word, signature) for word in signature.split())
 
 
-def _parse_word(word: str, signature: str) -> Parameter:
+def _parse_word(word: str, signature: str) -> KernelParameter:
     if word.endswith("*"):
-        return Parameter(word[:-1], "pointer")
+        return KernelParameter(word[:-1], "pointer")
     name, _, kind = word.partition(":")
     if kind not in {"map", "struct", *_INTEGERS, *_FLOATS}:
         raise ValueError(
             f"{word!r} in kernel signature {signature!r}: expected name* or name:i32|i64|u32|f32|f64|map|struct"
         )
-    return Parameter(name, kind)
+    return KernelParameter(name, kind)
 
 
-def form(parameter: Parameter, value: Any) -> str:
+def form(parameter: KernelParameter, value: Any) -> str:
     """The struct module's letters for a parameter, of whose value only the bytes of a map or struct matter."""
     return _FORMATS.get(parameter.kind) or f"{len(value)}s"
 
 
-def scalar_converter(kernel: str, parameter: Parameter) -> Callable[[Any], Any]:
+def scalar_converter(kernel: str, parameter: KernelParameter) -> Callable[[Any], Any]:
     """A function from a Python number to the numpy scalar of exactly the parameter's size.
 
     CuPy passes a bare Python int as 8 bytes and a float as a double, whatever the kernel declares.
@@ -60,7 +60,7 @@ def scalar_converter(kernel: str, parameter: Parameter) -> Callable[[Any], Any]:
     return _float(kernel, parameter)
 
 
-def _integer(kernel: str, parameter: Parameter) -> Callable[[Any], Any]:
+def _integer(kernel: str, parameter: KernelParameter) -> Callable[[Any], Any]:
     make, limits = _INTEGERS[parameter.kind], np.iinfo(_INTEGERS[parameter.kind])
     low, high = int(limits.min), int(limits.max)
 
@@ -74,7 +74,7 @@ def _integer(kernel: str, parameter: Parameter) -> Callable[[Any], Any]:
     return convert
 
 
-def _float(kernel: str, parameter: Parameter) -> Callable[[Any], Any]:
+def _float(kernel: str, parameter: KernelParameter) -> Callable[[Any], Any]:
     make, single = _FLOATS[parameter.kind], parameter.kind == "f32"
 
     def convert(value: Any) -> Any:

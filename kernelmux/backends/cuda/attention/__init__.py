@@ -21,8 +21,8 @@ from kernelmux.backends.cuda._launch.runtime import Source, Tiles
 from kernelmux.backends.cuda.attention import _split_keys
 from kernelmux.backends.cuda.attention._call import (
     SHAPE,
+    AttentionCall,
     AttentionPlan,
-    Call,
     Config,
     Pair,
     call_of,
@@ -86,7 +86,7 @@ def _positive(q: T, scale: float) -> tuple[T, float]:
 
 
 @remembered
-def _online(call: Call) -> AttentionPlan:
+def _online(call: AttentionCall) -> AttentionPlan:
     lanes, rows, keys = 4, 32, 32 if call.q.shape[3] <= 192 else 16  # 48 KB of keys and values at most
     kernel = _ONLINE.kernel("attention_online", _POINTERS, BLOCK_M=rows, BLOCK_N=keys, **call.defines)
     numbers = (*call.sizes(section_for_l2(call)), *call.strides, call.scale_log2)
@@ -94,22 +94,22 @@ def _online(call: Call) -> AttentionPlan:
 
 
 @remembered
-def _tensor_cores(call: Call) -> AttentionPlan:
+def _tensor_cores(call: AttentionCall) -> AttentionPlan:
     return tensor_cores_plan(call, tensor_cores_config(call))
 
 
 @remembered
-def _wgmma(call: Call) -> AttentionPlan:
+def _wgmma(call: AttentionCall) -> AttentionPlan:
     return wgmma_plan(call, wgmma_config(call))
 
 
 @remembered
-def _split_wgmma(call: Call) -> SplitPlan:
+def _split_wgmma(call: AttentionCall) -> SplitPlan:
     chosen = _split_keys.wgmma_config(call)
     return split_wgmma_plan(call, chosen, _split_keys.wgmma_splits(call, chosen))
 
 
-def tensor_cores_config(call: Call) -> Config:
+def tensor_cores_config(call: AttentionCall) -> Config:
     """Tiles of queries and keys, warps that share the queries, stages of the ring, elements per load.
 
     Four warps read each key tile from shared memory half as often as eight, but their 32 rows fill the 255 registers at
@@ -125,7 +125,7 @@ def tensor_cores_config(call: Call) -> Config:
     return next(c for c in configs if fits(call.card, call.tile_bytes(c), 128))
 
 
-def wgmma_config(call: Call) -> Config:
+def wgmma_config(call: AttentionCall) -> Config:
     """Warpgroups of 64 queries each, keys of a tile, stages of the ring.
 
     One run on an H200, bf16, us: at D = 128, 4 x 32 x 4096, tiles of 128 keys take 1611, of 144 1633, of 176 1636; causal
@@ -143,14 +143,14 @@ def wgmma_config(call: Call) -> Config:
     return {"BLOCK_M": 64 * consumers, "BLOCK_N": keys, "STAGES": 2, "CONSUMERS": consumers}
 
 
-def tensor_cores_plan(call: Call, config: Config) -> AttentionPlan:
+def tensor_cores_plan(call: AttentionCall, config: Config) -> AttentionPlan:
     kernel = _TENSOR_CORES.kernel("attention_tensor_cores", _POINTERS, **config, **call.defines)
     numbers = (*call.sizes(section_for_l2(call)), *call.strides, call.scale_log2)
     works, shared = call.works(config["BLOCK_M"]), call.tile_bytes(config)
     return AttentionPlan(kernel.bind(works, 32 * config["WARPS"], *numbers, shared=shared))
 
 
-def wgmma_plan(call: Call, config: Config) -> AttentionPlan:
+def wgmma_plan(call: AttentionCall, config: Config) -> AttentionPlan:
     """One block per multiprocessor: its tiles leave no shared memory for a second one."""
     kernel = _WGMMA.kernel("attention_wgmma", _MAPS, **config, **call.defines)
     works, shared = call.works(config["BLOCK_M"]), call.tile_bytes(config) + _BARRIER_BYTES
@@ -161,7 +161,7 @@ def wgmma_plan(call: Call, config: Config) -> AttentionPlan:
     return AttentionPlan(launch, tuple(_tiles(x, r) for x, r in zip((call.q, call.k, call.v), rows, strict=True)))
 
 
-def split_wgmma_plan(call: Call, config: Config, pieces: int) -> SplitPlan:
+def split_wgmma_plan(call: AttentionCall, config: Config, pieces: int) -> SplitPlan:
     tiles = tuple(_tiles(x, config["BLOCK_N"]) for x in (call.k, call.v))
     return _split_keys.wgmma_plan(call, config, tiles, pieces)
 

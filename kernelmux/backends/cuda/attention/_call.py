@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from kernelmux.backends.cuda._launch.layout import Layout, layout
-from kernelmux.backends.cuda._launch.runtime import Bound, Tiles, card, cdiv, ctype
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Tiles, card, cdiv, ctype
 from kernelmux.registry.spec.sliding_windows import Limit, Mask, mask_of
 from kernelmux.registry.util.cards import Card, remembered
 
@@ -25,7 +25,7 @@ Config = dict[str, int]
 Pair = tuple[T, T]
 
 
-class Call(NamedTuple):
+class AttentionCall(NamedTuple):
     """All that a plan depends on besides addresses."""
 
     q: Layout
@@ -90,17 +90,17 @@ class Call(NamedTuple):
 
 def call_of(
     q: T, k: T, v: T, causal: bool, scale: float, window: Limit = None, ahead: Limit = None
-) -> Call:  # fmt: skip
+) -> AttentionCall:  # fmt: skip
     """The call without its addresses."""
     mask = mask_of(q.shape[2], k.shape[2], causal, window, ahead)
-    return Call(layout(q), layout(k), layout(v), mask, scale, card(q))
+    return AttentionCall(layout(q), layout(k), layout(v), mask, scale, card(q))
 
 
 @dataclass(frozen=True)
 class AttentionPlan:
     """A kind of call, ready to run; `tiles`: descriptors of q, k, v for a kernel that wants those."""
 
-    launch: Bound
+    launch: BoundLaunch
     tiles: tuple[Tiles, ...] = ()
 
     def run(self, *inputs: T) -> Pair:
@@ -124,13 +124,13 @@ def l2_share(gpu: Card) -> int:
     return 16 << 20 if gpu.capability == (9, 0) else gpu.l2 * 16 // 60
 
 
-def section_for_l2(call: Call) -> int:
+def section_for_l2(call: AttentionCall) -> int:
     """Slices of a section for a kernel whose blocks the hardware hands out: what L2 holds; 1 if all works are equal."""
     return min(call.slices, max(1, l2_share(call.card) // call.kv_bytes)) if call.uneven and call.slices else 1
 
 
 @remembered
-def section_for_balance(call: Call, block_m: int, block_n: int) -> int:
+def section_for_balance(call: AttentionCall, block_m: int, block_n: int) -> int:
     """Slices of a section for a persistent kernel: the one with the shortest schedule, where L2 holds it about as well.
 
     A fixed order can leave a multiprocessor with half as much work again as another (sections of 8 slices, 32 row tiles
@@ -142,7 +142,7 @@ def section_for_balance(call: Call, block_m: int, block_n: int) -> int:
     return min(_sections(call), key=lambda s: _longest(call, block_m, block_n, s) * _l2_factor(s * call.kv_bytes))
 
 
-def _sections(call: Call) -> Iterator[int]:
+def _sections(call: AttentionCall) -> Iterator[int]:
     yield from range(1, min(call.slices, 32) + 1)
     if call.slices > 32:
         yield call.slices
@@ -153,7 +153,7 @@ def _l2_factor(size: int) -> float:
     return 1 + 0.01 * log2(1 + size / (8 << 20))
 
 
-def _longest(call: Call, block_m: int, block_n: int, section: int) -> float:
+def _longest(call: AttentionCall, block_m: int, block_n: int, section: int) -> float:
     """Key tiles of the busiest multiprocessor, with the order of `locate` and `work_index` in the kernels."""
     sms = call.card.processors
     tiles = _key_tiles(call, block_m, block_n) + _START
@@ -165,7 +165,7 @@ def _longest(call: Call, block_m: int, block_n: int, section: int) -> float:
     return float(waves.sum(0).max())
 
 
-def _key_tiles(call: Call, block_m: int, block_n: int) -> np.ndarray:
+def _key_tiles(call: AttentionCall, block_m: int, block_n: int) -> np.ndarray:
     """Tiles of keys that each tile of rows reads, in the order of `locate`: longest first if causal."""
     M, N = call.q.shape[2], call.k.shape[2]
     causal, shift, window = call.mask

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from kernelmux.backends.cuda._launch.occupancy import fits
-from kernelmux.backends.cuda._launch.runtime import Bound, Source, Tiles, cdiv
-from kernelmux.backends.cuda.attention._call import Call, Config, Pair, nothing_seen
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles, cdiv
+from kernelmux.backends.cuda.attention._call import AttentionCall, Config, Pair, nothing_seen
 from kernelmux.registry.util.cards import remembered
 
 _SOURCE = Source(__file__, "attention_split_keys.cu")
@@ -75,8 +75,8 @@ class SplitPlan:
     tiles: descriptors of k and v for a kernel that wants those.
     """
 
-    launch: Bound
-    merge: Bound | None
+    launch: BoundLaunch
+    merge: BoundLaunch | None
     splits: int
     tiles: tuple[Tiles, ...] = ()
 
@@ -95,17 +95,17 @@ class SplitPlan:
         return out, lse
 
 
-def run(call: Call, vector: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Pair:
+def run(call: AttentionCall, vector: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Pair:
     return _plan(call, vector).run(q, k, v) if k.numel() else nothing_seen(q)
 
 
 @remembered
-def _plan(call: Call, vector: int) -> SplitPlan:
+def _plan(call: AttentionCall, vector: int) -> SplitPlan:
     chosen = config(call)
     return plan(call, chosen, vector, splits(call, chosen, 2 if chosen["ROW_WARPS"] == 4 else 1))
 
 
-def config(call: Call) -> Config:
+def config(call: AttentionCall) -> Config:
     """Warps by rows and by keys, keys of a tile, stages of the ring; up to D = 128 two blocks share a multiprocessor.
 
     64 KB or more are under way to each multiprocessor. H200, bf16, 32/8 heads, B = 32, N = 8192, D = 128: 1 query
@@ -114,13 +114,13 @@ def config(call: Call) -> Config:
     return fitting(call, lambda chosen: _tile_bytes(call, chosen), 2 if call.width <= 128 else 1, most_stages(call))
 
 
-def most_stages(call: Call) -> int:
+def most_stages(call: AttentionCall) -> int:
     """Stages of the ring where there is room for them."""
     return 4 if call.width == 192 else 3
 
 
 def fitting(
-    call: Call, size: Callable[[Config], int | None], blocks: int, stages: int, warps: tuple[int, ...] = (4,)
+    call: AttentionCall, size: Callable[[Config], int | None], blocks: int, stages: int, warps: tuple[int, ...] = (4,)
 ) -> Config:
     """The tiles with the most warps, keys, blocks on a multiprocessor and stages, in this order, that fit on the card.
 
@@ -139,7 +139,7 @@ def fitting(
     raise ValueError(f"attention: no tiles of heads of {call.q.shape[3]} fit into the shared memory of {gpu}")
 
 
-def wgmma_config(call: Call) -> Config:
+def wgmma_config(call: AttentionCall) -> Config:
     """Warpgroups of 64 rows, keys of a tile, and as many stages of the ring as there is room for, up to six.
 
     Two blocks of a warpgroup share a multiprocessor, or two warpgroups each tile of a single one. H200, bf16, D = 128, 16
@@ -154,12 +154,12 @@ def wgmma_config(call: Call) -> Config:
     return {"ROW_WARPS": 4 * groups, "KEY_WARPS": 1, "BLOCK_N": 64, "STAGES": stages, "BLOCKS": blocks}
 
 
-def row_tiles(call: Call, chosen: Config) -> int:
+def row_tiles(call: AttentionCall, chosen: Config) -> int:
     """Tiles of the packed rows of a key/value head."""
     return max(1, cdiv(call.q.shape[2] * call.group, 16 * chosen["ROW_WARPS"]))
 
 
-def seen_keys(call: Call) -> int:
+def seen_keys(call: AttentionCall) -> int:
     """Keys that some query sees: all from the first one's window on; at least one, without queries too."""
     _, shift, window = call.mask
     return max(1, call.k.shape[2] - max(0, 1 + shift - window)) if window else call.k.shape[2]
@@ -169,7 +169,7 @@ _START = 2.0  # what a split takes besides its tiles, in tiles
 _SECOND_PASS = 3.0
 
 
-def splits(call: Call, chosen: Config, blocks: int = 1) -> int:
+def splits(call: AttentionCall, chosen: Config, blocks: int = 1) -> int:
     """Pieces of the keys so that all multiprocessors read for about as long, with so many blocks on each of them.
 
     One block per multiprocessor reads as fast as two where the tile has few rows; one with 64 rows is slower, which takes
@@ -187,7 +187,7 @@ def splits(call: Call, chosen: Config, blocks: int = 1) -> int:
     return min(range(1, min(tiles, 128) + 1), key=time)
 
 
-def wgmma_splits(call: Call, chosen: Config) -> int:
+def wgmma_splits(call: AttentionCall, chosen: Config) -> int:
     """The same for warpgroup products: two blocks on a multiprocessor overlap, which pays for more parts in long splits.
 
     H200, bf16, D = 128, 16 queries, 128 rows: 16 heads of 4096, 16384, 65536 keys in 4 splits 25.7, 57.6, 191 us, in 8
@@ -205,11 +205,11 @@ class _Cut:
 
     numbers: tuple[int, ...]
     grid: int
-    merge: Bound | None
+    merge: BoundLaunch | None
     pieces: int
 
 
-def _cut(call: Call, chosen: Config, source: Source, defines: dict[str, object], pieces: int) -> _Cut:
+def _cut(call: AttentionCall, chosen: Config, source: Source, defines: dict[str, object], pieces: int) -> _Cut:
     (B, H, M, _), (_, G, N, _) = call.q.shape, call.k.shape
     tiles, rows = cdiv(seen_keys(call), chosen["BLOCK_N"]), row_tiles(call, chosen)
     length = cdiv(tiles, pieces)
@@ -220,13 +220,13 @@ def _cut(call: Call, chosen: Config, source: Source, defines: dict[str, object],
     return _Cut(numbers, B * G * rows * count, merge if count > 1 else None, count)
 
 
-def _tile_bytes(call: Call, chosen: Config) -> int:
+def _tile_bytes(call: AttentionCall, chosen: Config) -> int:
     """Shared memory of the rows and of the ring of key and value tiles."""
     rows = 16 * chosen["ROW_WARPS"] + 2 * chosen["STAGES"] * chosen["BLOCK_N"]
     return rows * call.width * call.q.dtype.itemsize
 
 
-def plan(call: Call, chosen: Config, vector: int, pieces: int) -> SplitPlan:
+def plan(call: AttentionCall, chosen: Config, vector: int, pieces: int) -> SplitPlan:
     """The plan with a given number of pieces of the keys, or fewer."""
     defines = {"VECTOR": vector, **chosen, **call.defines}
     cut = _cut(call, chosen, _SOURCE, defines, pieces)
@@ -236,7 +236,7 @@ def plan(call: Call, chosen: Config, vector: int, pieces: int) -> SplitPlan:
     return SplitPlan(launch, cut.merge, cut.pieces)
 
 
-def wgmma_plan(call: Call, chosen: Config, tiles: tuple[Tiles, ...], pieces: int) -> SplitPlan:
+def wgmma_plan(call: AttentionCall, chosen: Config, tiles: tuple[Tiles, ...], pieces: int) -> SplitPlan:
     """The same on warpgroup products; tiles: descriptors of k and v."""
     defines = {**chosen, **call.defines}
     cut = _cut(call, chosen, _WGMMA, defines, pieces)

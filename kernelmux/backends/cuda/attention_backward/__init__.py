@@ -16,7 +16,7 @@ import torch
 
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.occupancy import fits
-from kernelmux.backends.cuda._launch.runtime import Bound, Source, Tiles, card, cdiv, ctype
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles, card, cdiv, ctype
 from kernelmux.backends.cuda.attention._call import l2_share
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Aligned, AtMost, Capability, Condition, Dtypes, Multiple, Multiplies, OneOf
@@ -43,7 +43,7 @@ _PARTS, _FINISHED = 2, 8  # of the one walk: parts of grad_q in shared memory; t
 Config = dict[str, int]
 
 
-class Call(NamedTuple):
+class AttentionGradientCall(NamedTuple):
     """All that a plan depends on besides addresses."""
 
     inputs: tuple[Layout, ...]  # grad_out, q, k, v, y
@@ -95,8 +95,8 @@ def _real_strides(x: Layout) -> tuple[int, ...]:
 class AttentionBackwardPlan:
     """A kind of call, ready to run: first the offsets of the rows, then what computes the gradients."""
 
-    call: Call
-    offsets: Bound
+    call: AttentionGradientCall
+    offsets: BoundLaunch
     launch: Callable[..., None]
 
     def run(self, grad_out: T, *saved: T) -> tuple[T, ...]:
@@ -110,11 +110,11 @@ class AttentionBackwardPlan:
         return grads
 
 
-def _variant(make: Callable[[Call], Callable[..., None]]) -> Callable[..., Any]:
+def _variant(make: Callable[[AttentionGradientCall], Callable[..., None]]) -> Callable[..., Any]:
     """An implementation from what turns a call into a launch of the kernels behind the offsets."""
 
     @remembered
-    def plan(call: Call) -> AttentionBackwardPlan:
+    def plan(call: AttentionGradientCall) -> AttentionBackwardPlan:
         return AttentionBackwardPlan(call, _offsets(call), make(call))
 
     def run(
@@ -124,14 +124,14 @@ def _variant(make: Callable[[Call], Callable[..., None]]) -> Callable[..., Any]:
         if not q.numel() or not k.numel():
             return tuple(x.new_zeros(x.shape) for x in (q, k, v))
         mask = mask_of(q.shape[2], k.shape[2], causal, window, ahead)
-        return plan(Call(tuple(map(layout, (grad_out, q, k, v, y))), mask, scale, card(q))).run(
+        return plan(AttentionGradientCall(tuple(map(layout, (grad_out, q, k, v, y))), mask, scale, card(q))).run(
             grad_out, q, k, v, y, lse
         )
 
     return run
 
 
-def _offsets(call: Call) -> Bound:
+def _offsets(call: AttentionGradientCall) -> BoundLaunch:
     grad_out, y = call.inputs[0], call.inputs[4]
     B, H, _, M, _, D = call.dims
     kernel = _OFFSETS.kernel(
@@ -142,13 +142,13 @@ def _offsets(call: Call) -> Bound:
     return kernel.bind(B * H * call.pitch // _PITCH, 256, H, M, call.pitch)
 
 
-def _tensor_cores(call: Call) -> Callable[..., None]:
+def _tensor_cores(call: AttentionGradientCall) -> Callable[..., None]:
     config = tensor_cores_config(call)
     own, shared = config["OWN"], tensor_cores_bytes(call, config)
     return _two_passes(_TENSOR_CORES, call, own, 2 * config["SIDES"] * own, shared, config)
 
 
-def tensor_cores_config(call: Call) -> Config:
+def tensor_cores_config(call: AttentionGradientCall) -> Config:
     """The first that fit: owned rows, rows of a tile, stages, warps for 16 rows, blocks of a multiprocessor.
 
     An H100 for an A100, bf16, causal, us, with one stage of 64 rows and two warps, and here: 4 x 32 x 4096 x 128 12809,
@@ -165,14 +165,14 @@ def tensor_cores_config(call: Call) -> Config:
     return config | {"VECTOR": call.vector(*call.inputs[:4])}
 
 
-def tensor_cores_bytes(call: Call, config: Config) -> int:
+def tensor_cores_bytes(call: AttentionGradientCall, config: Config) -> int:
     """Shared memory of two tensors' owned rows and of tiles; with two sides, of the weights and their gradients."""
     own, tile, row_bytes = config["OWN"], config["TILE"], cdiv(call.dims[5], 16) * 32 + 16
     return 2 * (own + config["STAGES"] * tile) * row_bytes + (config["SIDES"] - 1) * 2 * own * (2 * tile + 16)
 
 
 def _two_passes(
-    source: Source, call: Call, rows: int, threads: int, shared: int, config: Config
+    source: Source, call: AttentionGradientCall, rows: int, threads: int, shared: int, config: Config
 ) -> Callable[..., None]:
     """The two kernels of a file, whose blocks own so many keys or queries."""
     B, H, G, M, N, _ = call.dims
@@ -191,7 +191,7 @@ def _two_passes(
     return launch
 
 
-def keys_config(call: Call) -> Config:
+def keys_config(call: AttentionGradientCall) -> Config:
     """Queries of a tile, stages of the ring, warpgroups of 64 keys each; TURNS: these issue their scores in turn.
 
     H200, bf16, 4 x 32 x 4096 x D, TFLOP/s of these four products: at D = 128 tiles of 80 queries 719 (without turns
@@ -211,7 +211,7 @@ def keys_config(call: Call) -> Config:
     return {"TILE": 80, "STAGES": 3, "CONSUMERS": 2, "TURNS": int(not call.mask.window)}
 
 
-def queries_config(call: Call) -> Config:
+def queries_config(call: AttentionGradientCall) -> Config:
     """Keys of a tile, stages of the rings of keys and of values, warpgroups of 64 queries each; TURNS as above.
 
     H200 as above, TFLOP/s of these three products: at D = 128 tiles of 96 keys 796, without turns 717; at D = 64 tiles
@@ -221,7 +221,7 @@ def queries_config(call: Call) -> Config:
     return {"TILE": tile, "STAGES": 3, "V_STAGES": 2, "CONSUMERS": 2, "TURNS": 1}
 
 
-def wgmma_keys(call: Call, config: Config) -> Callable[..., None]:
+def wgmma_keys(call: AttentionGradientCall, config: Config) -> Callable[..., None]:
     B, H, G, M, N, _ = call.dims
     own, read = 64 * config["CONSUMERS"], H // G * M
     maps = _maps(call, {"grad_out": config["TILE"], "q": config["TILE"], "k": own, "v": own})
@@ -241,7 +241,7 @@ def wgmma_keys(call: Call, config: Config) -> Callable[..., None]:
     return run
 
 
-def wgmma_queries(call: Call, config: Config) -> Callable[..., None]:
+def wgmma_queries(call: AttentionGradientCall, config: Config) -> Callable[..., None]:
     B, H, G, M, N, _ = call.dims
     own = 64 * config["CONSUMERS"]
     maps = _maps(call, {"grad_out": own, "q": own, "k": config["TILE"], "v": config["TILE"]})
@@ -261,7 +261,7 @@ def wgmma_queries(call: Call, config: Config) -> Callable[..., None]:
     return run
 
 
-def _wgmma(call: Call) -> Callable[..., None]:
+def _wgmma(call: AttentionGradientCall) -> Callable[..., None]:
     of_keys, of_queries = wgmma_keys(call, keys_config(call)), wgmma_queries(call, queries_config(call))
 
     def launch(inputs: tuple[T, ...], offsets: T, *grads: T) -> None:
@@ -271,7 +271,7 @@ def _wgmma(call: Call) -> Callable[..., None]:
     return launch
 
 
-def fused_config(call: Call) -> Config:
+def fused_config(call: AttentionGradientCall) -> Config:
     """Queries of a tile, stages of the ring, warpgroups of 64 keys each; TURNS: these issue their products in turn.
 
     LONGEST_FIRST: blocks of the first keys, which the most queries see, start first. H200, bf16, 4 x 32 x 4096 x D, us of
@@ -284,7 +284,7 @@ def fused_config(call: Call) -> Config:
     return {"TILE": tile, "STAGES": 2, "CONSUMERS": 2, "TURNS": 1, "LONGEST_FIRST": longest}
 
 
-def fused_section(call: Call) -> int:
+def fused_section(call: AttentionGradientCall) -> int:
     """Slices whose blocks run together.
 
     Blocks of a slice wait for one another, and under a causal mask without groups of heads the last to start are the
@@ -299,7 +299,7 @@ def fused_section(call: Call) -> int:
     return _section(call, B * G, M) if call.mask.causal else min(B * G, 8)
 
 
-def fused(call: Call, ordered: bool) -> Callable[..., None]:
+def fused(call: AttentionGradientCall, ordered: bool) -> Callable[..., None]:
     """One kernel for all products and the conversion of grad_q; without an order its sums begin as zeros."""
     config = fused_config(call)
     B, H, G, M, N, D = call.dims
@@ -327,28 +327,28 @@ def fused(call: Call, ordered: bool) -> Callable[..., None]:
     return run
 
 
-def _fused(call: Call) -> Callable[..., None]:
+def _fused(call: AttentionGradientCall) -> Callable[..., None]:
     return fused(call, ordered=True)
 
 
-def _fused_atomic(call: Call) -> Callable[..., None]:
+def _fused_atomic(call: AttentionGradientCall) -> Callable[..., None]:
     return fused(call, ordered=False)
 
 
-def _shared(call: Call, config: Config) -> int:
+def _shared(call: AttentionGradientCall, config: Config) -> int:
     """Bytes of the owned rows, of the ring and, with what fills a whole unit of the swizzle, of the barriers."""
     stages = config["STAGES"] + config.get("V_STAGES", config["STAGES"])
     rows = 2 * 64 * config["CONSUMERS"] + stages * config["TILE"]
     return rows * cdiv(call.dims[5], _LINE) * 128 + 1024
 
 
-def _section(call: Call, slices: int, rows: int) -> int:
+def _section(call: AttentionGradientCall, slices: int, rows: int) -> int:
     """Slices whose blocks run together, each with its number of rows of two tensors; 1 if all blocks are equal."""
     size = max(1, 2 * rows * call.dims[5] * 2)
     return min(slices, max(1, l2_share(call.card) // size)) if call.mask.causal else 1
 
 
-def _maps(call: Call, rows: dict[str, int]) -> tuple[Tiles, ...]:
+def _maps(call: AttentionGradientCall, rows: dict[str, int]) -> tuple[Tiles, ...]:
     """Descriptors that load [rows, _LINE] pieces of one (batch, head), of each of the first inputs."""
     return tuple(
         Tiles(x.shape, (*_real_strides(x), 1), (1, 1, count, _LINE), swizzle=128)

@@ -13,13 +13,13 @@ The others read images and weights where they lie, NCHW or channels-last, with a
 
 import torch
 
-from kernelmux.backends.cuda._families.epilogue import PLAIN, Ending, Epilogue
+from kernelmux.backends.cuda._families.epilogue import PLAIN, Epilogue, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import Source, card, multiprocessors
 from kernelmux.backends.cuda.conv2d import _folded, _image_rows
 from kernelmux.backends.cuda.conv2d._im2col import asks, best_plan, ready, result, spacing
 from kernelmux.backends.cuda.conv2d._plans import ConvolutionPlan, Planner, direct, ladder
-from kernelmux.backends.cuda.conv2d._problem import CONV2D, Axis, Convolution
+from kernelmux.backends.cuda.conv2d._problem import CONV2D, Convolution, ConvolutionAxis
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Condition
 from kernelmux.registry.spec.sliding_windows import PIXELS, Pair, windows
@@ -36,7 +36,7 @@ def problem(
 ) -> Convolution:
     """The convolution of a call."""
     over = windows(weight.shape, stride, padding, dilation)
-    h, w = (Axis(n, o.places(n), *o) for o, n in zip(over, x.shape[2:], strict=True))
+    h, w = (ConvolutionAxis(n, o.places(n), *o) for o, n in zip(over, x.shape[2:], strict=True))
     return Convolution(CONV2D, x, weight, (x.shape[0], weight.shape[0], h.positions, w.positions), order, h, w)
 
 
@@ -63,7 +63,7 @@ def implicit_gemm_folded(
         return fresh(x.new_empty(c.shape), c.order)
     fold = _folded.fold_of(c.w, x.shape[1])
     images, kernels = _folded.lines_of(x, c.w, fold), _folded.lines_of_weight(weight, fold)
-    epilogue = PLAIN if bias is None else Epilogue(Ending(bias=True), (bias, None))
+    epilogue = PLAIN if bias is None else Epilogue(EpilogueKind(bias=True), (bias, None))
     axes = c.h, _folded.walk(c.w)
     made = best_plan(CONV2D, c.filters, images.layout, kernels.layout, *axes, epilogue.ending, multiprocessors(x))
     return result(made.run(images.copy, kernels.copy, epilogue), c)
@@ -76,7 +76,7 @@ def implicit_gemm_tma(
     if 0 in c.shape:
         return fresh(x.new_empty(c.shape), c.order)
     images, kernels = ready(x, apart=spacing(*weight.shape[1:])), ready(weight)
-    epilogue = PLAIN if bias is None else Epilogue(Ending(bias=True), (bias, None))
+    epilogue = PLAIN if bias is None else Epilogue(EpilogueKind(bias=True), (bias, None))
     lie = layout(images), layout(kernels)
     made = best_plan(CONV2D, c.filters, *lie, c.h, c.w, epilogue.ending, multiprocessors(x))
     return result(made.run(images, kernels, epilogue), c)

@@ -12,7 +12,7 @@ from kernelmux.backends.cuda._launch.layout import Layout
 from kernelmux.backends.cuda.conv2d._im2col import Walked
 from kernelmux.backends.cuda.conv2d._pixel_copies import VECTOR, copied
 from kernelmux.backends.cuda.conv2d._plans import halves_on_hopper, indices
-from kernelmux.backends.cuda.conv2d._problem import Axis, Convolution
+from kernelmux.backends.cuda.conv2d._problem import Convolution, ConvolutionAxis
 from kernelmux.registry.conditions import AtLeast, AtMost, Condition
 from kernelmux.registry.spec.sliding_windows import Fold, SideBySide
 from kernelmux.registry.util.memory_format import fresh
@@ -28,36 +28,36 @@ def asks(lead: str, *together: str, channels: str = "") -> tuple[Condition, ...]
     return (*halves_on_hopper(lead, channels), *few, Walked(columns=False), *indices(*together))
 
 
-class Lines(NamedTuple):
+class FoldedImages(NamedTuple):
     """A copy, and how the images [N, S * channels, H, Q] lie in it."""
 
     copy: torch.Tensor
     layout: Layout
 
 
-def lines_of(x: torch.Tensor, w: Axis, f: Fold) -> Lines:
+def lines_of(x: torch.Tensor, w: ConvolutionAxis, f: Fold) -> FoldedImages:
     """What the windows w meet in x."""
     n, _, h, _ = x.shape
     copy = copied(x, w.padding, f.columns, f.channels)
     by_n, by_h, by_w, _ = copy.stride()
     strides = by_n, 1, by_h, w.stride * by_w
-    return Lines(copy, Layout((n, w.taps * f.channels, h, w.positions), strides, x.dtype, 0))
+    return FoldedImages(copy, Layout((n, w.taps * f.channels, h, w.positions), strides, x.dtype, 0))
 
 
-def fold_of(w: Axis, channels: int) -> Fold:
+def fold_of(w: ConvolutionAxis, channels: int) -> Fold:
     return Fold.of(w.window, w.positions, channels, VECTOR)
 
 
-def lines_of_weight(weight: torch.Tensor, f: Fold) -> Lines:
+def lines_of_weight(weight: torch.Tensor, f: Fold) -> FoldedImages:
     """weight [O, C, R, S] as kernels [O, S * channels, R, 1]."""
     taps = weight.shape[3]
-    w = Axis(size=taps, positions=1, taps=taps, stride=1, padding=0, dilation=1)
+    w = ConvolutionAxis(size=taps, positions=1, taps=taps, stride=1, padding=0, dilation=1)
     return lines_of(weight, w, f.of_kernel(w.window, VECTOR))
 
 
-def walk(w: Axis) -> Axis:
+def walk(w: ConvolutionAxis) -> ConvolutionAxis:
     """The windows w over lines."""
-    return Axis(size=w.positions, positions=w.positions, taps=1, stride=1, padding=0, dilation=1)
+    return ConvolutionAxis(size=w.positions, positions=w.positions, taps=1, stride=1, padding=0, dilation=1)
 
 
 def unfolded(matrix: torch.Tensor, f: Fold, c: Convolution) -> torch.Tensor:

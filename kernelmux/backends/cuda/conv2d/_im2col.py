@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kernelmux.backends.cuda._families.epilogue import PLAIN, Ending, Epilogue
+from kernelmux.backends.cuda._families.epilogue import PLAIN, Epilogue, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import Layout
-from kernelmux.backends.cuda._launch.runtime import Bound, Source, Tiles, cdiv, ctype
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles, cdiv, ctype
 from kernelmux.backends.cuda._launch.tensor_map import DATA_TYPES
 from kernelmux.backends.cuda.conv2d._pixel_copies import SECTOR, VECTOR, copied
 from kernelmux.backends.cuda.conv2d._plans import halves_on_hopper, indices
-from kernelmux.backends.cuda.conv2d._problem import BACKWARD_WEIGHT, CONV2D, Axis, Convolution
-from kernelmux.backends.cuda.matmul._choice import Problem, adding, problem, split_length
+from kernelmux.backends.cuda.conv2d._problem import BACKWARD_WEIGHT, CONV2D, Convolution, ConvolutionAxis
+from kernelmux.backends.cuda.matmul._choice import MatmulProblem, adding, problem, split_length
 from kernelmux.backends.cuda.matmul._wgmma import LINE, TILINGS, WgmmaTiling
 from kernelmux.backends.cuda.transpose import transpose_batch
 from kernelmux.registry.conditions import Condition
@@ -45,13 +45,13 @@ _CORNERS = range(-128, 128)  # of a map of two axes of pixels
 _MOST_STEP, _MOST_OFFSET = 8, 255
 
 
-def corners(axis: Axis) -> tuple[int, int]:
+def corners(axis: ConvolutionAxis) -> tuple[int, int]:
     """Of the box over which the first tap walks: where it begins, and where it ends, from the end of the image."""
     first = -axis.padding
     return first, first + (axis.positions - 1) * axis.stride + 1 - axis.size
 
 
-def backwards(axis: Axis) -> Axis:
+def backwards(axis: ConvolutionAxis) -> ConvolutionAxis:
     """The axis of grad_out, for stride 1: its pixels are read at the taps in reverse order."""
     return axis._replace(padding=axis.dilation * (axis.taps - 1) - axis.padding)
 
@@ -86,7 +86,7 @@ class _Images(NamedTuple):
         return status
 
 
-class Pixels(Tiles):
+class PixelMaps(Tiles):
     """Maps of images [N, C, H, W], channels contiguous, for copies of `pixels` pixels, STEP channels of each, at a tap.
 
     The first pixel is that of a position; the others are those of the positions that follow, row by row, then in the
@@ -94,7 +94,7 @@ class Pixels(Tiles):
     cuTensorMapEncodeIm2col; PTX ISA, "im2col mode".
     """
 
-    def __init__(self, image: Layout, h: Axis, w: Axis, pixels: int):
+    def __init__(self, image: Layout, h: ConvolutionAxis, w: ConvolutionAxis, pixels: int):
         n, c, rows, columns = image.shape
         sizes = (n, rows, columns, c)
         super().__init__(sizes, _channels_last(image), (1, 1, pixels, STEP), LINE)
@@ -119,12 +119,12 @@ class Pixels(Tiles):
 class Im2colPlan(NamedTuple):
     """A kind of convolution, ready to run. parts: pieces of K, which are added in order."""
 
-    launch: Bound
-    product: Problem
+    launch: BoundLaunch
+    product: MatmulProblem
     left: Tiles
     right: Tiles
     parts: int
-    sum_parts: Bound | None
+    sum_parts: BoundLaunch | None
 
     def run(self, left: torch.Tensor, right: torch.Tensor, epilogue: Epilogue) -> torch.Tensor:
         """The result as a matrix [M, N]."""
@@ -142,7 +142,14 @@ class Im2colPlan(NamedTuple):
 
 @remembered
 def best_plan(
-    operator: int, channels: int, left: Layout, right: Layout, h: Axis, w: Axis, end: Ending, multiprocessors: int
+    operator: int,
+    channels: int,
+    left: Layout,
+    right: Layout,
+    h: ConvolutionAxis,
+    w: ConvolutionAxis,
+    end: EpilogueKind,
+    multiprocessors: int,
 ) -> Im2colPlan:
     """The quickest tiling by the rule of matmul.
 
@@ -162,15 +169,23 @@ def tilings(operator: int) -> tuple[WgmmaTiling, ...]:
     return tuple(t for t in (*TILINGS, *NARROW, *TALL) if t.n % STEP == 0)
 
 
-def _splits(t: WgmmaTiling, p: Problem, multiprocessors: int) -> range:
+def _splits(t: WgmmaTiling, p: MatmulProblem, multiprocessors: int) -> range:
     """Pieces of K, of 256 or more: as many as give every multiprocessor two tiles, if K is as long."""
     return range(1, max(1, min(2 * multiprocessors // t.tiles(p), p.K // 256)) + 1)
 
 
 def plan(
-    operator: int, channels: int, left: Layout, right: Layout, h: Axis, w: Axis, end: Ending, t: WgmmaTiling,
-    splits: int, multiprocessors: int,
-) -> Im2colPlan:  # fmt: skip
+    operator: int,
+    channels: int,
+    left: Layout,
+    right: Layout,
+    h: ConvolutionAxis,
+    w: ConvolutionAxis,
+    end: EpilogueKind,
+    t: WgmmaTiling,
+    splits: int,
+    multiprocessors: int,
+) -> Im2colPlan:
     """The plan with a given tiling, K cut into at most `splits` pieces."""
     p = _product(operator, channels, left, right, h, w)
     k_split = split_length(p.K, splits, STEP)
@@ -188,9 +203,9 @@ def plan(
     blocks, shared = min(works, multiprocessors), t.shared(out)
     launch = kernel.bind(blocks, t.threads, p.M, p.N, p.K, k_split, works, *numbers, shared=shared)
     if operator == BACKWARD_WEIGHT:
-        maps: tuple[Tiles, Tiles] = _lines(left), Pixels(image, h, w, STEP)
+        maps: tuple[Tiles, Tiles] = _lines(left), PixelMaps(image, h, w, STEP)
     else:
-        maps = Pixels(image, h, w, t.m), _weights(right, (t.n, STEP) if operator == CONV2D else (STEP, STEP))
+        maps = PixelMaps(image, h, w, t.m), _weights(right, (t.n, STEP) if operator == CONV2D else (STEP, STEP))
     return Im2colPlan(launch, p, *maps, parts, adding(parts, p, end))
 
 
@@ -198,7 +213,9 @@ def _whole(channels: int) -> int:
     return cdiv(channels, STEP) * STEP
 
 
-def _product(operator: int, channels: int, left: Layout, right: Layout, h: Axis, w: Axis) -> Problem:
+def _product(
+    operator: int, channels: int, left: Layout, right: Layout, h: ConvolutionAxis, w: ConvolutionAxis
+) -> MatmulProblem:
     """The product of matrices that it is, which of their indices are contiguous."""
     image = right if operator == BACKWARD_WEIGHT else left
     positions, terms = image.shape[0] * h.positions * w.positions, h.taps * w.taps * _whole(image.shape[1])
@@ -286,7 +303,7 @@ class Walked:
             size, positions, count = (call.axes[key] for key in (n, places, taps))
             if self.transposed and stride != 1:
                 return f"{name}: stride {stride}, needs 1"
-            axis = Axis(size, positions, count, stride, padding, dilation)
+            axis = ConvolutionAxis(size, positions, count, stride, padding, dilation)
             if self.transposed:
                 axis = backwards(axis._replace(size=positions, positions=size))
             if stride > _MOST_STEP or dilation * (count - 1) > _MOST_OFFSET:

@@ -20,7 +20,7 @@ RESERVED = 1 << 10  # of each block, by the driver
 MOST_CHANNELS = 24  # H200, 64 of 3 x 3 on 32x56x56: 24 take 24 us, by TMA 44; 28 take 33, folded 30
 
 
-class Block(NamedTuple):
+class ImageRowsBlock(NamedTuple):
     """What a block works on. channels: of a pixel in shared memory. rows: of 128 / rows results each. n: filters."""
 
     h: Window
@@ -30,7 +30,7 @@ class Block(NamedTuple):
     n: int
 
     @classmethod
-    def of(cls, h: Window, w: Window, channels: int, filters: int, places: tuple[int, int]) -> "Block":
+    def of(cls, h: Window, w: Window, channels: int, filters: int, places: tuple[int, int]) -> "ImageRowsBlock":
         """That of a call: of the forms of a band, the one that leaves the fewest positions unused."""
 
         def positions(rows: int) -> int:
@@ -54,8 +54,8 @@ class Block(NamedTuple):
         return max(1, min(2, MOST_SHARED // (self.shared + RESERVED)))
 
 
-def block_of(c: Convolution) -> Block:
-    return Block.of(c.h.window, c.w.window, c.image.shape[1], c.filters, (c.h.positions, c.w.positions))
+def block_of(c: Convolution) -> ImageRowsBlock:
+    return ImageRowsBlock.of(c.h.window, c.w.window, c.image.shape[1], c.filters, (c.h.positions, c.w.positions))
 
 
 @remembered
@@ -64,7 +64,7 @@ def implicit_gemm_rows(c: Convolution, card: Card) -> ConvolutionPlan:
     return plan(c, block_of(c), card.processors)
 
 
-def plan(c: Convolution, block: Block, multiprocessors: int) -> ConvolutionPlan:
+def plan(c: Convolution, block: ImageRowsBlock, multiprocessors: int) -> ConvolutionPlan:
     """The same with a given block."""
     bands = c.image.shape[0] * cdiv(c.h.positions, block.rows) * cdiv(c.w.positions, 128 // block.rows)
     tiles = cdiv(c.filters, block.n)
@@ -88,7 +88,7 @@ def _whole(x: Layout) -> bool:
 
 
 @dataclass(frozen=True)
-class Fits:
+class ImageRowsFit:
     """Filters and rows of a block fit into shared memory."""
 
     @property
@@ -99,7 +99,7 @@ class Fits:
         """None, or how much they take."""
         options = zip(*(call.arguments[name] for name in ("stride", "padding", "dilation")), strict=True)
         h, w = (Window(call.axes[taps], *o) for taps, o in zip("RS", options, strict=True))
-        block = Block.of(h, w, call.axes["C"], call.axes["O"], (call.axes["P"], call.axes["Q"]))
+        block = ImageRowsBlock.of(h, w, call.axes["C"], call.axes["O"], (call.axes["P"], call.axes["Q"]))
         if block.shared <= MOST_SHARED:
             return None
         return f"they take {block.shared >> 10} KiB of shared memory, needs {self.text}"
@@ -108,4 +108,4 @@ class Fits:
 def asks(lead: str, *together: str) -> tuple[Condition, ...]:
     """What the rung needs. lead: an operand."""
     few = AtLeast("C", 1), AtMost("C", MOST_CHANNELS)
-    return (*halves_on_hopper(lead), *few, SideBySide(), Fits(), *indices(*together))
+    return (*halves_on_hopper(lead), *few, SideBySide(), ImageRowsFit(), *indices(*together))

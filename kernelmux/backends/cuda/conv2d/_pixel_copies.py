@@ -5,7 +5,7 @@ from math import gcd
 import torch
 
 from kernelmux.backends.cuda._launch.layout import Layout, layout
-from kernelmux.backends.cuda._launch.runtime import Bound, Source, bits_type, cdiv
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, bits_type, cdiv
 from kernelmux.registry.util.cards import remembered
 
 SOURCE = Source(__file__, "conv2d_fold.cu")
@@ -26,7 +26,7 @@ def copied(x: torch.Tensor, left: int, columns: int, channels: int) -> torch.Ten
 
 
 @remembered
-def _copying(x: Layout, left: int, columns: int, channels: int) -> Bound:
+def _copying(x: Layout, left: int, columns: int, channels: int) -> BoundLaunch:
     n, c, h, w = x.shape
     blocks = cdiv(columns * channels, VECTOR * THREADS)
     kernel = SOURCE.kernel(

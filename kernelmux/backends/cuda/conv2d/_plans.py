@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from kernelmux.backends.cuda._launch.occupancy import fits
-from kernelmux.backends.cuda._launch.runtime import Bound, Source, cdiv, ctype
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, cdiv, ctype
 from kernelmux.backends.cuda.conv2d._problem import Convolution, operands
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtLeast, AtMost, Capability, Condition, Dtypes, Multiple, Multiplies
@@ -59,7 +59,7 @@ def halves_on_hopper(lead: str, channels: str = "") -> tuple[Condition, ...]:
     return (Dtypes(lead, torch.float16, torch.bfloat16), Capability((9, 0), below=(10, 0)), *sizes)
 
 
-class Tile(NamedTuple):
+class ConvolutionTile(NamedTuple):
     """A block's part of the product, m x n of the result, k at a time. blocks: that share a multiprocessor. stages: of
     tiles in dynamic shared memory."""
 
@@ -89,12 +89,12 @@ class Tile(NamedTuple):
 class ConvolutionPlan(NamedTuple):
     """A kind of convolution, ready to run. parts: how many fp32 sums are added in the end, if K is in pieces."""
 
-    launch: Bound
+    launch: BoundLaunch
     packed: bytes
     shape: tuple[int, ...]
     order: torch.memory_format
     parts: int = 0
-    sum_parts: Bound | None = None
+    sum_parts: BoundLaunch | None = None
 
     def run(self, left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         out = torch.empty(self.shape, dtype=left.dtype, device=left.device, memory_format=self.order)
@@ -120,7 +120,7 @@ def direct(source: Source, entry: str, c: Convolution) -> ConvolutionPlan:
 @remembered
 def tiled(c: Convolution, card: Card) -> ConvolutionPlan:
     """The product on the FP32 pipes."""
-    return tiled_plan(TILED, "conv2d_tiled", c, Tile(64, 64, 16, 256, blocks=3), card.processors)
+    return tiled_plan(TILED, "conv2d_tiled", c, ConvolutionTile(64, 64, 16, 256, blocks=3), card.processors)
 
 
 @remembered
@@ -130,13 +130,13 @@ def implicit_gemm(c: Convolution, card: Card) -> ConvolutionPlan:
     return halves_plan(IMPLICIT_GEMM, "conv2d_implicit_gemm", c, tile, card.processors)
 
 
-def mma_tiles(m: int, n: int, card: Card) -> list[Tile]:
+def mma_tiles(m: int, n: int, card: Card) -> list[ConvolutionTile]:
     """Of such sides, of half of the columns if the card has no room for those, and of the smallest sides.
 
     Two blocks of 4 warps share a multiprocessor if they find room there, or else one of 8 warps.
     """
     forms = (128, 2, 3), (128, 2, 2), (256, 1, 3), (256, 1, 2)
-    made = [[Tile(*sides, 64, *form) for form in forms] for sides in ((m, n), (m, 64), (64, 64))]
+    made = [[ConvolutionTile(*sides, 64, *form) for form in forms] for sides in ((m, n), (m, 64), (64, 64))]
     large, narrow, least = (next((t for t in tiles if t.fits(card)), None) for tiles in made)
     return [tile for tile in (large or narrow, least) if tile]
 
@@ -150,11 +150,11 @@ def implicit_gemm_wgmma(c: Convolution, card: Card) -> ConvolutionPlan:
     return halves_plan(WGMMA, "conv2d_implicit_gemm_wgmma", c, tile, card.processors)
 
 
-def wgmma_tile(m: int, n: int) -> Tile:
+def wgmma_tile(m: int, n: int) -> ConvolutionTile:
     """A warpgroup per 64 rows; as many stages as fit beside the tables, or with narrow tiles in half of the room: on an
     H200 two blocks with 4 stages of 128 x 64 take 181 us where one with 8 takes 292 (32x3x224x224, 64 of 7 x 7)."""
     blocks = 2 if m + n <= 192 else 1
-    return Tile(m, n, 64, 2 * m, blocks, stages=min(8, 200 * 1024 // (blocks * (m + n) * 64 * 2)))
+    return ConvolutionTile(m, n, 64, 2 * m, blocks, stages=min(8, 200 * 1024 // (blocks * (m + n) * 64 * 2)))
 
 
 def _side(extent: int, largest: int) -> int:
@@ -162,13 +162,15 @@ def _side(extent: int, largest: int) -> int:
     return next((side for side in (64, 128, 256) if side >= min(extent, largest)), largest)
 
 
-def _largest(c: Convolution, tiles: list[Tile], multiprocessors: int) -> Tile:
+def _largest(c: Convolution, tiles: list[ConvolutionTile], multiprocessors: int) -> ConvolutionTile:
     """The first tile of which there are enough for every multiprocessor, K in pieces that are worth it, or the last."""
     pieces = max(1, c.sizes[2] // (4 * _DEEP))
     return next((t for t in tiles if t.tiles(c) * c.phases * pieces >= multiprocessors), tiles[-1])
 
 
-def halves_plan(source: Source, entry: str, c: Convolution, t: Tile, multiprocessors: int) -> ConvolutionPlan:
+def halves_plan(
+    source: Source, entry: str, c: Convolution, t: ConvolutionTile, multiprocessors: int
+) -> ConvolutionPlan:
     """The product on the tensor cores with a given tile."""
     left, right = operands(c)
     more = {"BLOCK_M": t.m, "BLOCK_N": t.n, "STAGES": t.stages, "LEFT_COPY": left.copy, "RIGHT_COPY": right.copy}
@@ -178,7 +180,7 @@ def halves_plan(source: Source, entry: str, c: Convolution, t: Tile, multiproces
 
 
 def tiled_plan(
-    source: Source, entry: str, c: Convolution, t: Tile, multiprocessors: int, **more: int
+    source: Source, entry: str, c: Convolution, t: ConvolutionTile, multiprocessors: int, **more: int
 ) -> ConvolutionPlan:
     """The launches of a kernel that works on tiles of the product."""
     (M, N, _), (length, splits), (left, right) = c.sizes, pieces(c, t, multiprocessors), operands(c)
@@ -212,7 +214,7 @@ def _vector(c: Convolution, parts: bool) -> int:
     return width if run % width == 0 else 1
 
 
-def pieces(c: Convolution, t: Tile, multiprocessors: int) -> tuple[int, int]:
+def pieces(c: Convolution, t: ConvolutionTile, multiprocessors: int) -> tuple[int, int]:
     """Length and number of the pieces of K: as many as keep every multiprocessor busy, each of `_DEEP` or more."""
     K, tiles = c.sizes[2], max(1, t.tiles(c) * c.phases)
     wanted = max(1, min(multiprocessors * t.blocks // tiles, K // _DEEP))

@@ -17,7 +17,7 @@ from kernelmux.registry.util.batch_strides import merged
 CONV2D, BACKWARD_INPUT, BACKWARD_WEIGHT = range(3)
 
 
-class Axis(NamedTuple):
+class ConvolutionAxis(NamedTuple):
     """Rows or columns. size: of the image that is read at taps. positions: how many, in BACKWARD_INPUT of pixels."""
 
     size: int
@@ -43,7 +43,7 @@ class Axis(NamedTuple):
         return min(self.stride, self.positions)
 
     @property
-    def first_phase(self) -> "Axis":
+    def first_phase(self) -> "ConvolutionAxis":
         """What the largest of them has: every stride-th pixel, every period-th tap, rounded up."""
         return self._replace(positions=cdiv(self.positions, self.stride), taps=cdiv(self.taps, self.period))
 
@@ -57,8 +57,8 @@ class Convolution(NamedTuple):
     other: Layout
     shape: tuple[int, ...]
     order: torch.memory_format
-    h: Axis
-    w: Axis
+    h: ConvolutionAxis
+    w: ConvolutionAxis
 
     @property
     def filters(self) -> int:
@@ -117,7 +117,7 @@ def swapped(weight: Layout) -> Layout:
     return weight._replace(shape=(c, o, *taps), strides=(by_c, by_o, *by_tap))
 
 
-class Operand(NamedTuple):
+class OperandAccess(NamedTuple):
     """How tiles of an operand are read: whether k has unit stride, and bytes per access."""
 
     k_major: bool
@@ -139,26 +139,26 @@ def _copy(x: Layout, axes: tuple[int, ...]) -> int:
     return 16 if whole and _side_by_side(x, axes) else size
 
 
-def _image(c: Convolution) -> Operand:
+def _image(c: Convolution) -> OperandAccess:
     """Along its channels; or along its pixels, which are neighbours for every tap if there is one and no step."""
     along_k = c.operator != BACKWARD_WEIGHT
     if c.taps_outer:
-        return Operand(along_k, _copy(c.image, (1,)))
+        return OperandAccess(along_k, _copy(c.image, (1,)))
     plain = all((a.taps, a.stride, a.padding) == (1, 1, 0) for a in (c.h, c.w))
-    return Operand(not along_k, _copy(c.image, (2, 3)) if plain else c.image.dtype.itemsize)
+    return OperandAccess(not along_k, _copy(c.image, (2, 3)) if plain else c.image.dtype.itemsize)
 
 
-def _other(c: Convolution) -> Operand:
+def _other(c: Convolution) -> OperandAccess:
     """A weight along (tap, c) if that is the index, else along its first axis; grad_out along channels or positions."""
     if c.operator == BACKWARD_WEIGHT:
         inner = (1,) if c.other.strides[1] == 1 and c.other.shape[1] > 1 else (2, 3)
-        return Operand(inner != (1,), _copy(c.other, inner))
+        return OperandAccess(inner != (1,), _copy(c.other, inner))
     if c.operator == BACKWARD_INPUT:
-        return Operand(False, _copy(c.other, (0,)))
-    return Operand(True, _copy(c.other, (1,) if c.taps_outer else (1, 2, 3)))
+        return OperandAccess(False, _copy(c.other, (0,)))
+    return OperandAccess(True, _copy(c.other, (1,) if c.taps_outer else (1, 2, 3)))
 
 
-def operands(c: Convolution) -> tuple[Operand, Operand]:
+def operands(c: Convolution) -> tuple[OperandAccess, OperandAccess]:
     """The left and the right one."""
     image, other = _image(c), _other(c)
     return (other, image) if c.operator == BACKWARD_WEIGHT else (image, other)

@@ -15,7 +15,7 @@ from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import Source, card, multiprocessors
 from kernelmux.backends.cuda.conv2d._im2col import asks, backwards, best_plan, ready, result, spacing
 from kernelmux.backends.cuda.conv2d._plans import ConvolutionPlan, Planner, direct, ladder
-from kernelmux.backends.cuda.conv2d._problem import BACKWARD_INPUT, Axis, Convolution, swapped
+from kernelmux.backends.cuda.conv2d._problem import BACKWARD_INPUT, Convolution, ConvolutionAxis, swapped
 from kernelmux.backends.cuda.conv2d_backward_input import _phases
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Condition
@@ -38,7 +38,7 @@ def problem(
 ) -> Convolution:
     """The convolution of a call."""
     over = zip(windows(weight.shape, stride, padding, dilation), grad_out.shape[2:], output_padding, strict=True)
-    h, w = (Axis(n, o.length(n, rest), *o) for o, n, rest in over)
+    h, w = (ConvolutionAxis(n, o.length(n, rest), *o) for o, n, rest in over)
     shape = grad_out.shape[0], weight.shape[1], h.positions, w.positions
     return Convolution(BACKWARD_INPUT, grad_out, swapped(weight), shape, order, h, w)
 

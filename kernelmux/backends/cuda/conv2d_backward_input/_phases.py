@@ -24,7 +24,7 @@ MOST_SHARED = 227 << 10  # bytes, of a multiprocessor and of a block of sm_90
 RESERVED = 1 << 10  # of each block, by the driver
 
 
-class Block(NamedTuple):
+class PhaseBlock(NamedTuple):
     """What a block works on. channels: of the result. filters: O. height: rows of squares of a warp. depth: channels of
     grad_out at once."""
 
@@ -59,11 +59,11 @@ def near(window: Window) -> int:
     return cdiv(window.padding, window.stride) - cdiv(window.padding - window.kernel + 1, window.stride) + 1
 
 
-def blocks(h: Window, w: Window, channels: int, filters: int) -> tuple[Block, ...]:
+def blocks(h: Window, w: Window, channels: int, filters: int) -> tuple[PhaseBlock, ...]:
     """Those that fit, the best one first: two share a multiprocessor, they are high, their stages deep."""
     deep = [d for d in (64, 32) if cdiv(filters, d) * d == cdiv(filters, 32) * 32 and filters > d // 2]
     high = (4, 2) if h.stride * w.stride * channels <= MANY_COLUMNS else (2, 1)
-    some = (Block(h, w, channels, filters, *form) for form in product(high, (*deep, 16)))
+    some = (PhaseBlock(h, w, channels, filters, *form) for form in product(high, (*deep, 16)))
     fit = (b for b in some if b.columns <= MOST_COLUMNS and b.shared <= MOST_SHARED)
     return tuple(sorted(fit, key=lambda b: b.resident < 2))
 
@@ -74,7 +74,7 @@ def implicit_gemm_phases(c: Convolution, multiprocessors: int) -> ConvolutionPla
     return plan(c, blocks(c.h.window, c.w.window, c.filters, c.other.shape[1])[0], multiprocessors)
 
 
-def plan(c: Convolution, block: Block, multiprocessors: int) -> ConvolutionPlan:
+def plan(c: Convolution, block: PhaseBlock, multiprocessors: int) -> ConvolutionPlan:
     """The same with a given block."""
     squares = cdiv(c.h.positions, c.h.stride), cdiv(c.w.positions, c.w.stride)
     tiles = c.image.shape[0] * cdiv(squares[0], WARPS * block.height) * cdiv(squares[1], WIDE)
@@ -90,7 +90,7 @@ def plan(c: Convolution, block: Block, multiprocessors: int) -> ConvolutionPlan:
 
 
 @dataclass(frozen=True)
-class Fits:
+class PhaseFits:
     """The sums of a block fit into registers, filters and grad_out into shared memory."""
 
     @property
@@ -104,7 +104,7 @@ class Fits:
         h, w = (Window(call.axes[taps], *along) for taps, *along in options)
         if blocks(h, w, call.axes["C"], call.axes["O"]):
             return None
-        least = Block(h, w, call.axes["C"], call.axes["O"], 1, 16)
+        least = PhaseBlock(h, w, call.axes["C"], call.axes["O"], 1, 16)
         return f"{least.columns} columns, {least.shared >> 10} KiB of shared memory, needs {self.text}"
 
 
@@ -126,5 +126,12 @@ class Reused:
 
 def asks(lead: str, *together: str) -> tuple[Condition, ...]:
     """What the rung needs. lead: an operand."""
-    some = AtLeast("O", 1), AtLeast("C", 1), AtMost("C", MOST_CHANNELS), OneOf("dilation", (1, 1)), Fits(), Reused()
+    some = (
+        AtLeast("O", 1),
+        AtLeast("C", 1),
+        AtMost("C", MOST_CHANNELS),
+        OneOf("dilation", (1, 1)),
+        PhaseFits(),
+        Reused(),
+    )
     return (*halves_on_hopper(lead), *some, *indices(*together))

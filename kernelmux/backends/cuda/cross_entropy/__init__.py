@@ -3,7 +3,7 @@
 import torch
 
 from kernelmux.backends.cuda._families.elementwise import ACCESS_BYTES
-from kernelmux.backends.cuda._launch.runtime import Bound, Source, cdiv, ctype
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, cdiv, ctype
 from kernelmux.backends.cuda.cross_entropy._targets import reduced
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.util.cards import remembered
@@ -25,7 +25,7 @@ def cross_entropy(
 
 
 @remembered
-def _online(rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float) -> Bound:
+def _online(rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float) -> BoundLaunch:
     width = ACCESS_BYTES // dtype.itemsize
     group = group_of(n, width * _UNROLL)
     side = max(1, 128 // group) if group <= 32 else 1

@@ -2,7 +2,7 @@
 
 import torch
 
-from kernelmux.backends.cuda._launch.runtime import Bound, Source, cdiv
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, cdiv
 from kernelmux.registry.util.cards import remembered
 
 _SOURCE = Source(__file__, "cross_entropy_sums.cu")
@@ -25,7 +25,7 @@ def reduced(wanted: str, loss: torch.Tensor | None, target: torch.Tensor, ignore
 
 
 @remembered
-def _sums(wanted: str, rows: int, ignored: int) -> tuple[int, Bound, Bound | None]:
+def _sums(wanted: str, rows: int, ignored: int) -> tuple[int, BoundLaunch, BoundLaunch | None]:
     blocks = max(1, min(_MOST_BLOCKS, cdiv(rows, _SHARE)))
     defines = {"BLOCK": _BLOCK, "WANTED": wanted.upper(), "SEVERAL": int(blocks > 1)}
     kernel = _SOURCE.kernel("cross_entropy_sums", "loss* target* out* rows:i64 ignored:i64 share:i64", **defines)

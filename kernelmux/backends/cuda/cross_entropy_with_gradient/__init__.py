@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from kernelmux.backends.cuda._families.elementwise import ACCESS_BYTES
-from kernelmux.backends.cuda._launch.runtime import Bound, Source, card, cdiv, ctype
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, card, cdiv, ctype
 from kernelmux.backends.cuda.cross_entropy import aligned, group_of
 from kernelmux.backends.cuda.cross_entropy._targets import reduced
 from kernelmux.registry.backend import Implementation
@@ -67,7 +67,7 @@ def cross_entropy_with_gradient(
 
 
 @remembered
-def _two_pass(rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float) -> Bound:
+def _two_pass(rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float) -> BoundLaunch:
     width = ACCESS_BYTES // dtype.itemsize
     group = group_of(n, width * _UNROLL)
     side = max(1, 128 // group) if group <= 32 else 1
@@ -92,7 +92,7 @@ def _longest(on: Card) -> int:
 @remembered
 def _staying(
     rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float, processors: int, most: int
-) -> Bound:
+) -> BoundLaunch:
     """most: vectors of a thread in shared memory."""
     width = ACCESS_BYTES // dtype.itemsize
     units = cdiv(n, width)
@@ -112,7 +112,7 @@ def _staying(
 @remembered
 def _following(
     rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float, aligned: bool, processors: int
-) -> tuple[int, Bound, Bound]:
+) -> tuple[int, BoundLaunch, BoundLaunch]:
     """Words that the launches share, one that clears them and one that does the work."""
     width, smoothed = ACCESS_BYTES // dtype.itemsize, int(smoothing != 0)
     pieces = cdiv(n, _PIECE * _VECTORS * width)
@@ -136,7 +136,9 @@ def _shares(size: int) -> tuple[int, int]:
 
 
 @remembered
-def _clusters(rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float, aligned: bool) -> Bound:
+def _clusters(
+    rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float, aligned: bool
+) -> BoundLaunch:
     size, width = n * dtype.itemsize, ACCESS_BYTES // dtype.itemsize
     cluster, group = _shares(size)
     kernel = CLUSTERS.kernel(

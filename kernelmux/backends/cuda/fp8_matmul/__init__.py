@@ -22,7 +22,7 @@ from kernelmux.backends.cuda._families.byte_products import (
     vector,
 )
 from kernelmux.backends.cuda._launch.layout import Layout, layout
-from kernelmux.backends.cuda._launch.runtime import Bound, Source, Tiles, cdiv, ctype, multiprocessors
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles, cdiv, ctype, multiprocessors
 from kernelmux.registry import dtypes
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Multiplies
@@ -33,7 +33,7 @@ WGMMA = Source(__file__, "fp8_matmul_wgmma.cu")
 BLOCKS = 2  # the kind of scales that are for blocks; 0: one for all, 1: one per line
 
 
-class Ending(NamedTuple):
+class Fp8Scaling(NamedTuple):
     """Kinds of scales, whether sums are promoted every 128 of K, and the dtype of the result."""
 
     scales_a: int
@@ -70,12 +70,12 @@ def wgmma(
 
 def _result(
     a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, out_dtype: str, accumulation: str
-) -> tuple[torch.Tensor, Ending]:
+) -> tuple[torch.Tensor, Fp8Scaling]:
     """c, of zeros if K is 0, and what becomes of the sums."""
     out, make = dtypes.parse(out_dtype), torch.empty if a.shape[1] else torch.zeros
     kinds = _kind(scale_a, (a.shape[0], 1)), _kind(scale_b, (1, b.shape[1]))
     promotes = accumulation == "full" or BLOCKS in kinds
-    return make((a.shape[0], b.shape[1]), dtype=out, device=a.device), Ending(*kinds, promotes, out)
+    return make((a.shape[0], b.shape[1]), dtype=out, device=a.device), Fp8Scaling(*kinds, promotes, out)
 
 
 def _kind(scale: torch.Tensor, lines: tuple[int, int]) -> int:
@@ -83,7 +83,7 @@ def _kind(scale: torch.Tensor, lines: tuple[int, int]) -> int:
 
 
 @remembered
-def _tensor_cores(a: Layout, b: Layout, end: Ending) -> Bound:
+def _tensor_cores(a: Layout, b: Layout, end: Fp8Scaling) -> BoundLaunch:
     (M, K), N = a.shape, b.shape[1]
     rows = 64 if end.promotes else 128  # of a tile: promoted sums take twice the registers
     kernel = SOURCE.kernel(
@@ -93,13 +93,13 @@ def _tensor_cores(a: Layout, b: Layout, end: Ending) -> Bound:
     return kernel.bind(cdiv(M, rows) * cdiv(N, 128), 256, M, N, K, *a.strides, *b.strides)
 
 
-class Tile(NamedTuple):
+class Fp8Tile(NamedTuple):
     """Columns of a block's tile, stages of its ring."""
 
     columns: int
     stages: int
 
-    def shared(self, end: Ending) -> int:
+    def shared(self, end: Fp8Scaling) -> int:
         """Bytes of the ring, of the strips through which results leave, of the scales of columns."""
         scales = 8 * 4 * self.columns if end.scales_b == 1 else 0
         return shared(self.columns, self.stages) + strips(end.out) + scales
@@ -110,19 +110,21 @@ class Tile(NamedTuple):
         return waves * (cdiv(K, LINE) * 4 * self.columns + 2500)
 
 
-SUMS = Tile(256, 4)
+SUMS = Fp8Tile(256, 4)
 # Promoted sums take twice the registers. The narrow tile is as wide as a block of scales. H200, us with the wide and with
 # the narrow one, of which a warpgroup then multiplied one stage at its turn: 4096^3 114.1 and 110.0, 128 x 4096 by 4096 x
 # 14336 29.3 and 27.8, 8192 x 4096 by that 697.9 and 753.8.
-WIDE, NARROW = Tile(192, 5), Tile(128, 6)
+WIDE, NARROW = Fp8Tile(192, 5), Fp8Tile(128, 6)
 
 
 @remembered
-def _wgmma(a: Layout, b: Layout, end: Ending, multiprocessors: int) -> tuple[Bound, Tiles, Tiles]:
+def _wgmma(a: Layout, b: Layout, end: Fp8Scaling, multiprocessors: int) -> tuple[BoundLaunch, Tiles, Tiles]:
     return wgmma_plan(a, b, end, tile(end, a.shape[0], b.shape[1], a.shape[1], multiprocessors), multiprocessors)
 
 
-def wgmma_plan(a: Layout, b: Layout, end: Ending, t: Tile, multiprocessors: int) -> tuple[Bound, Tiles, Tiles]:
+def wgmma_plan(
+    a: Layout, b: Layout, end: Fp8Scaling, t: Fp8Tile, multiprocessors: int
+) -> tuple[BoundLaunch, Tiles, Tiles]:
     """The launch with a given tile, and how it reads both operands."""
     (M, K), N = a.shape, b.shape[1]
     kernel = WGMMA.kernel(
@@ -134,8 +136,8 @@ def wgmma_plan(a: Layout, b: Layout, end: Ending, t: Tile, multiprocessors: int)
     return launch, lines(a, 1, ROWS), lines(b, 0, t.columns)
 
 
-def tile(end: Ending, M: int, N: int, K: int, multiprocessors: int) -> Tile:
-    """The quicker one by `Tile.cycles` where there is a choice."""
+def tile(end: Fp8Scaling, M: int, N: int, K: int, multiprocessors: int) -> Fp8Tile:
+    """The quicker one by `Fp8Tile.cycles` where there is a choice."""
     if not end.promotes:
         return SUMS
     if BLOCKS in (end.scales_a, end.scales_b):

@@ -21,7 +21,7 @@ from kernelmux.backends.cuda._families.byte_products import (
     vector,
 )
 from kernelmux.backends.cuda._launch.layout import Layout, layout
-from kernelmux.backends.cuda._launch.runtime import Bound, Source, Tiles, cdiv, ctype, multiprocessors
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles, cdiv, ctype, multiprocessors
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Multiplies
 from kernelmux.registry.util.cards import remembered
@@ -66,7 +66,7 @@ def _defines(scales: Scales) -> dict[str, object]:
 
 
 @remembered
-def _tensor_cores(a: Layout, b: Layout, scales: Scales) -> Bound:
+def _tensor_cores(a: Layout, b: Layout, scales: Scales) -> BoundLaunch:
     (M, K), N = a.shape, b.shape[1]
     kernel = SOURCE.kernel(
         "int8_matmul_tensor_cores", "a* b* scale_a* scale_b* c* M:i32 N:i32 K:i32 a_m:i64 a_k:i64 b_k:i64 b_n:i64",
@@ -76,7 +76,7 @@ def _tensor_cores(a: Layout, b: Layout, scales: Scales) -> Bound:
 
 
 @remembered
-def _wgmma(a: Layout, b: Layout, scales: Scales, multiprocessors: int) -> tuple[Bound, Tiles, Tiles]:
+def _wgmma(a: Layout, b: Layout, scales: Scales, multiprocessors: int) -> tuple[BoundLaunch, Tiles, Tiles]:
     (M, K), N = a.shape, b.shape[1]
     kernel = WGMMA.kernel(
         "int8_matmul_wgmma", "a:map b:map scale_a* scale_b* c* M:i32 N:i32 K:i32",

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kernelmux.backends.cuda._families.epilogue import PLAIN, Ending, Epilogue
+from kernelmux.backends.cuda._families.epilogue import PLAIN, Epilogue, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import Source, cdiv
 from kernelmux.backends.cuda.matmul._choice import THREADS, MatmulPlan, operand, problem, simple_kernel, simple_plan
@@ -45,21 +45,21 @@ def register_tiled(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: E
 
 
 @remembered
-def _naive(a: Layout, b: Layout, end: Ending) -> MatmulPlan:
+def _naive(a: Layout, b: Layout, end: EpilogueKind) -> MatmulPlan:
     p = problem(a, b)
     grid = cdiv(p.products * p.M * p.N, THREADS)
     return simple_plan(simple_kernel(SOURCE, "matmul_naive", p, end), grid, THREADS, p)
 
 
 @remembered
-def _tiled(a: Layout, b: Layout, end: Ending) -> MatmulPlan:
+def _tiled(a: Layout, b: Layout, end: EpilogueKind) -> MatmulPlan:
     p = problem(a, b)
     grid = p.products * cdiv(p.M, 32) * cdiv(p.N, 32)
     return simple_plan(simple_kernel(SOURCE, "matmul_tiled", p, end), grid, (32, THREADS // 32), p)
 
 
 @remembered
-def _register_tiled(a: Layout, b: Layout, end: Ending) -> MatmulPlan:
+def _register_tiled(a: Layout, b: Layout, end: EpilogueKind) -> MatmulPlan:
     p, size = problem(a, b), a.dtype.itemsize
     kernel = simple_kernel(
         REGISTER_TILED, "matmul_register_tiled", p, end, C_VECTOR=gcd(4, p.N),
@@ -117,7 +117,7 @@ class Tf32Layout:
         return not found.k_major and not (name == self.right and x.dim() == 2 and plain and reads_in_place(found))
 
 
-class Operands(NamedTuple):
+class FactorNames(NamedTuple):
     """What an operator calls the factors of its product and the axis that counts the rows of the left one. k_axes: as in
     `Tf32Layout`."""
 
@@ -127,15 +127,15 @@ class Operands(NamedTuple):
     rows: str = "M"
 
 
-class Rung(NamedTuple):
+class MatmulRung(NamedTuple):
     """A way to compute a product: fn of a, b, the precision and an epilogue. requires: beside what all rungs do."""
 
     fn: Callable[..., torch.Tensor]
     idea: str
     arithmetic: str
-    requires: Callable[[Operands], tuple[Condition, ...]] = lambda names: ()
+    requires: Callable[[FactorNames], tuple[Condition, ...]] = lambda names: ()
 
-    def conditions(self, names: Operands) -> tuple[Condition, ...]:
+    def conditions(self, names: FactorNames) -> tuple[Condition, ...]:
         """Everything that it requires of a product of these operands."""
         floats = Dtypes(names.left, torch.float32, torch.float16, torch.bfloat16)
         return (floats, *self.requires(names), *INDICES)
@@ -145,11 +145,11 @@ LARGEST = 2**31 - 512  # of an int, rounded up to whole tiles
 INDICES = tuple(AtMost(axis, LARGEST) for axis in "MNK")
 
 
-def _on_tensor_cores(names: Operands) -> tuple[Condition, ...]:
+def _on_tensor_cores(names: FactorNames) -> tuple[Condition, ...]:
     return Tf32Allowed(names.left), Multiplies(names.left)
 
 
-def _on_hopper(names: Operands) -> tuple[Condition, ...]:
+def _on_hopper(names: FactorNames) -> tuple[Condition, ...]:
     """Lines that TMA cannot read are copied first."""
     return (
         Tf32Allowed(names.left), Tf32Layout(names.k_axes, names.right, names.rows), Capability((9, 0), below=(10, 0)),
@@ -157,19 +157,19 @@ def _on_hopper(names: Operands) -> tuple[Condition, ...]:
 
 
 RUNGS = {
-    "naive": Rung(naive, "one thread per element", "fp32_sequential"),
-    "tiled": Rung(tiled, "tiles of both operands in shared memory", "fp32_sequential"),
-    "register_tiled": Rung(register_tiled, "8x16 elements per thread", "fp32_sequential"),
-    "tensor_cores": Rung(tensor_cores, "mma.sync behind cp.async", "mma", _on_tensor_cores),
-    "wgmma": Rung(wgmma, "TMA feeds warpgroup products in a persistent grid", "mma", _on_hopper),
+    "naive": MatmulRung(naive, "one thread per element", "fp32_sequential"),
+    "tiled": MatmulRung(tiled, "tiles of both operands in shared memory", "fp32_sequential"),
+    "register_tiled": MatmulRung(register_tiled, "8x16 elements per thread", "fp32_sequential"),
+    "tensor_cores": MatmulRung(tensor_cores, "mma.sync behind cp.async", "mma", _on_tensor_cores),
+    "wgmma": MatmulRung(wgmma, "TMA feeds warpgroup products in a persistent grid", "mma", _on_hopper),
 }
 
 
-def _variant(rung: Rung) -> Implementation:
+def _variant(rung: MatmulRung) -> Implementation:
     def matmul(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
         return rung.fn(*readable(a, b), precision, PLAIN)
 
-    names = Operands("a", "b", (("a", 1), ("b", 0)), rows="rows")
+    names = FactorNames("a", "b", (("a", 1), ("b", 0)), rows="rows")
     conditions = (*rung.conditions(names), AtMost("rows", LARGEST), AtMost("batches", LARGEST))
     return Implementation(matmul, rung.idea, conditions, {"a": "matrix", "b": "matrix"}, rung.arithmetic)
 

@@ -11,9 +11,9 @@ from typing import NamedTuple, TypeVar
 
 import torch
 
-from kernelmux.backends.cuda._families.epilogue import Ending, Epilogue
+from kernelmux.backends.cuda._families.epilogue import Epilogue, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import Layout
-from kernelmux.backends.cuda._launch.runtime import Bound, Kernel, Source, Tiles, cdiv, ctype
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Kernel, Source, Tiles, cdiv, ctype
 from kernelmux.registry.util import batch_strides
 from kernelmux.registry.util.batch_strides import Batch
 from kernelmux.registry.util.cards import Card, remembered
@@ -45,7 +45,7 @@ def operand(x: Layout, k_axis: int, apart: tuple[int, int] = (0, 0)) -> Operand:
     return Operand(inner == k_axis, ld, gcd(begin, extent * size), apart, begin == 16)
 
 
-class Problem(NamedTuple):
+class MatmulProblem(NamedTuple):
     """Sizes of each product, how its factors lie in memory, where the next ones of a batch are (None: there is one of
     each), and the shape of all results."""
 
@@ -63,7 +63,7 @@ class Problem(NamedTuple):
         """How many there are."""
         return self.batch.products if self.batch else 1
 
-    def in_turn(self, tile: int) -> "Problem | None":
+    def in_turn(self, tile: int) -> "MatmulProblem | None":
         """The products of the even and of the odd rows of a, as a batch of two; None where nothing is won by that, or where
         they do not fill tiles of so many rows."""
         turns = self.M >= 2 * tile and batch_strides.take_turns(self.M, self.K, self.left.ld, self.dtype.itemsize)
@@ -95,7 +95,7 @@ class Problem(NamedTuple):
 
 
 @remembered
-def problem(a: Layout, b: Layout) -> Problem:
+def problem(a: Layout, b: Layout) -> MatmulProblem:
     """The problem of a @ b."""
     found = batch_strides.product(a.shape, a.strides, b.shape, b.strides)
     if found is None:
@@ -103,7 +103,7 @@ def problem(a: Layout, b: Layout) -> Problem:
     M, N, K, a_strides, b_strides, batch = found
     left = operand(a._replace(shape=(M, K), strides=a_strides), 1, batch.a if batch else (0, 0))
     right = operand(b._replace(shape=(K, N), strides=b_strides), 0, batch.b if batch else (0, 0))
-    return Problem(M, N, K, left, right, batch, a.dtype, (*a.shape[:-1], N))
+    return MatmulProblem(M, N, K, left, right, batch, a.dtype, (*a.shape[:-1], N))
 
 
 @dataclass(frozen=True)
@@ -114,12 +114,12 @@ class MatmulPlan:
     pieces of K, whose products land in fp32 [parts, *shape] and are added by `sum_parts`.
     """
 
-    launch: Bound
+    launch: BoundLaunch
     shape: tuple[int, ...]
     a: Tiles | None = None
     b: Tiles | None = None
     parts: int = 1
-    sum_parts: Bound | None = None
+    sum_parts: BoundLaunch | None = None
     last: Tiles | None = None
 
     def run(self, a: torch.Tensor, b: torch.Tensor, epilogue: Epilogue) -> torch.Tensor:
@@ -136,7 +136,7 @@ class MatmulPlan:
         return c
 
 
-def adding(parts: int, p: Problem, end: Ending) -> Bound | None:
+def adding(parts: int, p: MatmulProblem, end: EpilogueKind) -> BoundLaunch | None:
     """The launch that adds the parts in order, ends the product and rounds once; None if K is in one piece."""
     if parts == 1:
         return None
@@ -146,13 +146,13 @@ def adding(parts: int, p: Problem, end: Ending) -> Bound | None:
     return kernel.bind(cdiv(size, THREADS), THREADS, size, parts, p.N)
 
 
-def simple_kernel(source: Source, entry: str, p: Problem, end: Ending, **defines: object) -> Kernel:
+def simple_kernel(source: Source, entry: str, p: MatmulProblem, end: EpilogueKind, **defines: object) -> Kernel:
     """A kernel that knows no splits."""
     signature = f"a* b* {end.tensors} M:i32 N:i32 K:i32 lda:i64 ldb:i64 {p.batch_signature}"
     return source.kernel(entry, signature, ELEMENT=ctype(p.dtype), **defines, **p.macros, **end.macros)
 
 
-def simple_plan(kernel: Kernel, grid: int, block: int | tuple[int, int], p: Problem) -> MatmulPlan:
+def simple_plan(kernel: Kernel, grid: int, block: int | tuple[int, int], p: MatmulProblem) -> MatmulPlan:
     """The plan of a kernel that knows no splits."""
     return MatmulPlan(kernel.bind(grid, block, p.M, p.N, p.K, p.left.ld, p.right.ld, *p.batch_numbers), p.shape)
 
@@ -166,7 +166,7 @@ class Tiling:
     rate: float
     blocks = 1  # that share a multiprocessor
 
-    def tiles(self, p: Problem) -> int:
+    def tiles(self, p: MatmulProblem) -> int:
         return p.products * cdiv(p.M, self.m) * cdiv(p.N, self.n)
 
     def resident(self, multiprocessors: int) -> int:
@@ -174,7 +174,12 @@ class Tiling:
         return multiprocessors * self.blocks
 
     def microseconds(
-        self, p: Problem, splits: int, multiprocessors: int, moved: int | None = None, memory: float = HOPPER_MEMORY
+        self,
+        p: MatmulProblem,
+        splits: int,
+        multiprocessors: int,
+        moved: int | None = None,
+        memory: float = HOPPER_MEMORY,
     ) -> float:
         """A rough time: whole waves of tiles, half a microsecond or more to fill and drain each, or that of reading and
         writing everything once, which hides most of it; the second pass of a split.
@@ -198,7 +203,7 @@ def memory_of(card: Card) -> float:
 
 
 def choose(
-    tilings: Iterable[AnyTiling], p: Problem, multiprocessors: int, memory: float = HOPPER_MEMORY
+    tilings: Iterable[AnyTiling], p: MatmulProblem, multiprocessors: int, memory: float = HOPPER_MEMORY
 ) -> tuple[AnyTiling, int]:
     """The quickest tiling and number of splits of K by `Tiling.microseconds`; splits of 256 or more."""
     splits = [s for s in range(1, 33) if s == 1 or s * 256 <= p.K]

@@ -5,7 +5,7 @@ from math import gcd
 
 import torch
 
-from kernelmux.backends.cuda._families.epilogue import PLAIN, Ending, Epilogue
+from kernelmux.backends.cuda._families.epilogue import PLAIN, Epilogue, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.occupancy import fits
 from kernelmux.backends.cuda._launch.runtime import Source, card, cdiv, ctype
@@ -85,7 +85,7 @@ def tensor_cores(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epi
 
 
 @remembered
-def _best_plan(a: Layout, b: Layout, card: Card, end: Ending) -> MatmulPlan:
+def _best_plan(a: Layout, b: Layout, card: Card, end: EpilogueKind) -> MatmulPlan:
     return plan(a, b, *choice(a, b, card), end)
 
 
@@ -94,7 +94,7 @@ def choice(a: Layout, b: Layout, card: Card) -> tuple[MmaTiling, int]:
     return choose(tilings(card, a.dtype), problem(a, b), card.processors, memory_of(card))
 
 
-def plan(a: Layout, b: Layout, t: MmaTiling, splits: int, end: Ending = PLAIN.ending) -> MatmulPlan:
+def plan(a: Layout, b: Layout, t: MmaTiling, splits: int, end: EpilogueKind = PLAIN.ending) -> MatmulPlan:
     """The product with a given tiling, K (at least 1) cut into at most `splits` pieces."""
     p, block_k = problem(a, b), t.k_bytes // a.dtype.itemsize
     k_split = split_length(p.K, splits, block_k)

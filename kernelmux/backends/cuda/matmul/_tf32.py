@@ -11,8 +11,8 @@ from kernelmux.backends.cuda._launch.runtime import Source, Tiles, cdiv, multipr
 from kernelmux.backends.cuda.matmul._choice import (
     HOPPER_MEMORY,
     MatmulPlan,
+    MatmulProblem,
     Operand,
-    Problem,
     Tiling,
     adding,
     choose,
@@ -53,7 +53,12 @@ class Tf32Tiling(Tiling):
         return self.stages * ((self.m + self.n) * LINE + 16)
 
     def microseconds(
-        self, p: Problem, splits: int, multiprocessors: int, moved: int | None = None, memory: float = HOPPER_MEMORY
+        self,
+        p: MatmulProblem,
+        splits: int,
+        multiprocessors: int,
+        moved: int | None = None,
+        memory: float = HOPPER_MEMORY,
     ) -> float:
         """As of any tiling; few blocks do not draw all that DRAM has to give."""
         blocks = min(self.tiles(p) * splits, self.resident(multiprocessors))

@@ -5,13 +5,13 @@ from math import gcd
 
 import torch
 
-from kernelmux.backends.cuda._families.epilogue import PLAIN, Ending, Epilogue
+from kernelmux.backends.cuda._families.epilogue import PLAIN, Epilogue, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import Source, Tiles, cdiv, ctype, multiprocessors
 from kernelmux.backends.cuda.matmul._choice import (
     MatmulPlan,
+    MatmulProblem,
     Operand,
-    Problem,
     Tiling,
     adding,
     choose,
@@ -55,11 +55,11 @@ class WgmmaTiling(Tiling):
         """Blocks of a cluster."""
         return self.across * self.down
 
-    def seen(self, p: Problem) -> Problem:
+    def seen(self, p: MatmulProblem) -> MatmulProblem:
         """The problem with rows in turn, if this tiling takes them so and they lie so."""
         return p.in_turn(self.m) or p if self.in_turn else p
 
-    def tiles(self, p: Problem) -> int:
+    def tiles(self, p: MatmulProblem) -> int:
         """Of all products; of a cluster some may be empty."""
         p = self.seen(p)
         return self.peers * p.products * cdiv(p.M, self.down * self.m) * cdiv(p.N, self.across * self.n)
@@ -119,7 +119,7 @@ ODD_TILINGS = (
 SMALL_TILINGS = (WgmmaTiling(64, 64, 1.4e6, 4, blocks=2),)
 
 
-def tilings(p: Problem, end: Ending = PLAIN.ending) -> tuple[WgmmaTiling, ...]:
+def tilings(p: MatmulProblem, end: EpilogueKind = PLAIN.ending) -> tuple[WgmmaTiling, ...]:
     """Those among which a product chooses. 192 sums to a thread leave no registers for what follows the product."""
     if max(p.M, p.N) <= 64 and p.dtype.itemsize == 2:
         return SMALL_TILINGS
@@ -170,14 +170,14 @@ def turned(x: torch.Tensor) -> torch.Tensor:
 
 
 @remembered
-def _best_plan(a: Layout, b: Layout, multiprocessors: int, end: Ending) -> MatmulPlan:
+def _best_plan(a: Layout, b: Layout, multiprocessors: int, end: EpilogueKind) -> MatmulPlan:
     p = problem(a, b)
     tiling, splits = choose(tilings(p, end), p, multiprocessors)
     return plan(a, b, tiling, splits, multiprocessors, end)
 
 
 def plan(
-    a: Layout, b: Layout, t: WgmmaTiling, splits: int, multiprocessors: int, end: Ending = PLAIN.ending
+    a: Layout, b: Layout, t: WgmmaTiling, splits: int, multiprocessors: int, end: EpilogueKind = PLAIN.ending
 ) -> MatmulPlan:
     """The product with a given tiling, K cut into at most `splits` pieces; no extent is 0."""
     whole = problem(a, b)
@@ -206,7 +206,7 @@ def plan(
     return MatmulPlan(launch, p.shape, a_tiles, b_tiles, parts, adding(parts, p, end), last)
 
 
-def _tiles(p: Problem, x: Operand, length: int, lines: int, width: int = 0) -> Tiles:
+def _tiles(p: MatmulProblem, x: Operand, length: int, lines: int, width: int = 0) -> Tiles:
     """[M or N, K] as lines along the contiguous index, `lines` of them in a box. In a batch the axes of that come before;
     an axis along which there is but one matrix has length 1."""
     per_line, tf32 = LINE // p.dtype.itemsize, p.dtype == torch.float32

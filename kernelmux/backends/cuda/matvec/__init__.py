@@ -7,7 +7,7 @@ tensor_cores  mma.sync on operands as they come from memory: more vectors cost n
 import torch
 
 from kernelmux.backends.cuda._launch.layout import Layout, layout
-from kernelmux.backends.cuda._launch.runtime import Bound, Source, cdiv, ctype
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, cdiv, ctype
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Condition, Dtypes, Multiple, Multiplies
 from kernelmux.registry.util.cards import remembered
@@ -36,7 +36,7 @@ def tensor_cores(weight: torch.Tensor, x: torch.Tensor, scale: torch.Tensor | No
 
 
 @remembered
-def _rows(weight: Layout, x: Layout) -> Bound:
+def _rows(weight: Layout, x: Layout) -> BoundLaunch:
     (N, K), B = weight.shape, x.shape[0]
     rows, warps = _block(K, weight.dtype.itemsize, B)
     defines = {"WEIGHT": ctype(weight.dtype), "ELEMENT": ctype(x.dtype), "BATCH": B, "ROWS": rows, "WARPS": warps}
@@ -72,7 +72,7 @@ def _starts_at(width: int, operand: Layout) -> bool:
 
 
 @remembered
-def _tensor_cores(weight: Layout, x: Layout) -> Bound:
+def _tensor_cores(weight: Layout, x: Layout) -> BoundLaunch:
     (N, K), B, size = weight.shape, x.shape[0], weight.dtype.itemsize
     tiles, unroll = _TILES_OF_BYTES if size == 1 else _TILES
     kernel = TENSOR_CORES.kernel(

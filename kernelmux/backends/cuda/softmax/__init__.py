@@ -11,7 +11,7 @@ import math
 import torch
 
 from kernelmux.backends.cuda._families.rows import CLUSTERS, PEELED, SHORT, Rows, as_matrix
-from kernelmux.backends.cuda._launch.runtime import Bound, Source, ctype
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, ctype
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.util.cards import remembered
 
@@ -29,7 +29,7 @@ def softmax_naive(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
 
 
 @remembered
-def _naive(sizes: tuple[int, int, int], dtype: torch.dtype, scale: float) -> Bound:
+def _naive(sizes: tuple[int, int, int], dtype: torch.dtype, scale: float) -> BoundLaunch:
     outer, n, inner = sizes
     kernel = NAIVE.kernel(
         "softmax_naive", "x* y* n:i32 inner:i64 sign:f32 factor:f32", ELEMENT=ctype(dtype), GROUP=_BLOCK

@@ -12,7 +12,7 @@ vectorized  138 us  16 bytes per access on both sides, small elements packed int
 import torch
 
 from kernelmux.backends.cuda._families.elementwise import ACCESS_BYTES, common_width
-from kernelmux.backends.cuda._launch.runtime import Bound, Source, bits_type, cdiv
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, bits_type, cdiv
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.util.cards import remembered
 
@@ -66,7 +66,7 @@ def transpose_batch(x: torch.Tensor) -> torch.Tensor:
 
 
 @remembered
-def _by_tiles(matrices: int, M: int, N: int, ldx: int, apart: int, dtype: torch.dtype, aligned: bool) -> Bound:
+def _by_tiles(matrices: int, M: int, N: int, ldx: int, apart: int, dtype: torch.dtype, aligned: bool) -> BoundLaunch:
     size = dtype.itemsize
     aligned = aligned and not (M | N | ldx | (apart if matrices > 1 else 0)) * size % ACCESS_BYTES
     source, entry = (VECTORIZED, "transpose_vectorized") if aligned else (UNALIGNED, "transpose_unaligned")

@@ -8,7 +8,7 @@ import torch
 import triton.language as tl
 
 from kernelmux.backends.triton._launch.launch import Ints, Map
-from kernelmux.backends.triton.matmul._epilogue import Vector
+from kernelmux.backends.triton.matmul._epilogue import WholeTensor
 from kernelmux.backends.triton.transpose import transpose_blocked
 from kernelmux.registry.conditions import Aligned, AtLeast, Capability, Multiple
 
@@ -30,4 +30,4 @@ def maps(shape: Ints, a_strides: Ints, b_strides: Ints, block: Ints) -> tuple[An
     (M, N, K), (block_m, block_n, block_k) = shape, block
     a = Map((M, K), (a_strides[0], 1), (block_m, block_k))
     b = Map((N, K), (b_strides[1], 1), (block_n, block_k))
-    return Vector(), a, b, Vector(), Vector()
+    return WholeTensor(), a, b, WholeTensor(), WholeTensor()

@@ -1,6 +1,6 @@
 """Reductions along one axis or of everything: one kernel, and the plan of its launches.
 
-An operator is a `Reduction`: how two values become one, and what the value of nothing is; one that carries an index
+An operator is a `ReductionOperator`: how two values become one, and what the value of nothing is; one that carries an index
 combines pairs (value, index). Values are fp32 throughout and rounded once, when the last step stores them.
 
     SUM = Reduction(_plus, 0.0)
@@ -54,7 +54,7 @@ def _value(value):
 
 
 @dataclass(frozen=True, eq=False)
-class Reduction:
+class ReductionOperator:
     """What an operator reduces by.
 
     combine: a jit function of two fp32 values that gives one; where `indexed`, of (value, index, value, index) that gives
@@ -71,7 +71,7 @@ class Reduction:
     dtype: torch.dtype | None = None
 
 
-class Step(NamedTuple):
+class ReductionStep(NamedTuple):
     """One launch, called with outputs and inputs; the shape of the partial states it makes, None if it is the last."""
 
     launch: MapLaunch
@@ -249,9 +249,9 @@ def parts(w: Walk, itemsize: int, config: Config, device: int) -> int:
 
 @plan
 def steps(
-    reduction: Reduction, device: int, shape: Ints, strides: Ints, itemsize: int, axis: int, split: bool,
+    reduction: ReductionOperator, device: int, shape: Ints, strides: Ints, itemsize: int, axis: int, split: bool,
     per_row: int = 0, last: bool = True, follows: bool = False,
-) -> tuple[Step, ...]:  # fmt: skip
+) -> tuple[ReductionStep, ...]:  # fmt: skip
     """The launches that reduce a tensor along an axis, into a contiguous output with extent 1 there.
 
     split: in chunks, if that is worth it. per_row: by how much the index of a first element grows from row to row. last:
@@ -270,7 +270,7 @@ def steps(
     meta |= {"launch_pdl": True} if meta["FOLLOWS"] else {}
     cut = (count, contiguous(made)[axis], blocks, per_row)
     launch = _launch(reduction, _walk(shape, strides, made, axis), itemsize, cut, ends, config | meta)
-    first = Step(launch, None if ends else made, reduction.indexed)
+    first = ReductionStep(launch, None if ends else made, reduction.indexed)
     if count == 1:
         return (first,)
     return (first, *steps(reduction, device, made, contiguous(made), 4, axis, split, 0, last, True))
@@ -283,7 +283,7 @@ def _walk(shape: Ints, strides: Ints, made: Ints, axis: int) -> Walk:
 
 
 def _launch(
-    reduction: Reduction, w: Walk, itemsize: int, cut: tuple[int, int, int, int], ends: bool, meta: Config
+    reduction: ReductionOperator, w: Walk, itemsize: int, cut: tuple[int, int, int, int], ends: bool, meta: Config
 ) -> MapLaunch:
     """One step. cut: how many chunks, how far apart their states are written, how many blocks each of them has, and by
     how much the index grows from row to row. ends: in the result, not in states."""
@@ -328,8 +328,14 @@ def _width(w: Walk, widest: int) -> int:
 
 @plan
 def everything(
-    reduction: Reduction, device: int, shape: Ints, strides: Ints, itemsize: int, split: bool, follows: bool = False
-) -> tuple[Step, ...]:
+    reduction: ReductionOperator,
+    device: int,
+    shape: Ints,
+    strides: Ints,
+    itemsize: int,
+    split: bool,
+    follows: bool = False,
+) -> tuple[ReductionStep, ...]:
     """All axes as one line where they are one; else states over the last axis, and the line of those."""
     if 0 in shape:
         return steps(reduction, device, (0,), (1,), itemsize, 0, split)
@@ -342,7 +348,7 @@ def everything(
     return (*before, *everything(reduction, device, made, contiguous(made), 4, split, True))
 
 
-def run(todo: tuple[Step, ...], x: torch.Tensor, out: torch.Tensor) -> None:
+def run(todo: tuple[ReductionStep, ...], x: torch.Tensor, out: torch.Tensor) -> None:
     """Launch the steps in turn."""
     states: tuple[torch.Tensor, ...] = (x,)
     for launch, partial, indexed in todo:
@@ -355,7 +361,9 @@ def run(todo: tuple[Step, ...], x: torch.Tensor, out: torch.Tensor) -> None:
         states = made
 
 
-def reduce(reduction: Reduction, x: torch.Tensor, axis: int | None, keepdim: bool, split: bool = True) -> torch.Tensor:
+def reduce(
+    reduction: ReductionOperator, x: torch.Tensor, axis: int | None, keepdim: bool, split: bool = True
+) -> torch.Tensor:
     """The result along an axis or, with None, of everything: a fresh contiguous tensor.
 
     split: long axes in chunks, where results are too few to fill the GPU.
@@ -373,8 +381,8 @@ def _shape(shape: Ints, axis: int | None, keepdim: bool) -> Ints:
 
 
 def extremum_variant(combine: Any, identity: float) -> dict[str, Implementation]:
-    """The reduction to one of the elements, as one variant; arguments as for `Reduction`."""
-    reduction = Reduction(combine, identity)
+    """The reduction to one of the elements, as one variant; arguments as for `ReductionOperator`."""
+    reduction = ReductionOperator(combine, identity)
 
     def extremum(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tensor:
         return reduce(reduction, x, axis, keepdim)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import triton
 
-from kernelmux.backends.triton._families.reductions import Reduction, Step, run, steps
+from kernelmux.backends.triton._families.reductions import ReductionOperator, ReductionStep, run, steps
 
-__all__ = ["SUM", "Step", "run", "sum_first"]
+__all__ = ["SUM", "ReductionStep", "run", "sum_first"]
 
 
 @triton.jit
@@ -14,9 +14,9 @@ def _plus(a, b):
     return a + b
 
 
-SUM = Reduction(_plus, 0.0)
+SUM = ReductionOperator(_plus, 0.0)
 
 
-def sum_first(device: int, count: int, length: int) -> tuple[Step, ...]:
+def sum_first(device: int, count: int, length: int) -> tuple[ReductionStep, ...]:
     """The steps that add `count` contiguous rows of fp32, which the launch before has made."""
     return steps(SUM, device, (count, length), (length, 1), 4, 0, True, follows=True)

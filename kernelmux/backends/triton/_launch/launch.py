@@ -17,7 +17,7 @@ from triton.experimental.gluon.nvidia import hopper
 from triton.runtime import driver
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernelmux.backends.triton._launch.packed import Given, packed
+from kernelmux.backends.triton._launch.packed import ArgumentSlot, packed
 from kernelmux.emulator import triton_cache
 from kernelmux.registry.call import launch_replay
 from kernelmux.registry.util import cards
@@ -88,7 +88,8 @@ class Start(NamedTuple):
     def notes(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
         """The tensors as a replay takes them."""
         return [
-            x if of is None else launch_replay.Made(x, of, self.whole) for of, x in zip(self.of, tensors, strict=True)
+            x if of is None else launch_replay.TensorArgument(x, of, self.whole)
+            for of, x in zip(self.of, tensors, strict=True)
         ]
 
 
@@ -144,7 +145,7 @@ class Launch:
     def _start(self, compiled: Any, tensors: int, numbers: int) -> Start:
         """The launch of a compiled kernel for so many tensors and numbers: by the driver, or by Triton's own launcher."""
         fields = [m.fields[:2] if isinstance(m, Map) else () for m in self.maps] or [()] * tensors
-        given = [Given(i, *sizes) for i, sizes in enumerate([*fields, *[()] * numbers])]
+        given = [ArgumentSlot(i, *sizes) for i, sizes in enumerate([*fields, *[()] * numbers])]
         constants = [self.meta.get(p.name, p.default) for p in self.kernel.params if p.is_constexpr]
         rest = (*self.scalars, *constants)  # a launcher counts constexprs as arguments too
         found = packed(compiled, self.grid, (*self._grouped(given[:tensors], given[tensors:]), *rest))

@@ -33,7 +33,7 @@ _SIZES = {_POINTER: 8, _MAP: MAP_BYTES, "b": 1, "B": 1, "h": 2, "H": 2, "i": 4, 
 Ints = tuple[int, ...]
 
 
-class Given(NamedTuple):
+class ArgumentSlot(NamedTuple):
     """Stands among the arguments of a kernel for the one that a launch gives at this place.
 
     shape, strides: of the tensor, if it goes in as a descriptor.
@@ -44,7 +44,7 @@ class Given(NamedTuple):
     strides: Sequence[int] = ()
 
 
-class Packed(NamedTuple):
+class PackedLaunch(NamedTuple):
     """A launch on the current device, called with a raw stream and what stands for each argument that is given.
 
     maps: by place, the tensor maps of those that go in as descriptors; all others go in as they are.
@@ -54,8 +54,8 @@ class Packed(NamedTuple):
     maps: dict[int, TensorMaps]
 
 
-def packed(compiled: Any, grid: Ints, arguments: Sequence[Any]) -> Packed | None:
-    """The launch of a compiled kernel with these arguments, `Given` among them, those of constexprs at the end.
+def packed(compiled: Any, grid: Ints, arguments: Sequence[Any]) -> PackedLaunch | None:
+    """The launch of a compiled kernel with these arguments, `ArgumentSlot` among them, those of constexprs at the end.
 
     None if it needs what only Triton's own launcher does: working memory, clusters, a cooperative grid, descriptors in
     parts, another vendor's GPU; or where the driver tells of other arguments.
@@ -72,12 +72,12 @@ def packed(compiled: Any, grid: Ints, arguments: Sequence[Any]) -> Packed | None
         return None
     found += [(_POINTER, 0)] * 2  # working memory of the kernel and of a profiler
     forms = [form for form, _ in found]
-    places = [value.place for _, value in found if isinstance(value, Given)]
+    places = [value.place for _, value in found if isinstance(value, ArgumentSlot)]
     if places != list(range(len(places))) or argument_bytes(compiled.function) != [_SIZES[form] for form in forms]:
         return None
-    fixed = {i: value for i, (_, value) in enumerate(found) if not isinstance(value, Given)}
+    fixed = {i: value for i, (_, value) in enumerate(found) if not isinstance(value, ArgumentSlot)}
     configurations = Configurations((*grid, 32 * about.num_warps, 1, 1, about.shared), about.launch_pdl)
-    return Packed(_launcher(compiled.function, configurations, forms, fixed, launch_kernel_ex()), maps)
+    return PackedLaunch(_launcher(compiled.function, configurations, forms, fixed, launch_kernel_ex()), maps)
 
 
 def _launcher(
@@ -120,7 +120,7 @@ def _flat(
             yield _FORMS[kind], argument
 
 
-def _encoder(x: Given, descriptor: dict[str, Any] | None) -> Tiled:
+def _encoder(x: ArgumentSlot, descriptor: dict[str, Any] | None) -> Tiled:
     """A descriptor as Triton's launcher encodes it; descriptor: what the compiler says of it, if it is not taken apart."""
     if descriptor is None or descriptor["fp4_padded"] or descriptor.get("is_im2col"):
         raise KeyError("another kind of descriptor")

@@ -20,7 +20,7 @@ import triton.language as tl
 from triton.language.extra import cuda
 
 from kernelmux.backends.triton._families.elementwise import ACCESS_BYTES
-from kernelmux.backends.triton._families.sums import Step, run, sum_first
+from kernelmux.backends.triton._families.sums import ReductionStep, run, sum_first
 from kernelmux.backends.triton._launch.card import SPARE
 from kernelmux.backends.triton._launch.launch import Config, cdiv, like, overlaps, plan, processors, shared_bytes
 from kernelmux.backends.triton._launch.strides import Ints
@@ -158,7 +158,7 @@ class RowGradientsPlan(NamedTuple):
 
     launch: RowLaunch
     sums: Ints
-    last: tuple[Step, ...]
+    last: tuple[ReductionStep, ...]
 
 
 def rule(N: int, itemsize: int, inputs: int, room: int) -> Config:

@@ -23,7 +23,15 @@ from kernelmux.backends.triton._families.elementwise import MapLaunch
 from kernelmux.backends.triton._launch.launch import Config, like, plan
 from kernelmux.backends.triton._launch.strides import Ints, contiguous
 from kernelmux.backends.triton._rows.row_kernel import rows_kernel
-from kernelmux.backends.triton._rows.row_plan import Access, Demand, access_of, chunk_meta, hints, row_rule, shared_meta
+from kernelmux.backends.triton._rows.row_plan import (
+    Demand,
+    RowAccess,
+    access_of,
+    chunk_meta,
+    hints,
+    row_rule,
+    shared_meta,
+)
 from kernelmux.backends.triton._rows.row_shared import rows_shared_kernel
 from kernelmux.backends.triton._rows.row_statistics import Statistic
 from kernelmux.backends.triton._rows.rows import Walk, walk
@@ -98,7 +106,7 @@ def _plan(
 
 
 def launch_of(
-    op: RowOp, w: Walk, vector_steps: Ints, access: Access, outputs: int, config: Config, saved: int = 0
+    op: RowOp, w: Walk, vector_steps: Ints, access: RowAccess, outputs: int, config: Config, saved: int = 0
 ) -> RowLaunch:
     """config: as `row_rule` gives it."""
     config = dict(config)

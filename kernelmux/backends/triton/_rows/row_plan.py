@@ -49,7 +49,7 @@ class Demand(NamedTuple):
     device: int
 
 
-class Access(NamedTuple):
+class RowAccess(NamedTuple):
     """How rows are read: strides in units of `unit` elements, `width` elements at once.
 
     peeled: from the first address of a row on that is aligned to so many.
@@ -60,16 +60,16 @@ class Access(NamedTuple):
     peeled: bool
 
 
-def access_of(w: Walk, itemsize: int, peels: bool = True) -> Access:
+def access_of(w: Walk, itemsize: int, peels: bool = True) -> RowAccess:
     """Whole vectors where rows are dense and start aligned; peeled where all tensors' start equally far from that."""
     if not w.along:
-        return Access(1, 1, False)
+        return RowAccess(1, 1, False)
     widest = ACCESS_BYTES // itemsize
     unit = math.gcd(widest, w.length, *(s for strides in w.strides for s in strides))
     alike = len(w.sizes) == 1 and len({strides[0] % widest for strides in w.strides}) == 1
     if peels and unit < widest and alike and w.length * itemsize > LONG:
-        return Access(1, widest, True)
-    return Access(unit, unit, False)
+        return RowAccess(1, widest, True)
+    return RowAccess(unit, unit, False)
 
 
 def hints(w: Walk, itemsize: int, demand: Demand, resident: bool) -> Config:
@@ -89,7 +89,7 @@ def _reread(w: Walk, itemsize: int, demand: Demand) -> bool:
     return demand.inputs == 1 and not demand.vectors and itemsize == 2 and w.length in REREAD
 
 
-def row_rule(w: Walk, access: Access, itemsize: int, demand: Demand, resident: bool) -> Config:
+def row_rule(w: Walk, access: RowAccess, itemsize: int, demand: Demand, resident: bool) -> Config:
     """ROWS and columns (BLOCK) of a chunk, chunks of a batch, chunks that are held (None: all), warps.
 
     Along contiguous rows it depends on their length alone, so that a row is summed in one order whatever its batch.
@@ -141,7 +141,7 @@ def _chunk(n: int, values: int, width: int, wanted: int) -> tuple[int, int]:
     return 16, 512 * width
 
 
-def _shared(n: int, access: Access, itemsize: int, demand: Demand) -> Config | None:
+def _shared(n: int, access: RowAccess, itemsize: int, demand: Demand) -> Config | None:
     """Two programs of 16 warps per multiprocessor, with the row in shared memory but for its end."""
     inputs, most = demand.inputs, (shared_bytes(demand.device) - SPARE) // 2
     block = 512 * access.width
@@ -166,7 +166,7 @@ def _walked(width: int) -> Config:
     }  # fmt: skip
 
 
-def chunk_meta(w: Walk, vector_steps: tuple[int, ...], access: Access, config: Config) -> tuple[int, Config]:
+def chunk_meta(w: Walk, vector_steps: tuple[int, ...], access: RowAccess, config: Config) -> tuple[int, Config]:
     """How many batches are walked twice, and what the kernel must know at compilation."""
     rows, block, batch = config["ROWS"], config["BLOCK"], config["BATCH"]
     slack, head = (access.width - 1, block) if access.peeled else (0, 0)
@@ -186,7 +186,7 @@ def chunk_meta(w: Walk, vector_steps: tuple[int, ...], access: Access, config: C
     }  # fmt: skip
 
 
-def shared_meta(w: Walk, access: Access, config: Config) -> Config:
+def shared_meta(w: Walk, access: RowAccess, config: Config) -> Config:
     """The same for the kernel that holds the batches in shared memory."""
     batches, meta = chunk_meta(w, (), access, config)
     names = ("BLOCK", "HELD", "FULL", "BATCH", "UNIT", "WIDTH", "PEELED", "SPLIT", "num_warps", "maxnreg")

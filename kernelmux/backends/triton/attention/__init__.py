@@ -18,7 +18,7 @@ from kernelmux.backends.triton._launch.card import TensorCores, narrow
 from kernelmux.backends.triton._launch.launch import Config, cdiv, processors
 from kernelmux.backends.triton.attention._descriptors import descriptors
 from kernelmux.backends.triton.attention._online import online
-from kernelmux.backends.triton.attention._problem import Problem
+from kernelmux.backends.triton.attention._problem import AttentionProblem
 from kernelmux.backends.triton.attention._specialised import specialised
 from kernelmux.backends.triton.attention._split_keys import QUERIES, split_keys
 from kernelmux.registry.backend import Implementation
@@ -34,7 +34,7 @@ def _tile(m: int, n: int, warps: int, stages: int) -> Config:
     return {"BLOCK_M": m, "BLOCK_N": n, "num_warps": warps, "num_stages": stages}
 
 
-def _fp32_rule(p: Problem) -> Config:
+def _fp32_rule(p: AttentionProblem) -> Config:
     """Sums of products without tensor cores hold whole rows of both operands in registers."""
     if p.columns <= 64:
         return _tile(32, 32, warps=4, stages=1)
@@ -43,7 +43,7 @@ def _fp32_rule(p: Problem) -> Config:
     return _tile(32, 16, warps=8, stages=1) if p.columns <= 128 else _tile(16, 16, warps=16, stages=1)
 
 
-def rule(p: Problem) -> Config:
+def rule(p: AttentionProblem) -> Config:
     """64 queries per warpgroup of 4 warps; fewer where the blocks of 128 would not fill the GPU."""
     if p.dtype == torch.float32:
         return _fp32_rule(p)
@@ -55,7 +55,7 @@ def rule(p: Problem) -> Config:
     return _tile(128, 64, warps=8, stages=3)
 
 
-def descriptors_rule(p: Problem) -> Config:
+def descriptors_rule(p: AttentionProblem) -> Config:
     """H200, 4 x 32 x 4096: 479 TFLOP/s at D = 64, the best; 508 at D = 128, where 128 queries reach 554.
 
     Those would spill on sm_100, and where they do not there is the next variant.
@@ -69,7 +69,7 @@ def descriptors_rule(p: Problem) -> Config:
     return _tile(64, 64, warps=4, stages=3)
 
 
-def specialised_rule(p: Problem) -> Config:
+def specialised_rule(p: AttentionProblem) -> Config:
     """H200, causal, D = 128: 2 x 32/8 x 8192 1680 us in blocks of 128 keys, 1876 in blocks of 64, which mask less."""
     return {"BLOCK_N": 64 if p.columns > 128 else 128, "STAGES": 2}
 
@@ -80,7 +80,7 @@ START = 128  # what a program takes besides its keys, in keys
 MERGE = 192  # and the second kernel
 
 
-def split_keys_rule(p: Problem) -> Config:
+def split_keys_rule(p: AttentionProblem) -> Config:
     """Splits so that the programs, mostly two at a time on a multiprocessor, end together; many batches need none.
 
     H200, 8 heads of 8192 keys, D = 128, 32 batches: 255 us (4.2 TB/s) for 4 queries of 32 heads, in two splits 273;

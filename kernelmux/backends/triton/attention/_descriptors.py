@@ -15,7 +15,7 @@ from kernelmux.backends.triton.attention._online import (
     online_softmax,
     query_block,
 )
-from kernelmux.backends.triton.attention._problem import POINTER, Problem, block_strides, outputs, problem
+from kernelmux.backends.triton.attention._problem import POINTER, AttentionProblem, block_strides, outputs, problem
 from kernelmux.registry.spec.sliding_windows import Limit
 
 T = torch.Tensor
@@ -79,7 +79,7 @@ def attention_descriptors_kernel(
 
 
 @plan
-def _plan(p: Problem, rule: Rule) -> Launch:
+def _plan(p: AttentionProblem, rule: Rule) -> Launch:
     config = rule(p)
     queries, keys = (1, 1, config["BLOCK_M"], p.columns), (1, 1, config["BLOCK_N"], p.columns)
     kinds = zip(p.shapes, p.strides, (queries, queries, keys, keys), strict=True)

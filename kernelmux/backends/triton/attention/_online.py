@@ -9,12 +9,12 @@ import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._launch.launch import Config, Launch, cdiv, plan
-from kernelmux.backends.triton.attention._problem import Problem, apart, outputs, problem
+from kernelmux.backends.triton.attention._problem import AttentionProblem, apart, outputs, problem
 from kernelmux.registry.spec.sliding_windows import Limit
 
 T = torch.Tensor
 
-Rule = Callable[[Problem], Config]
+Rule = Callable[[AttentionProblem], Config]
 LN2 = tl.constexpr(0.6931471805599453)
 
 
@@ -167,7 +167,7 @@ def attention_online_kernel(
 
 
 @plan
-def _plan(p: Problem, rule: Rule) -> Launch:
+def _plan(p: AttentionProblem, rule: Rule) -> Launch:
     config = rule(p)
     return Launch(
         attention_online_kernel, (cdiv(p.M, config["BLOCK_M"]) * p.B * p.H,), *p.sizes, *(s[:3] for s in p.strides),

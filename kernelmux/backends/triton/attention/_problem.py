@@ -25,7 +25,7 @@ def scale_of_exponents(scale: float) -> float:
     return min(max(abs(scale) * LOG2E, FP32.smallest_normal), FP32.max)
 
 
-class Problem(NamedTuple):
+class AttentionProblem(NamedTuple):
     """Sizes of q (B H M D) and of k and v (B G N D), their strides, dtype, mask and scalars."""
 
     device: int
@@ -73,13 +73,13 @@ class Problem(NamedTuple):
 
 def problem(
     q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
-) -> Problem:  # fmt: skip
+) -> AttentionProblem:  # fmt: skip
     """The problem of a call."""
     B, H, M, D = q.shape
     _, G, N, _ = k.shape
     mask = mask_of(M, N, causal, window, ahead)
     strides = q.stride(), k.stride(), v.stride()
-    return Problem(q.get_device(), B, H, G, M, N, D, *strides, q.dtype, mask, scale, precision)
+    return AttentionProblem(q.get_device(), B, H, G, M, N, D, *strides, q.dtype, mask, scale, precision)
 
 
 def outputs(q: T, k: T) -> tuple[T, T, bool]:

@@ -20,7 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from kernelmux.backends.triton._launch.hopper import barriers, copy_in, copy_out, copy_out_wait, ring
 from kernelmux.backends.triton._launch.launch import Launch, Map, cdiv, plan
 from kernelmux.backends.triton.attention._online import LN2, Rule, key_range
-from kernelmux.backends.triton.attention._problem import POINTER, Problem, block_strides, outputs, problem
+from kernelmux.backends.triton.attention._problem import POINTER, AttentionProblem, block_strides, outputs, problem
 from kernelmux.registry.spec.sliding_windows import Limit
 
 T = torch.Tensor
@@ -232,7 +232,7 @@ def attention_specialised_kernel(
 
 
 @plan
-def _plan(p: Problem, rule: Rule) -> Launch:
+def _plan(p: AttentionProblem, rule: Rule) -> Launch:
     config = rule(p)
     queries, keys = [1, 1, QUERIES, p.columns], [1, 1, config["BLOCK_N"], p.columns]
     dtype = gl.float16 if p.dtype == torch.float16 else gl.bfloat16

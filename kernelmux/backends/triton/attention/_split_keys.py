@@ -14,7 +14,7 @@ from triton.language.extra import cuda
 
 from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, cdiv, overlaps, plan
 from kernelmux.backends.triton.attention._online import LN2, Rule, finished, key_range, walk_keys
-from kernelmux.backends.triton.attention._problem import Problem, block_strides, outputs, problem
+from kernelmux.backends.triton.attention._problem import AttentionProblem, block_strides, outputs, problem
 from kernelmux.registry.spec.sliding_windows import Limit
 
 T = torch.Tensor
@@ -143,7 +143,7 @@ def merging(device: int, columns: int, parts: int) -> Config:
 
 
 @plan
-def _plan(p: Problem, rule: Rule) -> tuple[Launch, Launch | None, int]:
+def _plan(p: AttentionProblem, rule: Rule) -> tuple[Launch, Launch | None, int]:
     config = rule(p)
     splits = config.pop("SPLITS")
     programs = p.B * p.G * cdiv(p.H // p.G * p.M, config["BLOCK_M"]) * splits

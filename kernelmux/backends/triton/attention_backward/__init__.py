@@ -17,7 +17,7 @@ from kernelmux.backends.triton._launch.launch import Config, like
 from kernelmux.backends.triton.attention._problem import apart
 from kernelmux.backends.triton.attention_backward._descriptors import descriptors
 from kernelmux.backends.triton.attention_backward._pointers import pointers
-from kernelmux.backends.triton.attention_backward._problem import Problem, delta_plan, problem
+from kernelmux.backends.triton.attention_backward._problem import AttentionGradientProblem, delta_plan, problem
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Aligned, AtMost, Capability, Dtypes, Multiple, SharedMemory
 from kernelmux.registry.spec import Call
@@ -31,7 +31,7 @@ def _tile(m: int, n: int, warps: int, stages: int) -> Config:
     return {"BLOCK_M": m, "BLOCK_N": n, "num_warps": warps, "num_stages": stages}
 
 
-def keys_rule(p: Problem) -> Config:
+def keys_rule(p: AttentionGradientProblem) -> Config:
     """Two sums of [BLOCK_N, D] stay in registers beside two blocks of scores; larger blocks spill on sm_80 and sm_90."""
     if p.dtype == torch.float32:
         return _tile(16, 16 if p.columns > 128 else 32, warps=4, stages=1)
@@ -40,7 +40,7 @@ def keys_rule(p: Problem) -> Config:
     return _tile(32, 64, warps=8, stages=2)
 
 
-def queries_rule(p: Problem) -> Config:
+def queries_rule(p: AttentionGradientProblem) -> Config:
     """One sum of [BLOCK_M, D]."""
     if p.dtype == torch.float32:
         return _tile(16 if p.columns > 128 else 32, 16, warps=4, stages=1)
@@ -49,14 +49,14 @@ def queries_rule(p: Problem) -> Config:
     return _tile(64, 64, warps=8, stages=2)
 
 
-def keys_descriptors_rule(p: Problem) -> Config:
+def keys_descriptors_rule(p: AttentionGradientProblem) -> Config:
     """H200, 4 x 32 x 4096: at D = 128 3142 us, 3368 in blocks of 128 keys; at D = 64 1925 us, 2222 in 2 stages."""
     if p.columns > 128:  # 32 queries spill
         return _tile(16, 64, warps=8, stages=2)
     return _tile(64, 64, warps=4, stages=2 if p.columns > 64 else 3)
 
 
-def queries_descriptors_rule(p: Problem) -> Config:
+def queries_descriptors_rule(p: AttentionGradientProblem) -> Config:
     """H200, 4 x 32 x 4096: at D = 128 2447 us, 2565 in blocks of 64 queries; at D = 64 1218 us, 1253 in blocks of 128."""
     if p.columns > 128:
         return _tile(64, 64, warps=8, stages=2)

@@ -15,7 +15,7 @@ from kernelmux.backends.triton.attention._online import key_range, query_block
 from kernelmux.backends.triton.attention._problem import POINTER, block_strides
 from kernelmux.backends.triton.attention_backward._pointers import Rule
 from kernelmux.backends.triton.attention_backward._problem import (
-    Problem,
+    AttentionGradientProblem,
     load_lse,
     load_queries,
     probabilities,
@@ -152,12 +152,12 @@ def attention_queries_descriptors_kernel(
     grad_q_desc.store(at, (grad_q * scale).to(grad_q_desc.dtype).reshape(1, 1, BLOCK_M, COLUMNS))
 
 
-def pitch(p: Problem) -> int:
+def pitch(p: AttentionGradientProblem) -> int:
     """Queries of a head as the kernels lay them out: in whole blocks of 128, or one of 64 that holds all."""
     return 64 if p.M <= 64 else cdiv(p.M, 128) * 128
 
 
-def maps(p: Problem, names: str, m: int, n: int) -> tuple[Map, ...]:
+def maps(p: AttentionGradientProblem, names: str, m: int, n: int) -> tuple[Map, ...]:
     """Of tensors by a letter each: grad_out, q, k, and v in blocks, and in capitals what is written like q and k."""
     queries, keys = (p.B, p.H, p.M, p.D), (p.B, p.G, p.N, p.D)
     kinds = {
@@ -169,7 +169,7 @@ def maps(p: Problem, names: str, m: int, n: int) -> tuple[Map, ...]:
 
 
 @plan
-def plans(p: Problem, keys_rule: Rule, queries_rule: Rule) -> tuple[Launch, Launch]:
+def plans(p: AttentionGradientProblem, keys_rule: Rule, queries_rule: Rule) -> tuple[Launch, Launch]:
     """Launches for the gradients of keys and values, and for that of queries."""
     keys, queries = keys_rule(p), queries_rule(p)
     return (
@@ -186,7 +186,7 @@ def plans(p: Problem, keys_rule: Rule, queries_rule: Rule) -> tuple[Launch, Laun
 
 
 def descriptors(
-    p: Problem, grads: tuple[torch.Tensor, ...], grad_out: torch.Tensor, q: torch.Tensor, k: torch.Tensor,
+    p: AttentionGradientProblem, grads: tuple[torch.Tensor, ...], grad_out: torch.Tensor, q: torch.Tensor, k: torch.Tensor,
     v: torch.Tensor, y: torch.Tensor, lse: torch.Tensor, keys_rule: Rule, queries_rule: Rule,
 ) -> None:  # fmt: skip
     """Writes grads: of q, k and v."""

@@ -13,9 +13,14 @@ import triton.language as tl
 
 from kernelmux.backends.triton._launch.launch import Config, Launch, cdiv, plan
 from kernelmux.backends.triton.attention._online import key_range, query_block
-from kernelmux.backends.triton.attention_backward._problem import Problem, load_lse, probabilities, query_range
+from kernelmux.backends.triton.attention_backward._problem import (
+    AttentionGradientProblem,
+    load_lse,
+    probabilities,
+    query_range,
+)
 
-Rule = Callable[[Problem], Config]
+Rule = Callable[[AttentionGradientProblem], Config]
 
 
 @triton.jit
@@ -161,7 +166,7 @@ def attention_queries_kernel(
 
 
 @plan
-def plans(p: Problem, keys_rule: Rule, queries_rule: Rule) -> tuple[Launch, Launch]:
+def plans(p: AttentionGradientProblem, keys_rule: Rule, queries_rule: Rule) -> tuple[Launch, Launch]:
     """Launches for the gradients of keys and values, and for that of queries."""
     strides = tuple(s[:3] for s in (p.g_strides, p.q_strides, p.k_strides, p.v_strides))
     keys, queries = keys_rule(p), queries_rule(p)
@@ -178,7 +183,7 @@ def plans(p: Problem, keys_rule: Rule, queries_rule: Rule) -> tuple[Launch, Laun
 
 
 def pointers(
-    p: Problem, grads: tuple[torch.Tensor, ...], grad_out: torch.Tensor, q: torch.Tensor, k: torch.Tensor,
+    p: AttentionGradientProblem, grads: tuple[torch.Tensor, ...], grad_out: torch.Tensor, q: torch.Tensor, k: torch.Tensor,
     v: torch.Tensor, lse: torch.Tensor, delta: torch.Tensor, keys_rule: Rule, queries_rule: Rule,
 ) -> None:  # fmt: skip
     """Writes grads: of q, k and v."""

@@ -19,7 +19,7 @@ FP32 = torch.finfo(torch.float32)
 ROWS = 64  # of a program that sums grad_out * y
 
 
-class Problem(NamedTuple):
+class AttentionGradientProblem(NamedTuple):
     """Sizes of q (B H M D) and of k and v (B G N D), their strides, dtype, mask and scalars."""
 
     device: int
@@ -58,13 +58,13 @@ class Problem(NamedTuple):
 
 def problem(
     grad_out: T, q: T, k: T, v: T, y: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
-) -> Problem:  # fmt: skip
+) -> AttentionGradientProblem:  # fmt: skip
     """The problem of a call."""
     B, H, M, D = q.shape
     _, G, N, _ = k.shape
     mask = mask_of(M, N, causal, window, ahead)
     of_grad_out, of_q, of_k, of_v, of_y = (x.stride() for x in (grad_out, q, k, v, y))
-    return Problem(
+    return AttentionGradientProblem(
         q.get_device(), B, H, G, M, N, D, of_grad_out, of_q, of_k, of_v, of_y, q.dtype, mask, scale, precision
     )
 
@@ -162,7 +162,7 @@ def attention_delta_kernel(
 
 
 @plan
-def delta_plan(p: Problem) -> Launch:
+def delta_plan(p: AttentionGradientProblem) -> Launch:
     """Launched with delta, grad_out and y."""
     grid = (cdiv(p.M, ROWS) * p.B * p.H,)
     meta: Config = {"D": p.D, "COLUMNS": p.columns, "ROWS": ROWS, "num_warps": 4}

@@ -17,7 +17,7 @@ from kernelmux.backends.triton._launch.launch import Launch
 from kernelmux.backends.triton.conv2d import _folded, _specialised
 from kernelmux.backends.triton.conv2d._direct import direct
 from kernelmux.backends.triton.conv2d._implicit_gemm import SPACE, implicit_gemm
-from kernelmux.backends.triton.conv2d._problem import Problem, images
+from kernelmux.backends.triton.conv2d._problem import ConvolutionProblem, images
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.backend.search_space import Space
 from kernelmux.registry.conditions import Condition
@@ -28,7 +28,7 @@ Maybe = torch.Tensor | None
 
 
 def _variant(
-    make: Callable[[Problem], Launch], idea: str, arithmetic: str, requires: tuple[Condition, ...] = (),
+    make: Callable[[ConvolutionProblem], Launch], idea: str, arithmetic: str, requires: tuple[Condition, ...] = (),
     space: Space | None = None,
 ) -> Implementation:  # fmt: skip
     def conv2d(
@@ -40,7 +40,7 @@ def _variant(
         y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=format_of(x))
         if y.numel():
             sizes = images(x), images(y), images(weight)
-            make(Problem(x.get_device(), x.dtype, *sizes, over, bias is not None))(
+            make(ConvolutionProblem(x.get_device(), x.dtype, *sizes, over, bias is not None))(
                 y, x, weight, y if bias is None else bias
             )
         return y

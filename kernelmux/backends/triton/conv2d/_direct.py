@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._launch.launch import Config, Launch, cdiv, plan
-from kernelmux.backends.triton.conv2d._problem import Problem
+from kernelmux.backends.triton.conv2d._problem import ConvolutionProblem
 
 TILE: Config = {"BLOCK_O": 8, "BLOCK_P": 64, "num_warps": 4}
 
@@ -44,7 +44,7 @@ def conv2d_direct_kernel(
 
 
 @plan
-def direct(p: Problem) -> Launch:
+def direct(p: ConvolutionProblem) -> Launch:
     """The launch, of y, x, weight and bias."""
     out_channels, channels, *taps = p.weight.shape
     programs = cdiv(out_channels, TILE["BLOCK_O"]) * cdiv(p.places, TILE["BLOCK_P"])

@@ -11,7 +11,7 @@ import torch
 from kernelmux.backends.triton._launch.launch import Ints, cdiv
 from kernelmux.backends.triton.conv2d import _specialised
 from kernelmux.backends.triton.conv2d._order import channels_first, copied
-from kernelmux.backends.triton.conv2d._problem import VECTOR, Images, Problem, images
+from kernelmux.backends.triton.conv2d._problem import VECTOR, ConvolutionProblem, Images, images
 from kernelmux.registry.conditions import AtLeast, AtMost, Condition
 from kernelmux.registry.spec.sliding_windows import PIXELS, Fold, SideBySide, Window
 from kernelmux.registry.util.memory_format import format_of
@@ -43,6 +43,6 @@ def convolution(
         rows = cdiv(x.shape[2], down.stride) * down.stride
         left, lines = _lines(x, rows, across, shape[3], f)
         right, kernels = _lines(weight, weight.shape[2], kernel, 1, f.of_kernel(kernel, VECTOR))
-        p = Problem(x.get_device(), x.dtype, lines, images(y), kernels, (down, LINE), bias is not None)
+        p = ConvolutionProblem(x.get_device(), x.dtype, lines, images(y), kernels, (down, LINE), bias is not None)
         _specialised.specialised(p)(y, left, right, y if bias is None else bias)
     return y if format_of(x) == torch.channels_last else channels_first(y)

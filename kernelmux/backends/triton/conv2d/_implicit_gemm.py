@@ -16,10 +16,10 @@ import triton.language as tl
 
 from kernelmux.backends.triton._launch.card import enough, held
 from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, cdiv, plan, shared_bytes
-from kernelmux.backends.triton.conv2d._problem import VECTOR, Problem
+from kernelmux.backends.triton.conv2d._problem import VECTOR, ConvolutionProblem
 from kernelmux.backends.triton.matmul._blocked import tile_of
 from kernelmux.backends.triton.matmul._spaces import BEYOND, TOO_MUCH, uneven
-from kernelmux.registry.backend.search_space import Choice, Key, Space
+from kernelmux.registry.backend.search_space import ConfigChoice, Key, Space
 from kernelmux.registry.dtypes import SHORT
 
 UNIT = tl.constexpr(VECTOR)
@@ -130,7 +130,7 @@ def conv2d_implicit_gemm_kernel(
     tl.store(y_ptr + offs, acc.to(y_ptr.dtype.element_ty), mask=inside)
 
 
-def rule(channels: int, places: int, p: Problem) -> Config:
+def rule(channels: int, places: int, p: ConvolutionProblem) -> Config:
     """Large tiles reuse more; what is loaded element by element keeps an address for each, and spills sooner."""
     if p.dtype == torch.float32:
         return _tile(64, 64, 16, warps=4, stages=3)
@@ -146,13 +146,13 @@ def _tile(o: int, p: int, k: int, warps: int, stages: int) -> Config:
     return {"BLOCK_O": o, "BLOCK_P": p, "BLOCK_K": k, "GROUP_O": 8, "num_warps": warps, "num_stages": stages}
 
 
-def _key(p: Problem) -> Key:
+def _key(p: ConvolutionProblem) -> Key:
     out_channels, channels, taps_h, taps_w = p.weight.shape
     order = "channels_last" if p.x.channels_last else "strided"
     return Key(f"{SHORT[p.dtype]} {order}", (out_channels, p.places, channels, taps_h * taps_w))
 
 
-def _refusal(c: Config, p: Problem) -> str | None:
+def _refusal(c: Config, p: ConvolutionProblem) -> str | None:
     o, places, k = c["BLOCK_O"], c["BLOCK_P"], c["BLOCK_K"]
     if o >= 2 * p.weight.shape[0]:
         return BEYOND
@@ -169,13 +169,13 @@ SPACE = Space(
 )  # fmt: skip
 
 
-def implicit_gemm(p: Problem, transposed: bool = False) -> Launch:
+def implicit_gemm(p: ConvolutionProblem, transposed: bool = False) -> Launch:
     """The launch, of y, x, weight and bias. transposed: y are the images that x are the convolution of."""
     return _plan(p, transposed, None if transposed else SPACE.choice)
 
 
 @plan
-def _plan(p: Problem, transposed: bool, choice: Choice | None) -> Launch:
+def _plan(p: ConvolutionProblem, transposed: bool, choice: ConfigChoice | None) -> Launch:
     out_channels, channels, *taps = p.weight.shape
     images, _, rows, columns = p.y.shape
     residues = [min(w.stride, n) if transposed else 1 for w, n in zip(p.windows, (rows, columns), strict=True)]
@@ -194,7 +194,7 @@ def _plan(p: Problem, transposed: bool, choice: Choice | None) -> Launch:
     )  # fmt: skip
 
 
-def weight_lines(p: Problem, transposed: bool, config: Config) -> tuple[Ints, int]:
+def weight_lines(p: ConvolutionProblem, transposed: bool, config: Config) -> tuple[Ints, int]:
     """Strides of the kernels, and what of them lies side by side, if it can be read 16 bytes at a time."""
     o, c, r, s = p.weight.strides
     out_channels, channels, taps_h, taps_w = p.weight.shape

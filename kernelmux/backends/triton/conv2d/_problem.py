@@ -47,7 +47,7 @@ def images(x: torch.Tensor) -> Images:
     return Images(tuple(x.shape), x.stride())
 
 
-class Problem(NamedTuple):
+class ConvolutionProblem(NamedTuple):
     """A call of conv2d, or of its transposed form, where x are the images that are read and y those that are written.
 
     weight: kernels [channels of y, channels of x, R, S].

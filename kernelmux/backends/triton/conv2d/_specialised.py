@@ -22,10 +22,10 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup
 from kernelmux.backends.triton._launch.hopper import barriers, copy_in, copy_out_wait, ring
 from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, Map, cdiv, plan, processors
 from kernelmux.backends.triton.conv2d._order import channels_first, channels_last, padded
-from kernelmux.backends.triton.conv2d._problem import VECTOR, Images, Problem, images
+from kernelmux.backends.triton.conv2d._problem import VECTOR, ConvolutionProblem, Images, images
 from kernelmux.backends.triton.conv2d._stores import halves, store_box, store_lines
 from kernelmux.backends.triton.matmul._blocked import tile_of
-from kernelmux.backends.triton.matmul._epilogue import Vector, biased
+from kernelmux.backends.triton.matmul._epilogue import WholeTensor, biased
 from kernelmux.registry.conditions import Capability, Condition, Dtypes
 from kernelmux.registry.spec import Call
 from kernelmux.registry.spec.sliding_windows import InVectors, Window
@@ -207,7 +207,7 @@ def conv2d_specialised_kernel(
         )  # fmt: skip
 
 
-def rule(p: Problem) -> Config:
+def rule(p: ConvolutionProblem) -> Config:
     """The tile with which whole rounds of all SMs take the least time. H200, fp16, 32x256x56x56 by 256x256x3x3: 157 us,
     178 with boxes that do not end where the rows do, cuDNN 161."""
     out_channels, channels = p.y.shape[1], p.weight.shape[1]
@@ -246,7 +246,7 @@ def covering(box: Ints, lengths: Ints) -> int:
 
 
 @plan
-def specialised(p: Problem, transposed: bool = False) -> Launch:
+def specialised(p: ConvolutionProblem, transposed: bool = False) -> Launch:
     """The launch, of y, x, weight and bias. transposed: y are the images that x are the convolution of."""
     config = dict(rule(p))
     out_channels, (_, channels, *taps) = p.y.shape[1], p.weight.shape
@@ -254,10 +254,10 @@ def specialised(p: Problem, transposed: bool = False) -> Launch:
     places, block_o, block_k = config.pop("PLACES"), config["BLOCK_O"], config["BLOCK_K"]
     box = config.pop("BOX", None) or box_of(places, p.lengths)
     maps: tuple[Any, ...] = (
-        Vector() if unit else map_of(p.y, (*_shared(box, places // PLACES.value), block_o // 2), p.dtype),
+        WholeTensor() if unit else map_of(p.y, (*_shared(box, places // PLACES.value), block_o // 2), p.dtype),
         phases_of(p, (*box, block_k)) if strided(p) else map_of(p.x, (*box, block_k), p.dtype),
         map_of(p.weight, (block_k, 1, 1, block_o) if transposed else (block_o, 1, 1, block_k), p.dtype, transposed),
-        Vector(),
+        WholeTensor(),
     )
     tiles = covering(box, p.lengths) * cdiv(out_channels, block_o)
     return Launch(
@@ -267,12 +267,12 @@ def specialised(p: Problem, transposed: bool = False) -> Launch:
     )  # fmt: skip
 
 
-def strided(p: Problem) -> bool:
+def strided(p: ConvolutionProblem) -> bool:
     """Whether the places have any stride but 1."""
     return any(w.stride > 1 for w in p.windows)
 
 
-def walk(p: Problem, transposed: bool = False) -> Ints:
+def walk(p: ConvolutionProblem, transposed: bool = False) -> Ints:
     """Of rows and columns: first, step, by how many strides the first place lies above them (lift), and stride."""
     if transposed:
         each = [(w.padding, -w.dilation, 0, 1) for w in p.windows]
@@ -282,7 +282,7 @@ def walk(p: Problem, transposed: bool = False) -> Ints:
     return tuple(n for pair in zip(*each, strict=True) for n in pair)
 
 
-def phases_of(p: Problem, block: Ints) -> Map:
+def phases_of(p: ConvolutionProblem, block: Ints) -> Map:
     """Images as [N H/stride stride W/stride stride*C]."""
     (n, c, h, w), (along_n, _, along_h, along_w) = p.x.shape, p.x.strides
     rows, columns = (window.stride for window in p.windows)
@@ -338,6 +338,6 @@ def convolution(
         again = prod(weight.shape[2:]) > 1
         left, right = readable(x, over[1].stride > 1, again), readable(weight, again=again and not transposed)
         kernels = images(right.transpose(0, 1) if transposed else right)
-        p = Problem(x.get_device(), x.dtype, images(left), images(y), kernels, over, bias is not None)
+        p = ConvolutionProblem(x.get_device(), x.dtype, images(left), images(y), kernels, over, bias is not None)
         specialised(p, transposed)(y, left, right, y if bias is None else bias)
     return y if format_of(x) == torch.channels_last else channels_first(y)

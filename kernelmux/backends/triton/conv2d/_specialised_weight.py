@@ -27,7 +27,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from kernelmux.backends.triton._families.sums import run, sum_first
 from kernelmux.backends.triton._launch.hopper import barriers, copy_in, copy_out, copy_out_wait, ring
 from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, Map, cdiv, plan, processors
-from kernelmux.backends.triton.conv2d._problem import Problem, images
+from kernelmux.backends.triton.conv2d._problem import ConvolutionProblem, images
 from kernelmux.backends.triton.conv2d._specialised import (
     LOADER_REGISTERS,
     MULTIPLIER_REGISTERS,
@@ -182,7 +182,7 @@ class HalfFull:
         return None if 2 * places >= held else f"{places} places in boxes that hold {held}, needs half of them"
 
 
-def rule(p: Problem) -> Config:
+def rule(p: ConvolutionProblem) -> Config:
     """The tile, and the number of shares of the places, with which whole rounds of all SMs take the least time.
 
     H200, fp16, 32x256x56x56 and 256x256x3x3: 165 us in 7 shares, 174 in 14, 193 with half the tile, cuDNN 179.
@@ -207,7 +207,7 @@ def _tile(o: int, c: int, places: int = 64) -> Config:
 
 
 @plan
-def specialised(p: Problem) -> tuple[Launch, int, Callable[..., None]]:
+def specialised(p: ConvolutionProblem) -> tuple[Launch, int, Callable[..., None]]:
     """The launch, of grad_weight or sums of shares, grad_out and x; how many shares there are; what adds them up."""
     config = rule(p)
     out_channels, channels, *taps = p.weight.shape
@@ -234,7 +234,7 @@ def gradient(grad_out: torch.Tensor, x: torch.Tensor, shape: Ints, over: tuple[W
     out = torch.empty(whole, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     if out.numel():
         launch, shares, finish = specialised(
-            Problem(x.get_device(), x.dtype, images(right), images(g), images(out), over)
+            ConvolutionProblem(x.get_device(), x.dtype, images(right), images(g), images(out), over)
         )
         if shares == 1:
             launch(out, g, right)

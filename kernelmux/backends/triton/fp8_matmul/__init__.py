@@ -133,7 +133,7 @@ def fp8_persistent_kernel(
         _store(c_ptr, acc, scale_a_ptr, scale_b_ptr, rows, columns, M, N, SCALE_A, SCALE_B)
 
 
-class Problem(NamedTuple):
+class Fp8Problem(NamedTuple):
     """Device, sizes, strides of a [M, K] and b [K, N], kinds of their scales, whether sums are promoted, both types."""
 
     device: int
@@ -165,7 +165,7 @@ def fp8_persistent(
 
 
 def _run(
-    make: Callable[[Problem], Launch], a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor,
+    make: Callable[[Fp8Problem], Launch], a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor,
     out_dtype: str, accumulation: str,
 ) -> torch.Tensor:  # fmt: skip
     (M, K), N = a.shape, b.shape[1]
@@ -176,7 +176,7 @@ def _run(
         kinds = _kind(scale_a, (M, 1)), _kind(scale_b, (1, N))
         promotes = accumulation == "full" or BLOCKS.value in kinds
         formats = ELEMENTS[a.dtype], ELEMENTS[b.dtype]
-        launch = make(Problem(a.get_device(), M, N, K, a.stride(), b.stride(), *kinds, promotes, formats))
+        launch = make(Fp8Problem(a.get_device(), M, N, K, a.stride(), b.stride(), *kinds, promotes, formats))
         launch(c, a, b, scale_a, scale_b)
     return c
 
@@ -186,13 +186,13 @@ def _kind(scale: torch.Tensor, lines: Ints) -> int:
 
 
 @plan
-def _blocked(p: Problem) -> Launch:
+def _blocked(p: Fp8Problem) -> Launch:
     config = blocked_rule(p)
     grid = cdiv(p.M, config["BLOCK_M"]) * cdiv(p.N, config["BLOCK_N"])
     return Launch(fp8_blocked_kernel, (grid,), p.M, p.N, p.K, *p.a_strides, *p.b_strides, **p.meta, **config)
 
 
-def blocked_rule(p: Problem) -> Config:
+def blocked_rule(p: Fp8Problem) -> Config:
     """Operands that are loaded byte by byte keep an address for each: longer tiles spill."""
     vectors = all(n % 16 == 0 or n == 1 for n in (*p.a_strides, *p.b_strides, p.K))
     if not vectors or cdiv(p.M, 128) * cdiv(p.N, 128) < enough(p.device):
@@ -204,7 +204,7 @@ def blocked_rule(p: Problem) -> Config:
 
 
 @plan
-def _persistent(p: Problem) -> Launch:
+def _persistent(p: Fp8Problem) -> Launch:
     # Tiles of 128 x 128 for most multiprocessors. H200, 8192^3: 848 us, by the kernel without warp roles 1087.
     busy = 4 * cdiv(p.M, 128) * cdiv(p.N, 128) >= 3 * processors(p.device)
     if p.promotes and BLOCKS.value not in (p.scale_a, p.scale_b) and busy:
@@ -218,7 +218,7 @@ def _persistent(p: Problem) -> Launch:
     return Launch(fp8_persistent_kernel, (programs,), p.M, p.N, p.K, maps=given, **p.meta, **config)
 
 
-def persistent_rule(p: Problem) -> Config:
+def persistent_rule(p: Fp8Problem) -> Config:
     """Promoted sums take twice the registers, and so half the columns."""
     if cdiv(p.M, 128) * cdiv(p.N, 128) < enough(p.device):
         return {"BLOCK_M": 64, "BLOCK_N": 64, "GROUP_M": 8, "num_warps": 4, "num_stages": 4}

@@ -16,14 +16,14 @@ from kernelmux.backends.triton._families.byte_products import ONE
 from kernelmux.backends.triton._launch.hopper import barriers, copy_in, ring
 from kernelmux.backends.triton._launch.launch import Ints, Launch, Map, cdiv, processors
 from kernelmux.backends.triton.matmul._blocked import tile_of
-from kernelmux.backends.triton.matmul._epilogue import Vector
+from kernelmux.backends.triton.matmul._epilogue import WholeTensor
 
 ROWS, BLOCK_M, PART_N, LENGTH = gl.constexpr(64), gl.constexpr(128), gl.constexpr(128), gl.constexpr(128)
 GROUP_M = gl.constexpr(8)
 MULTIPLIER_REGISTERS, LOADER_REGISTERS = gl.constexpr(240), gl.constexpr(24)
 
 
-class Tile(NamedTuple):
+class SpecialisedTile(NamedTuple):
     """Columns of a program's tile of 128 rows, 128 or 256, and stages of its ring."""
 
     columns: int
@@ -35,11 +35,11 @@ class Tile(NamedTuple):
         return waves * (cdiv(K, LENGTH.value) * 5 * self.columns + 3000)
 
 
-WIDE, NARROW = Tile(256, 4), Tile(128, 6)
+WIDE, NARROW = SpecialisedTile(256, 4), SpecialisedTile(128, 6)
 
 
-def tile_for(M: int, N: int, K: int, multiprocessors: int) -> Tile:
-    """The quicker one by `Tile.cycles`. H200, 128 x 4096 by 4096 x 14336: 37.5 us with the wide one, 31.1 without."""
+def tile_for(M: int, N: int, K: int, multiprocessors: int) -> SpecialisedTile:
+    """The quicker one by its `cycles`. H200, 128 x 4096 by 4096 x 14336: 37.5 us with the wide one, 31.1 without."""
     return min((WIDE, NARROW), key=lambda t: t.cycles(M, N, K, multiprocessors))
 
 
@@ -148,16 +148,16 @@ def fp8_specialised_kernel(
 
 
 def specialised(
-    device: int, shape: Ints, strides: tuple[Ints, Ints], formats: tuple[Any, Any], scales: Ints, tile: Tile
+    device: int, shape: Ints, strides: tuple[Ints, Ints], formats: tuple[Any, Any], scales: Ints, tile: SpecialisedTile
 ) -> Launch:
     """Of a [M, K] and b [K, N] with K contiguous, of these fp8 types; kinds of scales: one, or one per line."""
     (M, N, K), (of_a, of_b) = shape, strides
     maps: tuple[Any, ...] = (
-        Vector(),
+        WholeTensor(),
         _map((M, K), of_a[0], BLOCK_M.value, formats[0]),
         _map((N, K), of_b[1], tile.columns, formats[1]),
-        Vector(),
-        Vector(),
+        WholeTensor(),
+        WholeTensor(),
     )
     programs = min(processors(device), cdiv(M, BLOCK_M.value) * cdiv(N, tile.columns))
     return Launch(

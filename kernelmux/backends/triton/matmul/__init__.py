@@ -24,10 +24,10 @@ import torch
 from kernelmux.backends.triton._launch.card import TensorCores
 from kernelmux.backends.triton._launch.launch import Config
 from kernelmux.backends.triton.matmul._blocked import blocked
-from kernelmux.backends.triton.matmul._epilogue import PLAIN, Epilogue
+from kernelmux.backends.triton.matmul._epilogue import PLAIN, EpilogueTensors
 from kernelmux.backends.triton.matmul._from_registers import from_registers
 from kernelmux.backends.triton.matmul._persistent import persistent
-from kernelmux.backends.triton.matmul._problem import Problem
+from kernelmux.backends.triton.matmul._problem import MatmulShapes
 from kernelmux.backends.triton.matmul._register_tiles import SPACE as FROM_REGISTERS
 from kernelmux.backends.triton.matmul._spaces import BY_SHAPE, K_MAJOR, PERSISTENT, SPECIALISED
 from kernelmux.backends.triton.matmul._specialised import specialised
@@ -39,43 +39,43 @@ from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Capability, 
 from kernelmux.registry.util.batch_strides import readable
 
 
-def _simple(p: Problem) -> Config:
+def _simple(p: MatmulShapes) -> Config:
     return SIMPLE[p.dtype.itemsize]
 
 
-def _grouped(p: Problem) -> Config:
+def _grouped(p: MatmulShapes) -> Config:
     return GROUPED[p.dtype.itemsize]
 
 
-def _pipelined(p: Problem) -> Config:
+def _pipelined(p: MatmulShapes) -> Config:
     return (PIPELINED if p.vectors else ODD)[p.dtype.itemsize]
 
 
-def matmul_simple(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
+def matmul_simple(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: EpilogueTensors) -> torch.Tensor:
     return blocked(a, b, precision, _simple, epilogue)
 
 
-def matmul_grouped(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
+def matmul_grouped(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: EpilogueTensors) -> torch.Tensor:
     return blocked(a, b, precision, _grouped, epilogue)
 
 
-def matmul_pipelined(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
+def matmul_pipelined(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: EpilogueTensors) -> torch.Tensor:
     return blocked(a, b, precision, _pipelined, epilogue)
 
 
-def matmul_by_shape(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
+def matmul_by_shape(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: EpilogueTensors) -> torch.Tensor:
     return blocked(a, b, precision, BY_SHAPE.choice, epilogue)
 
 
-def matmul_specialised(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
+def matmul_specialised(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: EpilogueTensors) -> torch.Tensor:
     return specialised(a, b, SPECIALISED.choice, epilogue)
 
 
-def matmul_persistent(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
+def matmul_persistent(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: EpilogueTensors) -> torch.Tensor:
     return persistent(a, b, precision, PERSISTENT.choice, epilogue)
 
 
-def matmul_k_major(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
+def matmul_k_major(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: EpilogueTensors) -> torch.Tensor:
     # H200, 4096^3: turning b takes 34 us; the product takes 1588 us with b as it is and 354 us with b turned.
     b = b if b.stride(-2) == 1 else turned(b)
     return persistent(_k_contiguous(a), b, precision, K_MAJOR.choice, epilogue)
@@ -96,17 +96,17 @@ def turned(x: torch.Tensor) -> torch.Tensor:
     return transpose_blocked(flat).view(x.shape[-1], *x.shape[:-1]).movedim(0, -1)
 
 
-class Rung(NamedTuple):
+class TritonMatmulRung(NamedTuple):
     """A way to compute a product: fn of a, b, the precision and an epilogue. requires: given the names of the operands.
     space: of its tiles, if a search may choose among them."""
 
     fn: Callable[..., torch.Tensor]
     idea: str
-    requires: Callable[[Operands], tuple[Condition, ...]] = lambda names: (TensorCores(names.left),)
+    requires: Callable[[ProductNames], tuple[Condition, ...]] = lambda names: (TensorCores(names.left),)
     space: Space | None = None
 
 
-class Operands(NamedTuple):
+class ProductNames(NamedTuple):
     """What an operator calls the factors of its product, and the axis that counts the rows of the left one."""
 
     left: str
@@ -114,32 +114,32 @@ class Operands(NamedTuple):
     rows: str
 
 
-def _descriptors(names: Operands) -> tuple[Condition, ...]:
+def _descriptors(names: ProductNames) -> tuple[Condition, ...]:
     """What a tensor descriptor can describe: rows at multiples of 16 bytes. Products of fewer than 64 rows are bound by
     the memory and want more, narrower tiles than the variants with descriptors have."""
     aligned = Aligned(names.left), Aligned(names.right)
     return AtLeast(names.rows, 64), AtLeast("N", 16), AtLeast("K", 16), *aligned, Multiple("N", 8)
 
 
-def _halves(names: Operands, below: tuple[int, int] | None = None) -> tuple[Condition, ...]:
+def _halves(names: ProductNames, below: tuple[int, int] | None = None) -> tuple[Condition, ...]:
     return Capability((9, 0), below), Dtypes(names.left, torch.float16, torch.bfloat16), *_descriptors(names)
 
 
-def _tf32(names: Operands) -> tuple[Condition, ...]:
+def _tf32(names: ProductNames) -> tuple[Condition, ...]:
     asked = Dtypes(names.left, torch.float32), OneOf("precision", "tf32"), Multiple("K", 4)
     return Capability((9, 0)), *asked, *_descriptors(names)
 
 
 RUNGS = {
-    "simple": Rung(matmul_simple, "a 64x64 tile per program"),
-    "grouped": Rung(matmul_grouped, "an order of tiles that meets in L2"),
-    "pipelined": Rung(matmul_pipelined, "larger tiles, loads ahead of the product"),
-    "by_shape": Rung(matmul_by_shape, "the tile by a rule over the shape", space=BY_SHAPE),
-    "persistent": Rung(matmul_persistent, "TMA loads, one program per SM", _halves, PERSISTENT),
-    "specialised": Rung(
+    "simple": TritonMatmulRung(matmul_simple, "a 64x64 tile per program"),
+    "grouped": TritonMatmulRung(matmul_grouped, "an order of tiles that meets in L2"),
+    "pipelined": TritonMatmulRung(matmul_pipelined, "larger tiles, loads ahead of the product"),
+    "by_shape": TritonMatmulRung(matmul_by_shape, "the tile by a rule over the shape", space=BY_SHAPE),
+    "persistent": TritonMatmulRung(matmul_persistent, "TMA loads, one program per SM", _halves, PERSISTENT),
+    "specialised": TritonMatmulRung(
         matmul_specialised, "one warp loads, two warpgroups multiply", partial(_halves, below=(10, 0)), SPECIALISED
     ),
-    "k_major": Rung(matmul_k_major, "both operands K-major first, then as persistent", _tf32, K_MAJOR),
+    "k_major": TritonMatmulRung(matmul_k_major, "both operands K-major first, then as persistent", _tf32, K_MAJOR),
 }
 
 
@@ -163,10 +163,10 @@ class OneMatrix:
 
 
 BATCHES = AtMost("batches", 2**31 - 1)  # programs that a grid has
-NAMES = Operands("a", "b", "rows")
+NAMES = ProductNames("a", "b", "rows")
 
 
-def _variant(rung: Rung) -> Implementation:
+def _variant(rung: TritonMatmulRung) -> Implementation:
     def matmul(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
         return rung.fn(*readable(a, b), precision, PLAIN)
 

@@ -16,11 +16,11 @@ import triton.language as tl
 
 from kernelmux.backends.triton._families.sums import run, sum_first
 from kernelmux.backends.triton._launch.launch import Config, Launch, plan
-from kernelmux.backends.triton.matmul._epilogue import PLAIN, Epilogue, activated, biased, end_parts
-from kernelmux.backends.triton.matmul._problem import Problem, problem
+from kernelmux.backends.triton.matmul._epilogue import PLAIN, EpilogueTensors, activated, biased, end_parts
+from kernelmux.backends.triton.matmul._problem import MatmulShapes, problem
 from kernelmux.registry.util.batch_strides import result
 
-Rule = Callable[[Problem], Config]
+Rule = Callable[[MatmulShapes], Config]
 
 
 @triton.jit
@@ -103,7 +103,7 @@ def matmul_blocked_kernel(
     tl.store(c_ptr + offs_c, activated(acc, ACTIVATION).to(c_ptr.dtype.element_ty), mask=mask)
 
 
-def blocked(a: torch.Tensor, b: torch.Tensor, precision: str, rule: Rule, epilogue: Epilogue) -> torch.Tensor:
+def blocked(a: torch.Tensor, b: torch.Tensor, precision: str, rule: Rule, epilogue: EpilogueTensors) -> torch.Tensor:
     """a @ b with one tile per program."""
     c = result(a, b)
     if c.numel() == 0:
@@ -119,7 +119,7 @@ def blocked(a: torch.Tensor, b: torch.Tensor, precision: str, rule: Rule, epilog
 
 
 @plan
-def _plan(p: Problem, rule: Rule) -> tuple[Launch, int, Callable[..., None]]:
+def _plan(p: MatmulShapes, rule: Rule) -> tuple[Launch, int, Callable[..., None]]:
     """The launch, into how many parts it cuts K, and what makes c of several."""
     config = {"SPLIT_K": 1, **rule(p)}
     block_m, block_n, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]

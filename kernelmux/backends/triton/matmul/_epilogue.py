@@ -18,7 +18,7 @@ from kernelmux.backends.triton._launch.launch import Launch, cdiv
 PARTS_BLOCK = 1024
 
 
-class Ending(NamedTuple):
+class EpilogueTerms(NamedTuple):
     """What of an epilogue a kernel is compiled for: whether there is a bias, and which activation."""
 
     bias: bool = False
@@ -39,10 +39,10 @@ class Ending(NamedTuple):
         return {"BIAS": self.bias, "ACTIVATION": self.activation}
 
 
-class Epilogue(NamedTuple):
+class EpilogueTensors(NamedTuple):
     """An ending with its tensors: bias [N], and z [M, N] for the argument of an activation."""
 
-    ending: Ending = Ending()
+    ending: EpilogueTerms = EpilogueTerms()
     bias: torch.Tensor | None = None
     z: torch.Tensor | None = None
 
@@ -53,10 +53,10 @@ class Epilogue(NamedTuple):
         return c if self.bias is None else self.bias, c if self.z is None else self.z
 
 
-PLAIN = Epilogue()
+PLAIN = EpilogueTensors()
 
 
-class Vector:
+class WholeTensor:
     """Stands among the maps of a launch for a tensor that goes in as it is."""
 
     def of(self, x: torch.Tensor) -> torch.Tensor:
@@ -108,7 +108,7 @@ def end_parts_kernel(
     tl.store(c_ptr + offs, activated(acc, ACTIVATION).to(c_ptr.dtype.element_ty), mask=inside)
 
 
-def end_parts(end: Ending, parts: int, M: int, N: int) -> Launch:
+def end_parts(end: EpilogueTerms, parts: int, M: int, N: int) -> Launch:
     """The launch of `end_parts_kernel`, of parts, c and the tensors of an epilogue."""
     grid, meta = (cdiv(M * N, PARTS_BLOCK),), {**end.meta, "PARTS": parts, "BLOCK": PARTS_BLOCK}
     return Launch(end_parts_kernel, grid, M * N, N, **meta)

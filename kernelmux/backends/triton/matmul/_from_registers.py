@@ -24,8 +24,8 @@ from kernelmux.backends.triton._families.sums import run, sum_first
 from kernelmux.backends.triton._launch.hopper import barriers, copy_in, ring
 from kernelmux.backends.triton._launch.launch import Ints, Launch, Map, cdiv, plan, processors
 from kernelmux.backends.triton.matmul._blocked import Rule, tile_of
-from kernelmux.backends.triton.matmul._epilogue import PLAIN, Vector
-from kernelmux.backends.triton.matmul._problem import Problem, problem
+from kernelmux.backends.triton.matmul._epilogue import PLAIN, WholeTensor
+from kernelmux.backends.triton.matmul._problem import MatmulShapes, problem
 from kernelmux.registry.util.batch_strides import result
 
 STEP, BYTES = gl.constexpr(32), gl.constexpr(4)  # of K, a line of 128 bytes; of an element
@@ -209,14 +209,14 @@ def from_registers(a: torch.Tensor, b: torch.Tensor, rule: Rule) -> torch.Tensor
 
 
 @plan
-def _plan(p: Problem, rule: Rule) -> tuple[Launch, int, Callable[..., None]]:
+def _plan(p: MatmulShapes, rule: Rule) -> tuple[Launch, int, Callable[..., None]]:
     """The launch, into how many parts it cuts K, and what adds several."""
     config = {**rule(p)}
     share = cdiv(cdiv(p.K, config.pop("SPLIT_K")), STEP.value) * STEP.value
     parts = cdiv(p.K, share)
     m, n = config["BLOCK_M"], config["BLOCK_N"]
     works = p.tiles(m, n) * parts
-    plain: Any = Vector()
+    plain: Any = WholeTensor()
     of_a = _map((p.M, p.K), p.a_strides, (m, STEP.value))
     of_b = _map((p.K, p.N), p.b_strides, (STEP.value, n))
     launch = Launch(

@@ -11,8 +11,8 @@ import triton.language as tl
 
 from kernelmux.backends.triton._launch.launch import Launch, Map, plan, processors
 from kernelmux.backends.triton.matmul._blocked import Rule, tile_of
-from kernelmux.backends.triton.matmul._epilogue import Epilogue, Vector, activated, biased
-from kernelmux.backends.triton.matmul._problem import Problem, described, problem
+from kernelmux.backends.triton.matmul._epilogue import EpilogueTensors, WholeTensor, activated, biased
+from kernelmux.backends.triton.matmul._problem import MatmulShapes, described, problem
 from kernelmux.registry.util.batch_strides import result
 
 
@@ -91,7 +91,7 @@ def matmul_persistent_kernel(
             _end(c_desc, bias_ptr, z_desc, batch, m, n, acc, N, BIAS, ACTIVATION, BATCHED, BLOCK_N)
 
 
-def persistent(a: torch.Tensor, b: torch.Tensor, precision: str, rule: Rule, epilogue: Epilogue) -> torch.Tensor:
+def persistent(a: torch.Tensor, b: torch.Tensor, precision: str, rule: Rule, epilogue: EpilogueTensors) -> torch.Tensor:
     """a @ b with one program per SM."""
     c = result(a, b)
     if c.numel():
@@ -100,7 +100,7 @@ def persistent(a: torch.Tensor, b: torch.Tensor, precision: str, rule: Rule, epi
 
 
 @plan
-def _plan(p: Problem, rule: Rule) -> Launch:
+def _plan(p: MatmulShapes, rule: Rule) -> Launch:
     config = rule(p)
     block_m, block_n, block_k = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
     of_c, of_a, of_b = p.leading
@@ -109,7 +109,7 @@ def _plan(p: Problem, rule: Rule) -> Launch:
         out,
         Map(*described((p.M, p.K), p.a_strides, (block_m, block_k), of_a)),
         Map(*described((p.K, p.N), p.b_strides, (block_k, block_n), of_b)),
-        *(() if p.end.plain else (Vector(), out)),
+        *(() if p.end.plain else (WholeTensor(), out)),
     )
     programs = min(processors(p.device), p.tiles(block_m, block_n))
     return Launch(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from kernelmux.backends.triton._launch.launch import Ints, cdiv, plan
-from kernelmux.backends.triton.matmul._epilogue import Ending
+from kernelmux.backends.triton.matmul._epilogue import EpilogueTerms
 from kernelmux.registry.util import batch_strides
 from kernelmux.registry.util.batch_strides import Batch
 
@@ -17,7 +17,7 @@ ONE = Batch(1, 1, (0, 0), (0, 0))
 ALIGNED = 16  # elements: a stride that the copy engine takes in every dtype
 
 
-class Problem(NamedTuple):
+class MatmulShapes(NamedTuple):
     """Device, sizes and strides of a [M, K] and b [K, N], where the next ones of a batch are (None: there is one of
     each), dtype, for fp32 the precision ("ieee" or "tf32"), and its end."""
 
@@ -30,7 +30,7 @@ class Problem(NamedTuple):
     batch: Batch | None
     dtype: torch.dtype
     precision: str
-    end: Ending
+    end: EpilogueTerms
 
     @property
     def layouts(self) -> str:
@@ -76,7 +76,7 @@ class Problem(NamedTuple):
         of_c = ((self.batch.products, self.M * self.N),)
         return of_c, tuple(zip(sizes, self.batch.a, strict=True)), tuple(zip(sizes, self.batch.b, strict=True))
 
-    def in_turn(self, tile: int) -> Problem | None:
+    def in_turn(self, tile: int) -> MatmulShapes | None:
         """The products of the even and of the odd rows of a, as a batch of two; None where nothing is won by that, or where
         they do not fill tiles of so many rows."""
         ld, step = self.a_strides
@@ -120,17 +120,24 @@ def described(shape: Ints, strides: Ints, block: Ints, lead: Lead) -> tuple[Ints
     return (*sizes, *shape), (*apart, *strides), (*(1 for _ in lead), *block)
 
 
-def problem(a: torch.Tensor, b: torch.Tensor, precision: str, end: Ending) -> Problem:
+def problem(a: torch.Tensor, b: torch.Tensor, precision: str, end: EpilogueTerms) -> MatmulShapes:
     """The problem of a @ b."""
     return _problem(a.get_device(), a.shape, b.shape, a.stride(), b.stride(), a.dtype, precision, end)
 
 
 @plan
 def _problem(
-    device: int, a: Ints, b: Ints, a_strides: Ints, b_strides: Ints, dtype: torch.dtype, precision: str, end: Ending
-) -> Problem:
+    device: int,
+    a: Ints,
+    b: Ints,
+    a_strides: Ints,
+    b_strides: Ints,
+    dtype: torch.dtype,
+    precision: str,
+    end: EpilogueTerms,
+) -> MatmulShapes:
     found = batch_strides.product(a, a_strides, b, b_strides)
     if found is None:
         raise ValueError(f"more than two strides walk the batches of {a}, {a_strides} and {b}, {b_strides}")
     M, N, K, a_strides, b_strides, batch = found
-    return Problem(device, M, N, K, a_strides, b_strides, batch, dtype, precision, end)
+    return MatmulShapes(device, M, N, K, a_strides, b_strides, batch, dtype, precision, end)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelmux.backends.triton._launch.launch import Config, cdiv, processors
-from kernelmux.backends.triton.matmul._problem import Problem
+from kernelmux.backends.triton.matmul._problem import MatmulShapes
 from kernelmux.backends.triton.matmul._spaces import GROUPS, _key, _ring, _too_large
 from kernelmux.registry.backend.search_space import Space
 
@@ -14,7 +14,7 @@ TILES: tuple[tuple[int, int, int, float], ...] = (
 )  # fmt: skip
 
 
-def rule(p: Problem) -> Config:
+def rule(p: MatmulShapes) -> Config:
     """The tile and the shares of K with which whole rounds of all SMs take the least time, and the sum of the shares."""
     sms = processors(p.device)
 
@@ -29,7 +29,7 @@ def rule(p: Problem) -> Config:
     return {"BLOCK_M": m, "BLOCK_N": n, "GROUP_M": 8, "STAGES": stages, "SPLIT_K": split}
 
 
-def _refusal(c: Config, p: Problem) -> str | None:
+def _refusal(c: Config, p: MatmulShapes) -> str | None:
     split = c["SPLIT_K"]
     if split > 1 and (p.K // split < 256 or p.tiles(c["BLOCK_M"], c["BLOCK_N"]) * split > processors(p.device)):
         return "K in more shares than multiprocessors need, or of fewer than 256"

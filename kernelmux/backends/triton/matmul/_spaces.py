@@ -6,7 +6,7 @@ import torch
 
 from kernelmux.backends.triton._launch.card import held
 from kernelmux.backends.triton._launch.launch import Config, cdiv, processors, shared_bytes
-from kernelmux.backends.triton.matmul._problem import Problem
+from kernelmux.backends.triton.matmul._problem import MatmulShapes
 from kernelmux.backends.triton.matmul._tiles import k_major_rule, persistent_rule, rule, specialised_rule
 from kernelmux.registry.backend.search_space import Key, Space
 from kernelmux.registry.dtypes import SHORT
@@ -15,7 +15,7 @@ FEWEST, SUMS = 8, 128  # fp32 sums to a thread, beside which addresses and opera
 BEYOND, TOO_MUCH = "a tile of which half and more lies beyond the result", "more shared memory than there is"
 
 
-def _key(p: Problem) -> Key:
+def _key(p: MatmulShapes) -> Key:
     """Dtype, layouts, what of lines is known to be aligned, whether there is a batch, and the end; the sizes."""
     precision = p.precision if p.dtype == torch.float32 else ""
     end = () if p.end.plain else ("bias" * p.end.bias, p.end.activation)
@@ -23,7 +23,7 @@ def _key(p: Problem) -> Key:
     return Key(" ".join(filter(None, parts)), (p.M, p.N, p.K, p.products))
 
 
-def _too_large(c: Config, p: Problem) -> str | None:
+def _too_large(c: Config, p: MatmulShapes) -> str | None:
     """What every variant refuses: tiles beyond the product, with sums that registers do not hold, or hardly any."""
     m, n, k = c["BLOCK_M"], c["BLOCK_N"], c["BLOCK_K"]
     lengths = ((m, p.M), (n, p.N), (k, p.K))
@@ -38,13 +38,13 @@ def uneven(sums: int, warps: int) -> str | None:
     return None if fit else f"not {FEWEST} to {SUMS} sums to a thread"
 
 
-def _ring(c: Config, p: Problem, stages: int, out: int = 0) -> str | None:
+def _ring(c: Config, p: MatmulShapes, stages: int, out: int = 0) -> str | None:
     """Stages of both operands, and `out` elements of the result, have to fit into shared memory."""
     operands = held(stages, p.device) * (c["BLOCK_M"] + c["BLOCK_N"]) * c["BLOCK_K"]
     return TOO_MUCH if (operands + out) * p.dtype.itemsize > shared_bytes(p.device) else None
 
 
-def _by_shape(c: Config, p: Problem) -> str | None:
+def _by_shape(c: Config, p: MatmulShapes) -> str | None:
     split, steps = c["SPLIT_K"], cdiv(p.K, c["BLOCK_K"])
     if split > 1 and (steps // split < 4 or p.tiles(c["BLOCK_M"], c["BLOCK_N"]) * split > 4 * processors(p.device)):
         return "K in more shares than multiprocessors need, or of fewer than 4 steps"
@@ -53,13 +53,13 @@ def _by_shape(c: Config, p: Problem) -> str | None:
     return _too_large(c, p) or _ring(c, p, c["num_stages"])
 
 
-def _described(c: Config, p: Problem) -> str | None:
+def _described(c: Config, p: MatmulShapes) -> str | None:
     if c["SUBTILES"] > 1 and c["BLOCK_N"] < 64:
         return "half a tile narrower than 32 columns"
     return _too_large(c, p) or _ring(c, p, c["num_stages"], c["BLOCK_M"] * c["BLOCK_N"] // c["SUBTILES"])
 
 
-def _rings(c: Config, p: Problem) -> str | None:
+def _rings(c: Config, p: MatmulShapes) -> str | None:
     m, more = c["BLOCK_M"], c["MORE_N"]
     if more and (m < 256 or c["BLOCK_N"] != 128 or not p.end.plain):
         return "columns beside 128 x 128 sums of a warpgroup only, and with nothing to follow the product"

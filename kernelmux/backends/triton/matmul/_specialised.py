@@ -20,8 +20,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from kernelmux.backends.triton._launch.hopper import barriers, copy_in, copy_out, copy_out_wait, ring
 from kernelmux.backends.triton._launch.launch import Ints, Launch, Map, plan, processors
 from kernelmux.backends.triton.matmul._blocked import Rule, tile_of
-from kernelmux.backends.triton.matmul._epilogue import Epilogue, Vector, activated, biased
-from kernelmux.backends.triton.matmul._problem import Lead, Problem, described, problem
+from kernelmux.backends.triton.matmul._epilogue import EpilogueTensors, WholeTensor, activated, biased
+from kernelmux.backends.triton.matmul._problem import Lead, MatmulShapes, described, problem
 from kernelmux.registry.util.batch_strides import result
 
 # Registers per thread: the multipliers hold the sums, the loader next to nothing.
@@ -248,7 +248,7 @@ def matmul_specialised_kernel(
         )  # fmt: skip
 
 
-def specialised(a: torch.Tensor, b: torch.Tensor, rule: Rule, epilogue: Epilogue) -> torch.Tensor:
+def specialised(a: torch.Tensor, b: torch.Tensor, rule: Rule, epilogue: EpilogueTensors) -> torch.Tensor:
     """a @ b with one program per SM, its warps specialised."""
     c = result(a, b)
     if c.numel():
@@ -257,7 +257,7 @@ def specialised(a: torch.Tensor, b: torch.Tensor, rule: Rule, epilogue: Epilogue
 
 
 @plan
-def _plan(p: Problem, rule: Rule) -> Launch:
+def _plan(p: MatmulShapes, rule: Rule) -> Launch:
     config = rule(p)
     block_m, block_n, more_n, block_k = (config[name] for name in ("BLOCK_M", "BLOCK_N", "MORE_N", "BLOCK_K"))
     turns = p.in_turn(block_m)
@@ -271,8 +271,8 @@ def _plan(p: Problem, rule: Rule) -> Launch:
         out,
         _map(p, (p.M, p.K), p.a_strides, (block_m, block_k), of_a),
         _map(p, (p.K, p.N), p.b_strides, (block_k, block_n), of_b),
-        _map(p, (p.K, p.N), p.b_strides, (block_k, more_n), of_b) if more_n else Vector(),
-        *(() if p.end.plain else (Vector(), out)),
+        _map(p, (p.K, p.N), p.b_strides, (block_k, more_n), of_b) if more_n else WholeTensor(),
+        *(() if p.end.plain else (WholeTensor(), out)),
     )
     programs = min(processors(p.device), p.tiles(block_m, block_n + more_n))
     return Launch(
@@ -282,7 +282,7 @@ def _plan(p: Problem, rule: Rule) -> Launch:
     )  # fmt: skip
 
 
-def _map(p: Problem, shape: Ints, strides: Ints, block: Ints, lead: Lead) -> Map:
+def _map(p: MatmulShapes, shape: Ints, strides: Ints, block: Ints, lead: Lead) -> Map:
     """Of a matrix, or of its transpose where the columns are what is contiguous."""
     element = gl.float16 if p.dtype == torch.float16 else gl.bfloat16
     shape, strides, block = described(shape, strides, block, lead)

@@ -9,7 +9,7 @@ import torch
 
 from kernelmux.backends.triton._launch.card import enough, fitting, held
 from kernelmux.backends.triton._launch.launch import Config, cdiv, processors
-from kernelmux.backends.triton.matmul._problem import Problem
+from kernelmux.backends.triton.matmul._problem import MatmulShapes
 from kernelmux.registry.util import cards
 
 
@@ -27,7 +27,7 @@ PIPELINED = {2: _tile(128, 128, 64, warps=8, stages=3), 4: _tile(64, 128, 16, wa
 ODD = {2: _tile(128, 64, 32, warps=8, stages=3), 4: _tile(64, 64, 16, warps=4, stages=3)}
 
 
-def rule(p: Problem) -> Config:
+def rule(p: MatmulShapes) -> Config:
     """Large tiles reuse more; smaller ones, or several programs for each, where large ones leave SMs without work."""
     if p.M <= 32:
         return skinny_rule(p)
@@ -46,7 +46,7 @@ def rule(p: Problem) -> Config:
     return _tile(128, 256, 64, warps=8, stages=3) if wide else _tile(128, 128, 64, warps=8, stages=4)
 
 
-def skinny_rule(p: Problem) -> Config:
+def skinny_rule(p: MatmulShapes) -> Config:
     """A few rows: the time is that of reading b once, for which each SM should have a program or more.
 
     H200, 16 x 4096 by 4096 x 14336 bf16: 40 us, as cuBLAS; halves and quarters of K 52 us with their sum.
@@ -57,18 +57,18 @@ def skinny_rule(p: Problem) -> Config:
     return {**tile, "SPLIT_K": 1 << (split.bit_length() - 1)}
 
 
-def _small(p: Problem) -> bool:
+def _small(p: MatmulShapes) -> bool:
     """Whether a tile of 64 x 64 holds a product of 16-bit elements."""
     return max(p.M, p.N) <= 64 and p.dtype.itemsize == 2
 
 
-def _wide(p: Problem) -> bool:
+def _wide(p: MatmulShapes) -> bool:
     """Whether tiles of 128 x 256 take no more rounds of all SMs than those of 128 x 128, each twice as long."""
     sms = processors(p.device)
     return 2 * cdiv(p.tiles(128, 256), sms) <= cdiv(p.tiles(128, 128), sms)
 
 
-def persistent_rule(p: Problem) -> Config:
+def persistent_rule(p: MatmulShapes) -> Config:
     """As `rule`, for tiles whose output leaves through shared memory too; the last one of each kind fits every card."""
     if p.tiles(128, 128) < enough(p.device):  # H200, 512 x 7168 by 7168 x 2048: 31 us, 45 with 64 of K a step
         return _fitting(p, [_tile(64, 128, 128, warps=4, stages=4, SUBTILES=1), _tile(64, 128, 64, 4, 4, SUBTILES=1)])
@@ -79,7 +79,7 @@ def persistent_rule(p: Problem) -> Config:
     return _fitting(p, [*wide, _tile(128, 128, 64, 4, 5, SUBTILES=1), _tile(128, 128, 64, 8, 3, SUBTILES=1)])
 
 
-def _fitting(p: Problem, tiles: Sequence[Config]) -> Config:
+def _fitting(p: MatmulShapes, tiles: Sequence[Config]) -> Config:
     """The first tile whose stages and results fit into the shared memory of a program."""
 
     def shared(c: Config) -> int:
@@ -102,7 +102,7 @@ LARGE_ODD: tuple[Tile, ...] = ((256, 128, 32, 4, 2.43e6), (256, 128, 64, 3, 2.64
 NARROW_ODD: tuple[Tile, ...] = ((128, 256, 0, 4, 2.4e6), (128, 128, 0, 6, 1.8e6), (64, 128, 0, 8, 1.3e6))
 
 
-def specialised_rule(p: Problem) -> Config:
+def specialised_rule(p: MatmulShapes) -> Config:
     """The tile with which whole rounds of all SMs take the least time, by products per microsecond of one SM.
 
     H200, bf16: 791 TFLOP/s at 8192^3; at 3072^3 546 with the widest tile, but 619 with the next one.
@@ -121,7 +121,7 @@ def specialised_rule(p: Problem) -> Config:
     return {"BLOCK_M": m, "BLOCK_N": n, "MORE_N": more, "BLOCK_K": 64, "GROUP_M": 1 if odd else 8, "STAGES": stages}
 
 
-def k_major_rule(p: Problem) -> Config:
+def k_major_rule(p: MatmulShapes) -> Config:
     """H200, 4096^3: 353 TFLOP/s with b to be turned, 388 without; cuBLAS 393 and 400."""
     if p.tiles(128, 128) < enough(p.device):
         return _tile(64, 64, 32, warps=4, stages=4, SUBTILES=1)

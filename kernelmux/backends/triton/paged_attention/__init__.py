@@ -29,7 +29,7 @@ MERGED = 16  # parts of a row that are added up side by side
 MOST_ROWS = 64  # query heads of a tile
 
 
-class Problem(NamedTuple):
+class PagedProblem(NamedTuple):
     """Sizes of a call: q [B H D], pages [P G S D], table [B L]; strides, dtype, scale."""
 
     device: int
@@ -48,7 +48,7 @@ class Problem(NamedTuple):
     scale: float
 
 
-def rule(p: Problem) -> Config:
+def rule(p: PagedProblem) -> Config:
     """Keys of a tile, and shares of all keys: as many programs as fit onto the multiprocessors at a time.
 
     H200, D = 128, pages of 16: 64 sequences of up to 8192 keys, 4 heads, 158 us with 4 programs on each, 178 with 3, 211
@@ -71,7 +71,7 @@ def rule(p: Problem) -> Config:
 
 
 @plan
-def _plan(p: Problem) -> tuple[Launch, Launch, int]:
+def _plan(p: PagedProblem) -> tuple[Launch, Launch, int]:
     """Both kernels, and the number of rows of parts."""
     config, columns, group = rule(p), max(16, triton.next_power_of_2(p.D)), p.H // p.G
     programs = config["SHARES"] * cdiv(group, config["ROWS"])
@@ -99,7 +99,7 @@ def paged_attention(
     if not y.numel() or not L * S:
         return y.zero_()
     q, k_pages, v_pages = apart(q, 1), apart(k_pages), apart(v_pages)
-    problem = Problem(
+    problem = PagedProblem(
         q.get_device(), B, H, D, P, G, S, L, q.stride(), k_pages.stride(), v_pages.stride(), page_table.stride(0), q.dtype,
         scale,
     )  # fmt: skip

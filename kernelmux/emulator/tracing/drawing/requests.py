@@ -79,7 +79,7 @@ def _drawn(traffic: Traffic) -> int | None:
         return None
     if traffic.space == "shared":
         return len(_passes(traffic))
-    count = warp_requests.turns if traffic.operation in ("atomic", "reduction") else warp_requests.sectors
+    count = warp_requests.atomic_sectors if traffic.operation in ("atomic", "reduction") else warp_requests.sectors
     return int(count(traffic.example[None])[0])
 
 

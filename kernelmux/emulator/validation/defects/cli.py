@@ -16,7 +16,7 @@ from rich.table import Table
 from kernelmux.emulator import nvrtc
 from kernelmux.emulator.validation.defects.catalogue import defects, has_triton
 from kernelmux.emulator.validation.defects.model import Defect
-from kernelmux.emulator.validation.defects.running import DefectRunner, Outcome
+from kernelmux.emulator.validation.defects.running import DefectRunner, DefectVerdict
 from kernelmux.emulator.validation.progress import bar
 
 OK, FAILED, USAGE = 0, 1, 2
@@ -84,8 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return OK if all(outcome.good for outcome in outcomes) else FAILED
 
 
-def _run(selected: list[Defect]) -> list[Outcome]:
-    judge, outcomes = DefectRunner(), list[Outcome]()
+def _run(selected: list[Defect]) -> list[DefectVerdict]:
+    judge, outcomes = DefectRunner(), list[DefectVerdict]()
     with bar() as progress:
         task = progress.add_task("defects", total=len(selected))
         for defect in selected:
@@ -108,7 +108,7 @@ def _by_family(selected: list[Defect]) -> list[tuple[str, Defect]]:
     return [(defect.family if first[defect.family] is defect else "", defect) for defect in selected]
 
 
-def _table(outcomes: list[Outcome]) -> Table:
+def _table(outcomes: list[DefectVerdict]) -> Table:
     table = Table("family", "defect", "result", "what full mode says")
     rows = zip(_by_family([outcome.defect for outcome in outcomes]), outcomes, strict=True)
     for (family, defect), outcome in rows:
@@ -117,7 +117,7 @@ def _table(outcomes: list[Outcome]) -> Table:
     return table
 
 
-def _said(outcome: Outcome) -> str:
+def _said(outcome: DefectVerdict) -> str:
     if outcome.state == "blind":
         return f"nothing: {outcome.defect.blind}"
     if outcome.state != "lost":
@@ -126,14 +126,14 @@ def _said(outcome: Outcome) -> str:
     return f"{outcome.text} (expected: {' or '.join(outcome.defect.kinds) or 'a wrong result'}{lines})"
 
 
-def _totals(outcomes: list[Outcome]) -> str:
+def _totals(outcomes: list[DefectVerdict]) -> str:
     count = {state: sum(outcome.state == state for outcome in outcomes) for state in STYLES}
     text = ", ".join(f"{count[state]} {state}" for state in ("caught", "blind", "lost"))
     extra = {"stale": "known blind spots that are reported now", "false alarm": "false alarms"}
     return text + "".join(f", {count[state]} {name}" for state, name in extra.items() if count[state])
 
 
-def _record(outcome: Outcome) -> dict[str, object]:
+def _record(outcome: DefectVerdict) -> dict[str, object]:
     defect, error = outcome.defect, outcome.broken.error
     return {
         "family": defect.family,

@@ -15,7 +15,7 @@ LIMIT_OF_RIGHT_KERNELS = 20.0  # seconds
 
 
 @dataclass(frozen=True)
-class Seen:
+class LaunchObservation:
     """What one launch showed: an error, or how the result differs from what is expected; neither: all is right."""
 
     error: EmulatorError | None = None
@@ -31,7 +31,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DefectVerdict:
     """The verdict on a defect.
 
     state  "caught": as the catalogue says. "blind": not noticed, as the catalogue says. "lost": not noticed, or not as
@@ -40,8 +40,8 @@ class Outcome:
 
     defect: Defect
     state: str
-    broken: Seen
-    right: Seen
+    broken: LaunchObservation
+    right: LaunchObservation
 
     @property
     def good(self) -> bool:
@@ -54,15 +54,15 @@ class Outcome:
         return self.right.text if self.state == "false alarm" else self.broken.text
 
 
-def observe(launch: DefectLaunch, switch: str | None, limit: float) -> Seen:
+def observe(launch: DefectLaunch, switch: str | None, limit: float) -> LaunchObservation:
     """Runs a kernel with full checks and compares what it leaves behind."""
     before = {name: _numbers(array).copy() for name, array in launch.arrays.items()}
     try:
         with checks("full"), time_limit(limit):
             launch.run(switch)
     except EmulatorError as error:
-        return Seen(error=error)
-    return Seen(difference=_difference(launch, before))
+        return LaunchObservation(error=error)
+    return LaunchObservation(difference=_difference(launch, before))
 
 
 def _numbers(array: Any) -> np.ndarray:
@@ -87,13 +87,13 @@ def _difference(launch: DefectLaunch, before: dict[str, np.ndarray]) -> str | No
     return None
 
 
-def judge(defect: Defect, right: Seen) -> Outcome:
+def judge(defect: Defect, right: LaunchObservation) -> DefectVerdict:
     """Runs the broken kernel; `right` is what the right one showed."""
     broken = observe(defect.launch(), defect.name, defect.limit)
-    return Outcome(defect, _state(defect, broken, right), broken, right)
+    return DefectVerdict(defect, _state(defect, broken, right), broken, right)
 
 
-def _state(defect: Defect, broken: Seen, right: Seen) -> str:
+def _state(defect: Defect, broken: LaunchObservation, right: LaunchObservation) -> str:
     if right.error is not None or right.difference is not None:
         return "false alarm"
     noticed = broken.error is not None or broken.difference is not None
@@ -102,7 +102,7 @@ def _state(defect: Defect, broken: Seen, right: Seen) -> str:
     return "caught" if _as_expected(defect, broken) else "lost"
 
 
-def _as_expected(defect: Defect, broken: Seen) -> bool:
+def _as_expected(defect: Defect, broken: LaunchObservation) -> bool:
     if not defect.kinds:
         return broken.error is None and broken.difference is not None
     error = broken.error
@@ -116,9 +116,9 @@ class DefectRunner:
     """Runs defects one after another; a right kernel that several of them share runs only once."""
 
     def __init__(self) -> None:
-        self._right: dict[Callable[[], DefectLaunch], Seen] = {}
+        self._right: dict[Callable[[], DefectLaunch], LaunchObservation] = {}
 
-    def __call__(self, defect: Defect) -> Outcome:
+    def __call__(self, defect: Defect) -> DefectVerdict:
         if defect.launch not in self._right:
             self._right[defect.launch] = observe(defect.launch(), None, LIMIT_OF_RIGHT_KERNELS)
         return judge(defect, self._right[defect.launch])

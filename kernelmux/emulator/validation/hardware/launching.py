@@ -10,10 +10,10 @@ import numpy as np
 
 from kernelmux.emulator.running.launch import load
 from kernelmux.emulator.validation.hardware.matrices import MatrixCase
-from kernelmux.emulator.validation.hardware.model import COUNT, HEADER, THREADS, Case
+from kernelmux.emulator.validation.hardware.model import COUNT, HEADER, THREADS, InstructionCase
 from kernelmux.emulator.validation.hardware.values import KINDS
 
-Runnable = Case | MatrixCase
+Runnable = InstructionCase | MatrixCase
 
 
 @dataclass(frozen=True)

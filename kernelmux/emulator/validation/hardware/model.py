@@ -22,7 +22,7 @@ HEADER = ".version 8.4\n.target sm_90a\n.address_size 64\n"
 
 
 @dataclass(frozen=True)
-class Case:
+class InstructionCase:
     """One instruction.
 
     name      as in PTX; after a blank, what distinguishes it from other cases of that name.
@@ -78,17 +78,17 @@ mov.u32 %x, %ctaid.x; mad.lo.u32 %i, %x, {THREADS}, %i;
 """
 
 
-def simple(family: str, opcode: str, kind: str, sources: int, result: str | None = None) -> Case:
+def simple(family: str, opcode: str, kind: str, sources: int, result: str | None = None) -> InstructionCase:
     """`opcode %d0, %a0, ...` with operands of one kind."""
     names = ", ".join(f"%a{i}" for i in range(sources))
-    return Case(opcode, family, f"{opcode} %d0, {names};", result or kind, (kind,) * sources)
+    return InstructionCase(opcode, family, f"{opcode} %d0, {names};", result or kind, (kind,) * sources)
 
 
-def mixed(family: str, opcode: str, kinds: str, result: str) -> Case:
+def mixed(family: str, opcode: str, kinds: str, result: str) -> InstructionCase:
     """`opcode %d0, %a0, ...` with operands of several kinds."""
     operands = tuple(kinds.split())
     names = ", ".join(f"%a{i}" for i in range(len(operands)))
-    return Case(opcode, family, f"{opcode} %d0, {names};", result, operands)
+    return InstructionCase(opcode, family, f"{opcode} %d0, {names};", result, operands)
 
 
 def _register(kind: str) -> str:

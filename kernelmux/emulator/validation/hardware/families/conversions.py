@@ -1,6 +1,6 @@
 """cvt between all types."""
 
-from kernelmux.emulator.validation.hardware.model import Case, mixed, simple
+from kernelmux.emulator.validation.hardware.model import InstructionCase, mixed, simple
 
 INTEGERS, ROUNDED, FLOATS, NARROW = (
     "cvt: integer to integer",
@@ -12,7 +12,7 @@ NAMES = [f"{sign}{width}" for width in (16, 32, 64) for sign in "su"]
 DIRECTIONS = ("rn", "rz", "rm", "rp")
 
 
-def _integers() -> list[Case]:
+def _integers() -> list[InstructionCase]:
     cases = [simple(INTEGERS, f"cvt.{to}.{of}", of, 1, to) for of in NAMES for to in NAMES if of != to]
     cases += [
         simple(INTEGERS, f"cvt.sat.{to}.{of}", of, 1, to)
@@ -23,12 +23,12 @@ def _integers() -> list[Case]:
     for to in ("s8", "u8"):
         for of in ("s32", "u32"):
             code = f"cvt.sat.{to}.{of} %x, %a0; cvt.{to[0]}32.{to} %d0, %x;"
-            cases.append(Case(f"cvt.sat.{to}.{of}", INTEGERS, code, f"{to[0]}32", (of,)))
+            cases.append(InstructionCase(f"cvt.sat.{to}.{of}", INTEGERS, code, f"{to[0]}32", (of,)))
     cases += [mixed(INTEGERS, f"cvt.pack.sat.{t}.s32", "s32 s32", "b32") for t in ("u16", "s16")]
     return cases + [mixed(INTEGERS, f"cvt.pack.sat.{t}.s32.b32", "s32 s32 b32", "b32") for t in ("u8", "s8")]
 
 
-def _rounded() -> list[Case]:
+def _rounded() -> list[InstructionCase]:
     cases = [
         simple(ROUNDED, f"cvt.{mode}.{to}.{of}", of, 1, to)
         for to in ("f16", "f32", "f64")
@@ -46,7 +46,7 @@ def _rounded() -> list[Case]:
     return cases + [simple(ROUNDED, f"cvt.rni.{to}.bf16", "bf16", 1, to) for to in NAMES]
 
 
-def _floats() -> list[Case]:
+def _floats() -> list[InstructionCase]:
     cases = []
     for of, to in (("f32", "f16"), ("f64", "f16"), ("f64", "f32")):
         cases += [simple(FLOATS, f"cvt.{mode}.{to}.{of}", of, 1, to) for mode in DIRECTIONS]
@@ -73,7 +73,7 @@ def _floats() -> list[Case]:
     return cases + [simple(FLOATS, f"cvt.{more}f32.f16", "f16", 1, "f32") for more in ("ftz.", "sat.")]
 
 
-def _narrow() -> list[Case]:
+def _narrow() -> list[InstructionCase]:
     cases = [
         simple(NARROW, f"cvt.{mode}.tf32.f32", "f32", 1, "f32") for mode in ("rna", "rn", "rz", "rn.relu", "rz.relu")
     ]

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from kernelmux.emulator.validation.hardware.model import Case, mixed, simple
+from kernelmux.emulator.validation.hardware.model import InstructionCase, mixed, simple
 
 F32, F64, DIVISION, COMPARISONS = "fp32 add, mul, fma", "fp64", "fp32 div, rcp, sqrt, rounded", "comparison, choice"
 ROUNDINGS = (".rn", ".rz", ".rm", ".rp")
@@ -11,12 +11,12 @@ ORDERED = ("eq", "ne", "lt", "le", "gt", "ge")
 UNORDERED = ("equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan")
 
 
-def fma(family: str, opcode: str, kind: str) -> Case:
+def fma(family: str, opcode: str, kind: str) -> InstructionCase:
     """A fused product and sum, with operands whose sum cancels."""
     return replace(simple(family, opcode, kind, 3), cancel=True)
 
 
-def _float32() -> list[Case]:
+def _float32() -> list[InstructionCase]:
     cases = []
     for rounding in ROUNDINGS:
         for more in ("", ".ftz", ".sat", ".ftz.sat"):
@@ -27,12 +27,14 @@ def _float32() -> list[Case]:
         for nan in ("", ".NaN", ".xorsign.abs", ".NaN.xorsign.abs"):
             cases += [simple(F32, f"{op}{more}{nan}.f32", "f32", 2) for op in ("min", "max")]
     cases.append(
-        Case("fma.rn.f32 chain", F32, "mov.b32 %d0, %a2;" + "fma.rn.f32 %d0, %d0, %a0, %a1;" * 24, "f32", ("f32",) * 3)
+        InstructionCase(
+            "fma.rn.f32 chain", F32, "mov.b32 %d0, %a2;" + "fma.rn.f32 %d0, %d0, %a0, %a1;" * 24, "f32", ("f32",) * 3
+        )
     )
     return cases
 
 
-def _divisions() -> list[Case]:
+def _divisions() -> list[InstructionCase]:
     cases = []
     for rounding in ROUNDINGS:
         for more in ("", ".ftz"):
@@ -41,7 +43,7 @@ def _divisions() -> list[Case]:
     return cases
 
 
-def _float64() -> list[Case]:
+def _float64() -> list[InstructionCase]:
     cases = [simple(F64, f"{op}.f64", "f64", 2) for op in ("min", "max")]
     cases += [simple(F64, f"{op}.f64", "f64", 1) for op in ("neg", "abs")]
     for rounding in ROUNDINGS:
@@ -51,7 +53,7 @@ def _float64() -> list[Case]:
     return cases
 
 
-def _comparisons() -> list[Case]:
+def _comparisons() -> list[InstructionCase]:
     integers = [f"{sign}{width}" for sign in "su" for width in (16, 32, 64)]
     cases = [simple(COMPARISONS, f"setp.{how}.{t}", t, 2, "pred") for t in integers for how in ORDERED]
     cases += [

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from kernelmux.emulator.validation.hardware.model import Case, simple
+from kernelmux.emulator.validation.hardware.model import InstructionCase, simple
 
 FAMILY = "fp16 and bf16 arithmetic"
 
 
-def _of(kind: str) -> list[Case]:
+def _of(kind: str) -> list[InstructionCase]:
     ieee = kind.startswith("f")
     more = ("", ".ftz", ".sat", ".ftz.sat") if ieee else ("",)
     cases = [simple(FAMILY, f"{op}.rn{m}.{kind}", kind, 2) for op in ("add", "sub", "mul") for m in more]

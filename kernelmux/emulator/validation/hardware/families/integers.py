@@ -1,13 +1,13 @@
 """Integer arithmetic, logic and bits."""
 
-from kernelmux.emulator.validation.hardware.model import Case, mixed, simple
+from kernelmux.emulator.validation.hardware.model import InstructionCase, mixed, simple
 
 ARITHMETIC, BITS, CARRY = "integer arithmetic", "logic and bits", "carry chains"
 WIDTHS = ("16", "32", "64")
 SIGNS = [sign + width for width in WIDTHS for sign in "su"]
 
 
-def _arithmetic() -> list[Case]:
+def _arithmetic() -> list[InstructionCase]:
     cases = [
         simple(ARITHMETIC, f"{op}.{t}", t, 2)
         for op in ("add", "sub", "mul.lo", "mul.hi", "min", "max", "div", "rem")
@@ -32,7 +32,7 @@ def _arithmetic() -> list[Case]:
     return cases
 
 
-def _bits() -> list[Case]:
+def _bits() -> list[InstructionCase]:
     cases = [simple(BITS, f"{op}.b{w}", f"b{w}", 2) for op in ("and", "or", "xor") for w in WIDTHS]
     cases += [simple(BITS, f"{op}.b{w}", f"b{w}", 1) for op in ("not", "cnot") for w in WIDTHS]
     cases += [mixed(BITS, f"shl.b{w}", f"b{w} amount", f"b{w}") for w in WIDTHS]
@@ -41,7 +41,7 @@ def _bits() -> list[Case]:
         mixed(BITS, f"shf.{side}.{mode}.b32", "b32 b32 amount", "b32") for side in "lr" for mode in ("wrap", "clamp")
     ]
     cases += [
-        Case(f"lop3.b32 {lut:#x}", BITS, f"lop3.b32 %d0, %a0, %a1, %a2, {lut};", "b32", ("b32",) * 3)
+        InstructionCase(f"lop3.b32 {lut:#x}", BITS, f"lop3.b32 %d0, %a0, %a1, %a2, {lut};", "b32", ("b32",) * 3)
         for lut in (0x96, 0xE8, 0xCA, 0x1B, 0x80)
     ]
     cases += [
@@ -62,7 +62,7 @@ def _bits() -> list[Case]:
     ]
     cases += [mixed(BITS, f"bmsk.{mode}.b32", "amount amount", "b32") for mode in ("wrap", "clamp")]
     cases.append(
-        Case(
+        InstructionCase(
             "fns.b32",
             BITS,
             "and.b32 %x, %a1, 31; rem.s32 %y, %a2, 33; fns.b32 %d0, %a0, %x, %y;",
@@ -73,14 +73,14 @@ def _bits() -> list[Case]:
     return cases
 
 
-def _carry() -> list[Case]:
+def _carry() -> list[InstructionCase]:
     """The carry shows in the sum of two zeros after it."""
 
-    def chain(name: str, first: str, second: str, sources: int, kind: str) -> Case:
+    def chain(name: str, first: str, second: str, sources: int, kind: str) -> InstructionCase:
         names = ", ".join(f"%a{i}" for i in range(sources))
         scratch = "%x" if kind.endswith("32") else "%X"
         code = f"{first} {scratch}, {names}; {second} %d0, 0, 0; xor.b{kind[1:]} %d0, %d0, {scratch};"
-        return Case(name, CARRY, code, kind, (kind,) * sources)
+        return InstructionCase(name, CARRY, code, kind, (kind,) * sources)
 
     cases = []
     for kind in ("u32", "u64"):

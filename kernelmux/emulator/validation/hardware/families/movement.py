@@ -1,6 +1,6 @@
 """Loads and stores: what arrives in which register of which lane."""
 
-from kernelmux.emulator.validation.hardware.model import Case
+from kernelmux.emulator.validation.hardware.model import InstructionCase
 
 FAMILY = "copies, ldmatrix, stmatrix"
 FILL = "st.shared.b32 [%s], %a0; st.shared.b32 [%s+4], %a1; st.shared.b32 [%s+8], %a2; st.shared.b32 [%s+12], %a3;"
@@ -10,11 +10,11 @@ MIX = "mov.b32 %d0, {r}0; " + "".join(
 WORDS = ("b32",) * 4
 
 
-def _case(name: str, code: str) -> Case:
-    return Case(name, FAMILY, f"{{ .reg .b32 %r<4>; {code} {MIX.format(r='%r')} }}", "b32", WORDS)
+def _case(name: str, code: str) -> InstructionCase:
+    return InstructionCase(name, FAMILY, f"{{ .reg .b32 %r<4>; {code} {MIX.format(r='%r')} }}", "b32", WORDS)
 
 
-def _matrices() -> list[Case]:
+def _matrices() -> list[InstructionCase]:
     cases = []
     for count in (1, 2, 4):
         registers = ", ".join(f"%r{i}" for i in range(count))
@@ -32,7 +32,7 @@ def _matrices() -> list[Case]:
     return cases
 
 
-def _vectors() -> list[Case]:
+def _vectors() -> list[InstructionCase]:
     """Each lane reads what the next one wrote."""
     turn = "bar.warp.sync 0xffffffff; setp.eq.u32 %p, %lane, 31; @%p sub.u32 %s, %s, 512; add.u32 %s, %s, 16;"
     return [
