@@ -1,7 +1,7 @@
 """What searches found faster than the rules beside the kernels, by GPU, and who reads it.
 
 It lies in the folder of the user (`user_folder`), `tuned/<gpu>.json`, and ships as `records/<gpu>/tuned.json`. An entry
-counts while its spec is that of the search, and its variant launches the same by the rule (`launch_keys`). A problem has
+counts while its variant launches the same by the rule as at the search (`launch_keys`). A problem has
 the entry of its very sizes, else the nearest of those whose sizes round up to the same powers of two, of the same variant
 and kind: of this GPU and the packages at hand, else older ones, else of a GPU with the same multiprocessors. Without an
 entry, or without a table, the rule decides. A plan asks once, when it is made. `python -m kernelmux.tune` writes entries.
@@ -66,13 +66,12 @@ class TunedConfig:
     def stale(self) -> str:
         """What has changed since it was found, "" if it counts."""
         try:
-            source, spec = device_tables.source(self.backend, self.op, self.variant), catalog.spec(self.op).hash
+            source = device_tables.source(self.backend, catalog.spec(self.op).name, self.variant)
         except Exception:
             return "its operator or backend is not here"
         item = launch_keys.workload(self.workload, self.dtype)
         same = launch_keys.compared(self.op, self.backend, self.variant, self.source, source, item) == launch_keys.SAME
-        told = [f"spec is {spec} and was {self.spec}"] if spec != self.spec else []
-        return ", ".join(told if same else [*told, f"source is {source} and was {self.source}"])
+        return "" if same else f"source is {source} and was {self.source}"
 
     @property
     def older(self) -> str:

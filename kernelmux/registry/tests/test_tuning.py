@@ -106,7 +106,6 @@ def test_a_configuration_that_does_not_fit_the_problem_or_the_space_is_not_used(
     "field, value, told",
     [
         ("source", "fake as it was", "source is fake as it is and was fake as it was"),
-        ("spec", "0" * 12, "and was 000000000000"),
         ("op", "no_such_op", "its operator or backend is not here"),
     ],
 )

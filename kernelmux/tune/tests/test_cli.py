@@ -72,7 +72,9 @@ def test_the_list_names_what_is_stale(capsys, tmp_path):
     (tmp_path / "fake_gpu_9000.json").write_text(TABLE)
     assert cli.main(["--list", "--out", str(tmp_path)]) == 0
     told = capsys.readouterr().out
-    assert "matmul triton/persistent a=64x64 b=64x64 bf16: 9.0 -> 5.0 us" in told and "(stale, ignored: spec is" in told
+    assert (
+        "matmul triton/persistent a=64x64 b=64x64 bf16: 9.0 -> 5.0 us" in told and "(stale, ignored: source is" in told
+    )
     assert cli.main(["--list", "--out", str(tmp_path / "none")]) == 0
 
 
