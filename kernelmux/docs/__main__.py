@@ -23,14 +23,14 @@ from kernelmux.docs import (
     bazel_uses,
     cards,
     curve_pictures,
-    fused,
+    example_tables,
     index_page,
     ladder_pictures,
+    ladder_tables,
     libraries,
     operator_page,
     record_pages,
     record_tables,
-    rungs,
     speeds,
 )
 from kernelmux.registry import elsewhere
@@ -40,7 +40,10 @@ from kernelmux.registry.errors import ArgumentError, unknown
 from kernelmux.registry.util import files
 
 PAGES = HOME / "operators"
-MARKERS = ("<!-- rungs ", *(f"<!-- {name} -->" for name in ("libraries", *fused.TABLES, *record_tables.TABLES)))
+MARKERS = (
+    "<!-- rungs ",
+    *(f"<!-- {name} -->" for name in ("libraries", *example_tables.TABLES, *record_tables.TABLES)),
+)
 
 
 def written_files() -> dict[Path, str]:
@@ -53,7 +56,7 @@ def written_files() -> dict[Path, str]:
     for path in sorted(HOME.glob("*.md")):
         text = path.read_text(encoding="utf-8")
         if any(marker in text for marker in MARKERS):
-            found[path] = libraries.filled(record_tables.filled(fused.filled(rungs.filled(text))))
+            found[path] = libraries.filled(record_tables.filled(example_tables.filled(ladder_tables.filled(text))))
     readme = HOME.parent / "README.md"
     if readme.is_file() and cards.BEGIN in (text := readme.read_text(encoding="utf-8")):
         found[readme] = cards.filled(text)

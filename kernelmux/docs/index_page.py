@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from kernelmux.conformance.verified import ledger
-from kernelmux.docs import rungs
+from kernelmux.docs import ladder_tables
 from kernelmux.docs.families import by_family
+from kernelmux.docs.ladder_tables import backends
 from kernelmux.docs.record_tables import mark
-from kernelmux.docs.rungs import backends
 from kernelmux.perf.record import history
 from kernelmux.perf.wording import wording
 from kernelmux.perf.wording.groups import ResultGroup, large_groups
@@ -30,7 +30,7 @@ def page() -> str:
     """The whole page."""
     marks = text_tables.markdown(("mark", "the variant"), list(ledger.meanings().items()))
     parts = [HEAD.format(marks=marks).rstrip()]
-    timed = [row for record in history.recorded() for row in rungs.rows(record)]
+    timed = [row for record in history.recorded() for row in ladder_tables.rows(record)]
     speeds = {group.op: _speed(group) for group in large_groups(timed)}
     for family, ops in by_family(elsewhere.own()).items():
         rows = [(f"[{op}]({op}.md)", *(_cell(op, name) for name in backends()), speeds.get(op, "-")) for op in ops]

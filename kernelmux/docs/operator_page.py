@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from kernelmux.conformance.verified import ledger
-from kernelmux.docs import TOP, rungs
-from kernelmux.docs.rungs import backends
+from kernelmux.docs import TOP, ladder_tables
+from kernelmux.docs.ladder_tables import backends
 from kernelmux.perf.pictures import curves
 from kernelmux.perf.planning import plan
 from kernelmux.perf.record import history
@@ -113,7 +113,7 @@ def _rules(spec: OpSpec) -> Iterator[str]:
 
 
 def _support(op: str) -> str:
-    matrix = support_matrix.support_matrix(rungs.GPU, op)
+    matrix = support_matrix.support_matrix(ladder_tables.GPU, op)
     entries = [e for name in backends() for e in matrix.of(op, name) if not registered.joined(op, e.variant)]
     rows = []
     for entry in entries:
@@ -129,7 +129,7 @@ def _support(op: str) -> str:
                 _status(op, entry),
             )
         )
-    head = ("variant", "idea", f"dtypes on {rungs.GPU}", "needs", "reads in place", "verified")
+    head = ("variant", "idea", f"dtypes on {ladder_tables.GPU}", "needs", "reads in place", "verified")
     return (
         f"{text_tables.markdown(head, rows)}\n\n“Reads in place” names the strides with which a variant reads an input"
         " where it lies. An input that is not named may have any. An input with other strides is copied first. The default"
@@ -220,10 +220,10 @@ def _speeds(op: str) -> Iterator[str]:
     if elsewhere.owner(op) and not any(row.op == op for record in history.everywhere() for row in record.rows):
         yield f"Not on record yet: `python -m kernelmux.perf --op {op} --record --into-checkout`, on a GPU."
     for record in history.everywhere():
-        rows = [row for row in rungs.rows(record) if row.op == op]
+        rows = [row for row in ladder_tables.rows(record) if row.op == op]
         if not rows and elsewhere.owner(op):
             continue
-        yield rungs.table_of(record, op)
+        yield ladder_tables.table_of(record, op)
         if len(found := groups(rows)) > 1:
             yield "The best of each backend, microseconds and share of the floor:"
             yield _best(found)

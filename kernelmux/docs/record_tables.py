@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from kernelmux.docs import rungs
+from kernelmux.docs import ladder_tables
 from kernelmux.perf.record import history
 from kernelmux.perf.record.history import GpuRecord
 from kernelmux.perf.rows.row_result import Timed
@@ -38,7 +38,7 @@ def mark(row: Timed) -> str:
 
 def states(record: GpuRecord) -> str:
     """The best variant of some operators after a rest and held: times and clocks."""
-    best = {group.op: group.best for group in large_groups(rungs.rows(record))}
+    best = {group.op: group.best for group in large_groups(ladder_tables.rows(record))}
     rows = [row for op in SHOWN if (row := best.get(op)) and row.held_us and row.mhz and row.held_mhz]
     head = ("largest workload", "variant", "rested, us", "MHz", "held, us", "MHz", "longer by")
     return text_tables.markdown(head, ([f"`{r.op}` {r.dtype}", mark(r), *_state(r)] for r in rows))
@@ -58,7 +58,7 @@ def graphs(record: GpuRecord) -> str:
 
 
 def _graphs(record: GpuRecord) -> Iterator[list[str]]:
-    best = [group.best for group in groups(rungs.rows(record))]
+    best = [group.best for group in groups(ladder_tables.rows(record))]
     timed = sorted((row for row in best if row and row.host_us and row.graph_us), key=lambda row: row.median_us)
     for row in timed[:SHORTEST]:
         us = (row.median_us, row.host_us, row.graph_us)

@@ -9,7 +9,7 @@ import pytest
 from kernelmux.conformance.report import artifacts
 from kernelmux.conformance.verified import ledger
 from kernelmux.docs import __main__ as docs
-from kernelmux.docs import bazel_uses, index_page, operator_page, rungs
+from kernelmux.docs import bazel_uses, index_page, ladder_tables, operator_page
 from kernelmux.docs.families import FIRST, by_family
 from kernelmux.perf.pictures.curves import PICTURED
 from kernelmux.perf.record import history
@@ -63,20 +63,20 @@ def test_the_index_has_every_operator_under_the_family_of_its_spec(monkeypatch: 
 
 def test_a_marker_is_filled_and_what_is_not_on_record_says_so() -> None:
     text = "before\n<!-- rungs softmax x=3x5 fp32 -->\nold\n<!-- /rungs -->\nafter\n"
-    found = rungs.filled(text)
+    found = ladder_tables.filled(text)
     assert found.startswith("before\n<!-- rungs softmax x=3x5 fp32 -->\n`x=3x5` fp32 on ") and found.endswith("after\n")
     assert "old" not in found and "| cuda/naive | three passes, one element per access | not recorded |" in found
     assert '--op softmax --dtype fp32 --workload "x=3x5" --record' in found
-    assert rungs.filled(found) == found
+    assert ladder_tables.filled(found) == found
 
 
 def test_stale_rows_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "stale", lambda row: True)
-    rungs._rows.cache_clear()
+    ladder_tables._rows.cache_clear()
     try:
         assert ", stale | " in "".join(operator_page._speeds("softmax"))
     finally:
-        rungs._rows.cache_clear()
+        ladder_tables._rows.cache_clear()
 
 
 def test_a_variant_without_a_record_is_nowhere_said_to_pass(monkeypatch: pytest.MonkeyPatch) -> None:
