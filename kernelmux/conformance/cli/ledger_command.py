@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from kernelmux.conformance.report import artifacts
-from kernelmux.conformance.verified import ledger
+from kernelmux.conformance.verified import ledger, meaning
 from kernelmux.conformance.verified.ledger import NO_RECORD, STALE, UNKNOWN, VERIFIED
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
@@ -70,7 +70,8 @@ def standings(books: Sequence[dict[str, Any]], ops: Sequence[str]) -> list[Stand
     """Every variant of these operators on each of the GPUs, in ladder order."""
     recorded = dict.fromkeys(name for book in books for name in book["entries"])
     names = [name for op in ops for name in _variants(op, recorded)]
-    return [_standing(book, *name) for book in books for name in names]
+    oracles = {op: meaning.oracle(catalog.spec(op)) for op in ops}
+    return [_standing(book, oracles[name[0]], *name) for book in books for name in names]
 
 
 def _variants(op: str, recorded: Iterable[str]) -> Iterator[tuple[str, str, str]]:
@@ -84,9 +85,9 @@ def _variants(op: str, recorded: Iterable[str]) -> Iterator[tuple[str, str, str]
         yield from ((op, backend, variant) for variant in ladder)
 
 
-def _standing(book: dict[str, Any], op: str, backend: str, variant: str) -> Standing:
+def _standing(book: dict[str, Any], oracle: str, op: str, backend: str, variant: str) -> Standing:
     entry = book["entries"].get(f"{op}/{backend}/{variant}") or {}
-    changed = ledger.changed(entry, op, backend, variant) if entry else ()
+    changed = ledger.changed(entry, op, backend, variant, oracle) if entry else ()
     status = ledger.word(changed) if entry else NO_RECORD
     return Standing(book["gpu"], op, backend, variant, status, changed, entry)
 

@@ -169,11 +169,14 @@ def _book(path: Path) -> dict[str, Any]:
     return {**head, "entries": dict(zip(found["entries"], entries, strict=True))}
 
 
-def changed(entry: Mapping[str, Any], op: str, backend: str, variant: str) -> tuple[str, ...]:
-    """What of a variant is not as it was when it was entered: "oracle", "judge", "launches", or "unknown": its launches."""
+def changed(entry: Mapping[str, Any], op: str, backend: str, variant: str, oracle: str = "") -> tuple[str, ...]:
+    """What of a variant is not as it was when it was entered: "oracle", "judge", "launches", or "unknown": its launches.
+
+    oracle: the key of what the operator means today, from a caller that asks for many variants.
+    """
     spec = catalog.spec(op)
     if "oracle" in entry:
-        found = [] if entry["oracle"] == meaning.oracle(spec) else ["oracle"]
+        found = [] if entry["oracle"] == (oracle or meaning.oracle(spec)) else ["oracle"]
         found += [] if meaning.alike(entry["judge"]) else ["judge"]
     else:  # entered before there were keys: the text of its spec tells
         found = [] if entry.get("spec") == spec.hash else ["oracle"]
