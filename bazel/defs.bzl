@@ -63,7 +63,7 @@ def _pytest_test_impl(ctx):
         fail("%s: no test_*.py in srcs" % ctx.label)
     main = ctx.file._main
     command = " ".join(["'%s'" % path for path in [main.short_path, ctx.file._config.short_path] + tests])
-    return _test_providers(ctx, "$TEST_SRCDIR", command, [main, ctx.file._config])
+    return _test_providers(ctx, "$TEST_SRCDIR", command, [main, ctx.file._config, ctx.file._shared])
 
 pytest_test = rule(
     doc = "Runs pytest over the test_*.py files in srcs, under the settings of pyproject.toml.",
@@ -73,5 +73,6 @@ pytest_test = rule(
         _TEST_ATTRS,
         _main = attr.label(default = "//bazel:pytest_main.py", allow_single_file = True),
         _config = attr.label(default = "//:pyproject.toml", allow_single_file = True),
+        _shared = attr.label(default = "//:conftest.py", allow_single_file = True),
     ),
 )

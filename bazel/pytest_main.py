@@ -14,6 +14,8 @@ def arguments(config: str, *tests: str) -> list[str]:
     args = [
         "-p",
         "no:cacheprovider",
+        "-p",
+        "conftest",  # that of all parts, which stands above the folder of a part
         "-o",
         "pythonpath=",
         "-c",
