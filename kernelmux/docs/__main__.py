@@ -125,9 +125,9 @@ def _package(name: str) -> Package:
 
 def _run(check: bool, pictures: bool, drawn: str | None) -> int:
     wanted = written_files() | (dict((*ladder_pictures.all_pictures(), *record_pages.rooflines())) if pictures else {})
-    for path in record_pages.draw(Path(drawn)) if drawn else ():
-        print(f"drawn from the records: {path}")
-    if drawn:
+    if drawn and not check:
+        for path in record_pages.draw(Path(drawn)):
+            print(f"drawn from the records: {path}")
         others = curve_pictures.drawn(Path(drawn) / "curves", shown=False)
         _written(others, [path for path in others if _differs(path, others[path])], False, HOME.parent, "nox -s docs")
     return _written(wanted, differing(wanted), check, HOME.parent, "nox -s docs")
