@@ -7,21 +7,21 @@ import os
 import sys
 import time
 
-from kernelmux.conformance.session.interrupts import INTERRUPTED, interrupts
+from kernelmux.runner.interrupts import INTERRUPTED, interrupts
 
 BEGUN = time.time()  # a limit of time counts what is imported, too
-EXTRA = ("pytest", "xdist", "hypothesis", "jinja2")  # what the extra "conformance" installs
-INSTALL = "pytest pytest-xdist hypothesis Jinja2 filelock junitparser"
+EXTRA = ("pytest", "execnet", "hypothesis", "jinja2")  # what the extra "conformance" installs
+INSTALL = "pytest execnet hypothesis Jinja2 filelock junitparser nvidia-ml-py"
 USAGE, CLOSED = 2, 141
 
 
 def run() -> int:
     """The command line; nothing is imported before this, so that a missing package and Ctrl-C are one line."""
     try:
-        interrupts.listen()
+        interrupts.listen("conformance")
         with interrupts.held():
+            import execnet  # noqa: F401
             import pytest  # noqa: F401
-            import xdist  # noqa: F401
 
             from kernelmux.conformance.cli.main import main
 

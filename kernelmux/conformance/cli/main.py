@@ -24,12 +24,12 @@ from kernelmux.conformance.options import Options
 from kernelmux.conformance.report import artifacts, output_files
 from kernelmux.conformance.report.progress import Closed, output
 from kernelmux.conformance.session import mutation, plan
-from kernelmux.conformance.session.interrupts import INTERRUPTED, interrupts
 from kernelmux.conformance.verified import ledger, rekey
 from kernelmux.registry.backend import tamper_guard
 from kernelmux.registry.call import temporary_backends
 from kernelmux.registry.cli import target_device
 from kernelmux.registry.errors import KernelmuxError
+from kernelmux.runner.interrupts import INTERRUPTED, interrupts
 
 __all__ = ["CLOSED", "FAILED", "INTERRUPTED", "OK", "USAGE", "main"]
 

@@ -28,11 +28,11 @@ from kernelmux.conformance.session import (
     worker_devices,
 )
 from kernelmux.conformance.session.execute import Outcome
-from kernelmux.conformance.session.interrupts import interrupts
 from kernelmux.conformance.session.plan import Item
 from kernelmux.conformance.session.pytest_plugin import BUDGET, DONE, GPUS, ITEMS, PLAN, SECONDS
 from kernelmux.conformance.session.tested_backends import Tested
 from kernelmux.registry.cli import target_device
+from kernelmux.runner.interrupts import interrupts
 
 OK, FAILED, USAGE = 0, 1, 2
 PARALLEL_FROM = 20  # fewer items are done before the worker processes have imported torch

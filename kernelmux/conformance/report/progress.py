@@ -20,10 +20,10 @@ from rich.table import Column
 from kernelmux.conformance.report import artifacts
 from kernelmux.conformance.session import mutation, scheduling
 from kernelmux.conformance.session.execute import Outcome, from_dict
-from kernelmux.conformance.session.interrupts import interrupts
 from kernelmux.conformance.session.plan import Item
 from kernelmux.conformance.session.pytest_plugin import PROPERTY, WORKER
 from kernelmux.conformance.session.xdist_schedulers import ByVariant, LongestFirst
+from kernelmux.runner.interrupts import interrupts
 
 FAILED = "bold red"
 PAUSE, PART = 10.0, 30  # seconds between two lines of a log at least, and this part of the time so far

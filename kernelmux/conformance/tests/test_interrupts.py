@@ -10,9 +10,9 @@ from pathlib import Path
 
 PROGRAM = """
 import time
-from kernelmux.conformance.session.interrupts import interrupts
+from kernelmux.runner.interrupts import interrupts
 
-interrupts.listen()
+interrupts.listen("conformance")
 interrupts.before_the_end = lambda: print("workers end", flush=True)
 try:
     print("begins", flush=True)

@@ -13,7 +13,7 @@ from kernelmux import emulator
 
 TOP = Path(__file__).parents[3]
 PACKAGE = Path("kernelmux")
-PARTS = ("registry", "backends", "nn", "emulator", "conformance", "perf", "tune", "docs")
+PARTS = ("registry", "backends", "nn", "emulator", "conformance", "perf", "runner", "tune", "docs")
 BACKENDS = ("torch_ref", "triton", "cuda")
 
 ARROWS = {
@@ -21,9 +21,10 @@ ARROWS = {
     "backends": {"backends", "registry", "emulator"},
     "nn": {"nn", "registry"},
     "emulator": {"emulator"},
-    "conformance": {"conformance", "registry", "emulator"},
-    "perf": {"perf", "registry", "emulator"},
-    "tune": {"tune", "conformance", "perf", "registry", "emulator"},
+    "runner": {"runner", "registry"},
+    "conformance": {"conformance", "registry", "emulator", "runner"},
+    "perf": {"perf", "registry", "emulator", "runner"},
+    "tune": {"tune", "conformance", "perf", "registry", "emulator", "runner"},
     "docs": {"docs", "registry", "conformance", "perf", "emulator"},
 }
 # Tensors reach the emulator as objects with a data_ptr() (Triton alone wants torch's own); a spec says what, not how.

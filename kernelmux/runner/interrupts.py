@@ -19,15 +19,20 @@ SHOW_CURSOR = "\033[?25h"  # which a progress bar hides
 
 
 class Interrupts:
-    """What this process does about Ctrl-C. before_the_end: called before the process ends at once."""
+    """What this process does about Ctrl-C.
+
+    before_the_end: called before the process ends at once. program: what its last line begins with.
+    """
 
     def __init__(self) -> None:
         self.first: float | None = None  # when it came, by time.monotonic
         self.before_the_end: Callable[[], object] = bool
+        self.program = "kernelmux"
         self._waits = False
 
-    def listen(self) -> None:
+    def listen(self, program: str) -> None:
         """Take Ctrl-C from here on, unless this process is not to hear it, or another handler is set."""
+        self.program = program
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, self._take)
 
@@ -44,7 +49,7 @@ class Interrupts:
         """End the process, with one line and no traceback."""
         self.before_the_end()
         cursor = SHOW_CURSOR if sys.stdout.isatty() else ""
-        os.write(sys.stderr.fileno(), f"{cursor}conformance: interrupted\n".encode())
+        os.write(sys.stderr.fileno(), f"{cursor}{self.program}: interrupted\n".encode())
         os._exit(INTERRUPTED)
 
     @contextmanager

@@ -1,0 +1,67 @@
+"""The GPUs of this machine that this process may use, by NVML: no context on a GPU is made, and torch is not imported."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from kernelmux.registry.util.files import file_stem
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """uuid: as CUDA_VISIBLE_DEVICES takes it. memory: bytes."""
+
+    uuid: str
+    name: str
+    memory: int
+    driver: str
+
+    @property
+    def card(self) -> str:
+        """The kind of card, "nvidia_h200"."""
+        return file_stem(self.name)
+
+
+def visible() -> list[Gpu]:
+    """The GPUs, in the order of CUDA_VISIBLE_DEVICES where that is set; [] without a driver."""
+    with _nvml() as nvml:
+        return [_gpu(nvml, handle) for handle in _handles(nvml)] if nvml else []
+
+
+@contextmanager
+def _nvml() -> Iterator[Any]:
+    """The module, for as long as its library is open; None where it or a driver is missing."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # of the import, of a library that is not there, of a driver that does not answer
+        yield None
+        return
+    try:
+        yield pynvml
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _handles(nvml: Any) -> Iterator[Any]:
+    named = os.environ.get(VARIABLE)
+    names = [str(i) for i in range(nvml.nvmlDeviceGetCount())] if named is None else named.split(",")
+    for name in map(str.strip, names):
+        try:
+            number = name.isdigit()
+            yield nvml.nvmlDeviceGetHandleByIndex(int(name)) if number else nvml.nvmlDeviceGetHandleByUUID(name)
+        except nvml.NVMLError:  # CUDA, too, takes no more behind a name that it does not know
+            return
+
+
+def _gpu(nvml: Any, handle: Any) -> Gpu:
+    driver = str(nvml.nvmlSystemGetDriverVersion())
+    memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+    return Gpu(str(nvml.nvmlDeviceGetUUID(handle)), str(nvml.nvmlDeviceGetName(handle)), memory, driver)

@@ -1,0 +1,62 @@
+"""A piece of work, and the worker process that may do it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Item:
+    """One piece of work.
+
+    id: its name, once in a plan. work: what the suite's function gets, as JSON. seconds: how long it is expected to take.
+    rank: items of a lower rank begin before all others; within a rank the longest begin first. group: items of one
+    group run in one worker where there are groups enough, in the order of the plan. gpus: 0 for an item that any worker
+    can run; 1 or 2 for so many GPUs. alone: nothing else runs on its GPU meanwhile. memory: bytes of its GPU that it
+    may take. card: the only kind of card that it is for ("nvidia_h200"), "" for any. after: the id of an item that has
+    to end first. limit: seconds after which its worker is ended.
+    """
+
+    id: str
+    work: Any = None
+    seconds: float = 1.0
+    rank: int = 0
+    group: str = ""
+    gpus: int = 0
+    alone: bool = False
+    memory: int = 0
+    card: str = ""
+    after: str = ""
+    limit: float = math.inf
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place for a worker process, which runs one item at a time.
+
+    node: the machine. gpus: the GPUs it sees as CUDA_VISIBLE_DEVICES names them, its own first; () for one without.
+    card: the kind of that GPU ("nvidia_h200"), or what a node declares. alone: it takes only items that need a GPU
+    alone; others take none of these. memory: bytes of its GPU.
+    """
+
+    id: str
+    node: str = ""
+    gpus: tuple[str, ...] = ()
+    card: str = ""
+    alone: bool = False
+    memory: int = 0
+    environment: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False)
+
+    @property
+    def gpu(self) -> str:
+        """The GPU of its own, by node and number; "" for none."""
+        return f"{self.node}:{self.gpus[0]}" if self.gpus else ""
+
+    def admits(self, item: Item) -> bool:
+        """Whether it may run an item at all."""
+        if item.card and item.card != self.card:
+            return False
+        return item.gpus <= len(self.gpus) and item.alone == self.alone

@@ -1,0 +1,65 @@
+"""The slots of this machine: how many worker processes there are, and which GPU each has."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from dataclasses import dataclass
+
+from kernelmux.registry.cli import target_device
+from kernelmux.runner import gpus
+from kernelmux.runner.gpus import Gpu
+from kernelmux.runner.item import Slot
+
+# Other cores are left to the other workers: a process of torch, or of its compiler, would start a thread for each.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The worker processes that a suite wants of a machine.
+
+    cpu: processes without a GPU, at most; gpu: that share the GPUs, at most, each with so many bytes of one; alone: one for
+    each GPU, for items that need it alone. most is None for as many as there are cores.
+    """
+
+    cpu: bool = False
+    gpu: int = 0
+    alone: bool = False
+    most: int | None = None
+
+    def slots(self, node: str = "", card: str = "", cores: int | None = None) -> list[Slot]:
+        """The slots of this machine. card: that a node without a GPU declares."""
+        count = min(self.most or sys.maxsize, cores or target_device.cores())
+        found = on_cpu(count, node, card) if self.cpu else []
+        found += on_gpus(count, self.gpu, node) if self.gpu else []
+        return [*found, *(alone(node) if self.alone else [])]
+
+
+def on_cpu(count: int, node: str = "", card: str = "") -> list[Slot]:
+    """So many slots without a GPU; card: what the node declares."""
+    return [Slot(f"cpu{i}", node or platform.node(), card=card, environment=ONE_THREAD) for i in range(count)]
+
+
+def on_gpus(count: int, each: int, node: str = "") -> list[Slot]:
+    """So many slots that share the GPUs of this machine in turns, less if there is no memory for them.
+
+    each: bytes of a GPU for one of them.
+    """
+    found = gpus.visible()
+    room = [max(1, int(gpu.memory / each)) for gpu in found]
+    turns = [g for turn in range(max(room, default=0)) for g in range(len(found)) if turn < room[g]][:count]
+    return [_slot(f"gpu{g}-{i}", g, found, node, alone=False) for i, g in enumerate(turns)]
+
+
+def alone(node: str = "") -> list[Slot]:
+    """A slot for each GPU, for items that need it alone."""
+    found = gpus.visible()
+    return [_slot(f"alone{g}", g, found, node, alone=True) for g in range(len(found))]
+
+
+def _slot(name: str, number: int, found: list[Gpu], node: str, alone: bool) -> Slot:
+    own = found[number]
+    order = tuple(gpu.uuid for gpu in [*found[number:], *found[:number]])
+    environment = {**ONE_THREAD, gpus.VARIABLE: ",".join(order)}
+    return Slot(name, node or platform.node(), order, own.card, alone, own.memory, environment)

@@ -1,0 +1,137 @@
+"""The file of rows of a run: a line of JSON each, written as each item ends, and whole at every moment.
+
+The first line says what the run is of. Whatever ends a run, its file holds all rows that had ended but at most a torn last
+line, which readers leave out and the next run cuts off. One run at a time has the file; the lock goes with its process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from kernelmux.registry.errors import ArgumentError
+
+SCHEMA = 1
+NAME, BEFORE = "rows.jsonl", "rows-before.jsonl"
+
+Row = dict[str, Any]
+
+
+class ResultsLost(ArgumentError):
+    """A row cannot be written."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a file of rows holds. size: of its whole lines in bytes."""
+
+    head: Row
+    rows: tuple[Row, ...]
+    size: int
+
+
+def read(path: Path) -> Recorded:
+    """The whole lines of a file; ArgumentError for one that is no file of rows."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ArgumentError(f"{path}: expected a file of rows: {error.strerror}") from error
+    size = data.rfind(b"\n") + 1
+    try:
+        lines = [json.loads(line) for line in data[:size].splitlines()]
+        if not lines or lines[0].get("kind") != "rows" or lines[0].get("schema") != SCHEMA:
+            raise ValueError("its first line is of something else")
+    except (ValueError, AttributeError) as error:
+        raise ArgumentError(f"{path}: expected a file of rows of schema {SCHEMA}: {error}") from error
+    return Recorded(lines[0], tuple(lines[1:]), size)
+
+
+class ResultsFile:
+    """The file of one run, which it alone writes."""
+
+    def __init__(self, path: Path, file: int, size: int) -> None:
+        self.path, self._file, self._size = path, file, size
+
+    def append(self, row: Row) -> None:
+        """Write a row; ResultsLost if that fails, and then the file is as it was."""
+        data = json.dumps(row, separators=(",", ":")).encode() + b"\n"
+        try:
+            written = 0
+            while written < len(data):
+                written += os.write(self._file, data[written:])
+        except OSError as error:
+            os.ftruncate(self._file, self._size)
+            told = f"{self.path}: a row cannot be written: {error.strerror}"
+            raise ResultsLost(f"{told}; the rows so far are whole: make room and go on with --resume") from error
+        self._size += len(data)
+
+
+def folder(path: Path, option: str = "--out") -> Path:
+    """The folder with all links and `..` resolved, made if it is missing; ArgumentError if it cannot be written to."""
+    try:
+        found = path.resolve()
+        found.mkdir(parents=True, exist_ok=True)
+        probe = found / f".writable-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except (OSError, RuntimeError) as error:
+        what = "is not a folder" if isinstance(error, FileExistsError | NotADirectoryError) else str(error)
+        told = getattr(error, "strerror", None)
+        raise ArgumentError(f"{option} {path}: expected a folder that can be written to: {told or what}") from error
+    return found
+
+
+@contextmanager
+def opened(home: Path, head: Mapping[str, Any], resume: bool) -> Iterator[tuple[ResultsFile, list[Row]]]:
+    """The file of rows in a folder, and the rows that it has already: none, or those of a run of the same plan to go on
+    with.
+
+    head: what the rows are of; a run goes on only where it is the same. The rows of a run before stay beside it, as
+    `rows-before.jsonl`. ArgumentError where another run has the file, or there is nothing to go on with.
+    """
+    path, lock = home / NAME, FileLock(home / f".{NAME}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise ArgumentError(f"{home}: another run writes there: wait for its end, or name another folder") from None
+    except OSError as error:
+        raise ArgumentError(f"{home}: expected a folder that can be written to: {error.strerror}") from error
+    try:
+        rows = _resumed(path, head) if resume else []
+        if not resume and path.exists():
+            os.replace(path, home / BEFORE)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            size = read(path).size if resume else 0
+            os.ftruncate(file, size)
+            made = ResultsFile(path, file, size)
+            if not resume:
+                made.append({"kind": "rows", "schema": SCHEMA, **head})
+            yield made, rows
+        finally:
+            os.close(file)
+    finally:
+        lock.release()
+
+
+def _resumed(path: Path, head: Mapping[str, Any]) -> list[Row]:
+    if not path.exists():
+        raise ArgumentError(f"--resume: {path.parent} holds no run to go on with")
+    found = read(path)
+    for name, value in json.loads(json.dumps(head)).items():
+        if found.head.get(name) != value:
+            told = f"{name} was {_short(found.head.get(name))}, and is {_short(value)}"
+            raise ArgumentError(f"--resume: {path} is of another run: {told}; leave out --resume to begin anew")
+    return list(found.rows)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) < 60 else f"{text[:56]}..."

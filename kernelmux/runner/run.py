@@ -1,0 +1,291 @@
+"""Runs a plan: gives items to slots, takes in rows, decides what is tried again, and keeps the books."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from kernelmux.runner.item import Item, Slot
+from kernelmux.runner.local_pool import CLOSED, GONE, READY, ROW, Event
+from kernelmux.runner.plan import NOTHING, Plan
+from kernelmux.runner.results import ResultsFile, Row
+from kernelmux.runner.suite import Suite
+from kernelmux.runner.worker import function, version
+
+TRIES = 3  # of an item whose worker went for no fault of the item's
+POLL = 0.5  # seconds, for limits of time
+
+
+class Enough(Exception):
+    """Raised by a suite that has seen enough: nothing else begins, and what runs is ended."""
+
+
+class Engine(Protocol):
+    """What has slots: `local_pool.LocalPool` on this machine, `cluster.RayCluster` on many."""
+
+    def send(self, slot: Slot, item: Item, seconds: float) -> None:
+        """Give a slot an item, and the seconds that it may take."""
+
+    def renew(self, slot: Slot) -> None:
+        """Start another process in a slot."""
+
+    def events(self, timeout: float) -> list[Event]:
+        """What has happened."""
+
+
+@dataclass
+class Usage:
+    """Where the workers' seconds went, from the first item to the last. workers: how many there were at most.
+
+    waits: by what a worker without an item waited for (`plan`).
+    """
+
+    workers: int = 0
+    seconds: float = 0.0
+    busy: float = 0.0
+    waits: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    until_first: float = 0.0  # from the start of the run
+    imports: float = 0.0  # of that, the longest import in a worker
+
+    @property
+    def share(self) -> float:
+        """Busy seconds over workers x seconds."""
+        return self.busy / (self.workers * self.seconds) if self.workers and self.seconds else 0.0
+
+    def __str__(self) -> str:
+        whole = self.workers * self.seconds
+        busy = f"{self.workers} workers were busy {100 * self.share:.0f} % of {self.seconds:.0f} s"
+        waited = sorted(self.waits.items(), key=lambda told: -told[1])
+        others = [f"{100 * s / whole:.0f} % waiting for {why}" for why, s in waited if whole and s > 0.01 * whole]
+        return ", ".join([busy, *others])
+
+
+@dataclass
+class RunReport:
+    """What came of a run. rows: by item, those of the run before it too, if it went on with that. errors: why items could
+    not be run at all. machines: facts of each slot's machine.
+    """
+
+    rows: dict[str, Any] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
+    interrupted: bool = False
+    enough: bool = False
+    resumed: int = 0
+    machines: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TimeLimit:
+    """until: by time.monotonic, when the run is over. Items of a rank up to `required` are run in any case."""
+
+    until: float = math.inf
+    required: int = -1
+
+    def share(self, item: Item, remaining: int, workers: int) -> float | None:
+        """The seconds that an item may take where so many are left, itself included; None if it is not to begin."""
+        left = self.until - time.monotonic()
+        if item.rank > self.required and item.seconds > left:
+            return None
+        return max(left, 0.0) * workers / max(remaining, 1)
+
+
+@dataclass
+class _Working:
+    """An item in a slot."""
+
+    item: Item
+    since: float
+    beside: str = ""  # what happened on the same GPU meanwhile
+
+
+class Run:
+    """The books of one run. `begin` gives a slot an item, `take` and `gone` take it back."""
+
+    def __init__(
+        self,
+        suite: Suite,
+        items: Iterable[Item],
+        file: ResultsFile | None = None,
+        done: Iterable[Row] = (),
+        limit: TimeLimit | None = None,
+    ) -> None:
+        """file: gets each row. done: rows of the run that this one goes on with."""
+        self.suite, self.file, self.limit, self.report = suite, file, limit or TimeLimit(), RunReport()
+        every = {item.id: item for item in items}
+        for line in done:
+            if (item := every.pop(line.get("item", ""), None)) is not None:
+                self.report.rows[item.id] = line["row"]
+                self.report.resumed += 1
+                suite.takes(item, line["row"])
+        self.plan = Plan(every.values())
+        self.slots: dict[str, Slot] = {}
+        self.working: dict[str, _Working] = {}
+        self.idle: dict[str, tuple[float, str]] = {}
+        self.tries: Counter[str] = Counter()
+        self.started, self.first, self.last = time.monotonic(), 0.0, 0.0
+
+    def begin(self, slot: Slot) -> tuple[Item, float] | None:
+        """The next item of a slot, with the seconds that it may take."""
+        while (item := self.plan.next(slot)) is not None:
+            share = self.limit.share(item, self.plan.left, max(1, len(self.slots)))
+            now = time.monotonic()
+            if share is None:
+                self._record(self.plan.end(slot), self.suite.late(item), slot, 0.0)
+                continue
+            self.first = self.first or now
+            since, why = self.idle.pop(slot.id, (now, NOTHING))
+            self.report.usage.waits[why] += now - max(since, self.first)
+            self.working[slot.id] = _Working(item, now)
+            self.suite.begins(item)
+            return item, share
+        now, why = time.monotonic(), self.plan.waits_for(slot)
+        since, before = self.idle.get(slot.id, (now, why))
+        if before != why and self.first:
+            self.report.usage.waits[before] += now - max(since, self.first)
+            since = now
+        self.idle[slot.id] = since, why
+        return None
+
+    def take(self, slot: Slot, row: Any, lost: bool = False) -> None:
+        """A slot has ended its item. lost: and its GPU answers it no more."""
+        done, now = self.working.pop(slot.id), time.monotonic()
+        self.report.usage.busy += now - done.since
+        self.last = now
+        if lost:
+            self._hurt(slot, f"{done.item.id} lost the context of the GPU")
+        if done.beside and self.suite.failed(row) and self._again(slot, done.beside, row):
+            return
+        self._record(self.plan.end(slot), row, slot, now - done.since)
+
+    def gone(self, slot: Slot, reason: str, outside: bool, closed: bool) -> None:
+        """The process of a slot has ended. closed: no other one takes its place."""
+        done, now = self.working.pop(slot.id, None), time.monotonic()
+        if done:
+            self.report.usage.busy += now - done.since
+            self.last = now
+            self._hurt(slot, f"the process of {done.item.id} ended")
+            if not (outside and self._again(slot, reason, None)):
+                self._record(self.plan.end(slot), self.suite.lost(done.item, reason), slot, now - done.since)
+        if closed:
+            self.plan.drop(slot)
+            self.slots.pop(slot.id, None)
+            self.idle.pop(slot.id, None)
+            if not outside:
+                self.report.errors.append(f"worker {slot.id}: {reason}")
+
+    def _hurt(self, slot: Slot, what: str) -> None:
+        """What runs on the same GPU may fail by what has happened there."""
+        for other, working in self.working.items():
+            if slot.gpu and self.slots[other].gpu == slot.gpu:
+                working.beside = f"{what} beside it"
+
+    def _again(self, slot: Slot, reason: str, row: Any) -> bool:
+        """Whether an item is tried once more; a line says why."""
+        item = self.plan.item_of(slot)
+        self.tries[item.id] += 1
+        if self.tries[item.id] >= TRIES:
+            return False
+        self.plan.again(slot)
+        self._write({"again": item.id, "reason": reason, "slot": slot.id, "node": slot.node, "failed": row})
+        return True
+
+    def _record(self, item: Item, row: Any, slot: Slot, seconds: float) -> None:
+        told = {"slot": slot.id, "node": slot.node, "card": slot.card, "seconds": round(seconds, 4)}
+        tries = {"tries": min(self.tries[item.id] + 1, TRIES)} if self.tries[item.id] else {}
+        self._write({"item": item.id, "row": row, **told, **tries})
+        self.report.rows[item.id] = row
+        self.suite.takes(item, row)
+
+    def _write(self, row: Row) -> None:
+        if self.file:
+            self.file.append(row)
+
+    def joins(self, slot: Slot, facts: Mapping[str, Any]) -> str:
+        """A slot is ready; "" or why it may not work."""
+        if facts.get("version", "") != version():
+            return "its sources are not those of this process: were files changed during the run?"
+        if slot.id not in self.report.machines:
+            self._write({"worker": slot.id, "node": slot.node, "card": slot.card, **facts})
+        self.report.machines[slot.id] = facts
+        self.slots[slot.id] = slot
+        self.report.usage.imports = max(self.report.usage.imports, float(facts.get("imports", 0.0)))
+        self.report.usage.workers = max(self.report.usage.workers, len(self.slots))
+        return ""
+
+    def conclude(self) -> RunReport:
+        """The report, once everything has ended."""
+        usage, end = self.report.usage, self.last or self.first
+        for since, why in self.idle.values():
+            if self.first:
+                usage.waits[why] += max(0.0, end - max(since, self.first))
+        usage.seconds = end - self.first
+        usage.until_first = (self.first or time.monotonic()) - self.started
+        return self.report
+
+
+def run(run: Run, engine: Engine) -> RunReport:
+    """Run a plan to its end on the slots of an engine. Ctrl-C ends it with the rows that there are."""
+    idle: dict[str, Slot] = {}
+    with suppress(Enough):
+        try:
+            while run.plan.left:
+                for slot in list(idle.values()):
+                    if begun := run.begin(slot):
+                        del idle[slot.id]
+                        engine.send(slot, *begun)
+                if not run.plan.left:
+                    break
+                for event in engine.events(POLL):
+                    _handle(event, run, engine, idle)
+                if run.report.errors and not run.slots and not run.working:
+                    break
+            return run.conclude()
+        except KeyboardInterrupt:
+            run.report.interrupted = True
+            return run.conclude()
+    run.report.enough = True
+    return run.conclude()
+
+
+def _handle(event: Event, run: Run, engine: Engine, idle: dict[str, Slot]) -> None:
+    slot = event.slot
+    if event.kind == READY:
+        if why := run.joins(slot, event.value):
+            run.report.errors.append(f"worker {slot.id}: {why}")
+            run.gone(slot, why, outside=True, closed=True)
+            return
+        idle[slot.id] = slot
+    elif event.kind == ROW:
+        row, lost = event.value
+        if lost:
+            engine.renew(slot)
+        else:
+            idle[slot.id] = slot
+        run.take(slot, row, lost)
+    elif event.kind in (GONE, CLOSED):
+        idle.pop(slot.id, None)
+        run.gone(slot, event.value, event.outside, event.kind == CLOSED)
+
+
+def run_here(run: Run) -> RunReport:
+    """Run a plan in this process, which does not survive what an item does to it: for few items, and for debuggers."""
+    slot = Slot("here")
+    run.slots[slot.id], run.report.usage.workers = slot, 1
+
+    def items() -> Iterator[tuple[Any, float]]:
+        while begun := run.begin(slot):
+            yield begun[0].work, begun[1]
+
+    try:
+        function(run.suite.serve)(run.suite.setup, items(), lambda row, lost=False: run.take(slot, row, lost))
+    except Enough:
+        run.report.enough = True
+    except KeyboardInterrupt:
+        run.report.interrupted = True
+    return run.conclude()

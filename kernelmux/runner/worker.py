@@ -1,0 +1,96 @@
+"""What runs in a worker process. It imports nothing of ours but what the suite names, for execnet sends it as text.
+
+It leaves its terminal's session, so that Ctrl-C is the driver's alone; on Linux it ends with the process that started it.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import hashlib
+import importlib
+import importlib.util
+import json
+import os
+import platform
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+SOURCES = (".py", ".cu", ".cuh", ".toml")
+PARENT_DEATH_SIGNAL = 1  # of Linux's prctl
+
+
+def version() -> str:
+    """A hash of the sources of kernelmux that this process imports, or will; "" where there are none."""
+    spec = importlib.util.find_spec("kernelmux")
+    made = hashlib.sha256()
+    for top in (spec and spec.submodule_search_locations) or ():
+        for path in sorted(p for p in Path(top).rglob("*") if p.suffix in SOURCES and "tests" not in p.parts):
+            made.update(f"{path.relative_to(top)}\0".encode() + path.read_bytes())
+    return made.hexdigest()[:16] if spec else ""
+
+
+def function(place: str) -> Any:
+    """What "package.module:function" or "folder/file.py:function" names."""
+    module, _, name = place.rpartition(":")
+    if not module.endswith(".py"):
+        return getattr(importlib.import_module(module), name)
+    spec = importlib.util.spec_from_file_location(Path(module).stem, module)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{module} is no Python file")
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return getattr(made, name)
+
+
+def _alone() -> None:
+    """Leave the session of the terminal; end with the parent."""
+    os.setsid()
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
+
+
+def _facts() -> dict[str, Any]:
+    """What rows say of their machine."""
+    return {"host": platform.node(), "python": platform.python_version()}
+
+
+def main(channel: Any) -> None:
+    """Serve items until the channel ends. The first message says what, where, and with which variables."""
+    told = json.loads(channel.receive())
+    _alone()
+    log = os.open(told["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    faulthandler.enable(os.fdopen(log, "w", closefd=False))
+    channel.send(json.dumps(["started", os.getpid()]))
+    os.environ.update(told["environment"])
+    for name in told["without"]:
+        os.environ.pop(name, None)
+    sys.path[:] = told["path"]
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    began = time.perf_counter()
+    serve = function(told["serve"])
+
+    def items() -> Iterator[tuple[Any, float]]:
+        channel.send(json.dumps(["ready", {**_facts(), "version": version(), "imports": time.perf_counter() - began}]))
+        while True:
+            try:
+                work, seconds = json.loads(channel.receive())
+            except EOFError:
+                return
+            yield work, seconds
+
+    def tell(row: Any, lost: bool = False) -> None:
+        channel.send(json.dumps(["row", [row, lost]]))
+
+    serve(told["setup"], items(), tell)
+
+
+if __name__ == "__channelexec__":
+    main(channel)  # type: ignore[name-defined] # noqa: F821 - execnet puts it there
