@@ -128,6 +128,7 @@ class Run:
         self.working: dict[str, _Working] = {}
         self.idle: dict[str, tuple[float, str]] = {}
         self.tries: Counter[str] = Counter()
+        self.version = version()  # of the sources at the start: a worker that imports others is none of this run
         self.started, self.first, self.last = time.monotonic(), 0.0, 0.0
 
     def begin(self, slot: Slot) -> tuple[Item, float] | None:
@@ -208,7 +209,7 @@ class Run:
 
     def joins(self, slot: Slot, facts: Mapping[str, Any]) -> str:
         """A slot is ready; "" or why it may not work."""
-        if facts.get("version", "") != version():
+        if facts.get("version", "") != self.version:
             return "its sources are not those of this process: were files changed during the run?"
         if slot.id not in self.report.machines:
             self._write({"worker": slot.id, "node": slot.node, "card": slot.card, **facts})

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kernelmux.registry.errors import ArgumentError
 from kernelmux.runner import results
+from kernelmux.runner.arguments import ALL
 from kernelmux.runner.interrupts import interrupts
 from kernelmux.runner.item import Item
 from kernelmux.runner.local_pool import LocalPool
 from kernelmux.runner.machine import Workers
-from kernelmux.runner.run import Run, RunReport, TimeLimit, run, run_here
+from kernelmux.runner.run import Engine, Run, RunReport, TimeLimit, run, run_here
 from kernelmux.runner.suite import Suite
 from kernelmux.runner.worker import version
 
@@ -26,27 +30,64 @@ def execute(
     limit: TimeLimit | None = None,
     cluster: str = "",
     on: Sequence[str] = (),
+    one_card: bool = False,
 ) -> RunReport:
     """Run the items; each row goes into `rows.jsonl` of the folder `home` as it comes.
 
     workers: None for this process itself. asked: what the rows are of, as JSON; with `resume` a run goes on with rows
-    of the same plan, sources and `asked`. cluster: "auto" or the address of a Ray cluster, "" for this machine. on:
-    kinds of cards, on each of which every item runs once (its id is then "id@card"), "all" for all that there are; ()
-    for any worker. ArgumentError for a folder that cannot be written to, that another run has, or that holds no such
-    run to go on with.
+    of the same plan, sources and `asked`. cluster: "auto" or the address of a Ray cluster, "" for this machine. on: the
+    kinds of cards, on each of which every item runs once (its id is then "id@card"), or parts of their names; by
+    default, and with "all", each kind that there is. one_card: there must be but one. ArgumentError for a folder that
+    cannot be written to, that another run has, or that holds no such run to go on with, and for cards that are not
+    there.
     """
-    every = list(items)
-    head: Mapping[str, Any] = {"program": suite.name, "version": version(), "asked": asked, "items": len(every)}
-    with results.opened(home, head, resume) as (file, done):
-        made = Run(suite, every, file, done, limit)
-        if workers is None:
-            return run_here(made)
-        if cluster:
-            from kernelmux.runner.cluster.engine import RayCluster  # the extra `cluster`
+    home = results.folder(home)
+    head: Mapping[str, Any] = {"program": suite.name, "version": version(), "asked": asked}
+    if workers is None:
+        with results.opened(home, head, resume) as (file, done):
+            return run_here(Run(suite, items, file, done, limit))
+    with _engine(suite, workers, home, cluster) as (engine, cards):
+        every = _for_cards(list(items), _chosen(cards, on, one_card))
+        with results.opened(home, {**head, "items": len(every)}, resume) as (file, done):
+            return run(Run(suite, every, file, done, limit), engine)
 
-            with RayCluster(cluster, suite.serve, suite.setup, workers, home / "logs") as engine:
-                return run(made, engine)
-        (logs := home / "logs").mkdir(exist_ok=True)
-        with LocalPool(workers.slots(), suite.serve, suite.setup, logs) as pool:
-            interrupts.before_the_end = pool.kill
-            return run(made, pool)
+
+@contextmanager
+def _engine(suite: Suite, workers: Workers, home: Path, cluster: str) -> Iterator[tuple[Engine, list[str]]]:
+    """What has the workers, and the kinds of cards that they are for."""
+    if cluster:
+        from kernelmux.runner.cluster.engine import RayCluster  # the extra `cluster`
+
+        with RayCluster(cluster, suite.serve, suite.setup, workers) as engine:
+            yield engine, engine.cards()
+        return
+    (logs := home / "logs").mkdir(exist_ok=True)
+    slots = workers.slots()
+    with LocalPool(slots, suite.serve, suite.setup, logs) as pool:
+        interrupts.before_the_end = pool.kill
+        yield pool, sorted({slot.card for slot in slots})
+
+
+def _chosen(cards: Sequence[str], on: Sequence[str], one_card: bool) -> list[str]:
+    """The kinds of cards to run on, [] where all workers are alike."""
+    for name in on:
+        if name != ALL and not any(name.lower() in card for card in cards):
+            raise ArgumentError(
+                f"--on {name}: expected a part of {', '.join(filter(None, cards)) or 'no card'}, or {ALL}"
+            )
+    every = not on or ALL in on
+    found = [card for card in cards if every or any(name.lower() in card for name in on)]
+    if one_card and len(found) > 1:
+        raise ArgumentError(f"--on: expected one kind of card, got {', '.join(found)}")
+    return found if len(cards) > 1 else []
+
+
+def _for_cards(items: list[Item], cards: Sequence[str]) -> list[Item]:
+    """Every item once for each card."""
+    if not cards:
+        return items
+    return [
+        replace(item, id=f"{item.id}@{card}", card=card, after=f"{item.after}@{card}" if item.after else "")
+        for card in cards
+        for item in items
+    ]
