@@ -64,7 +64,7 @@ class RayCluster:
             told = shipping.environment(Path(folder))
             try:
                 ray.init(address=self.address, runtime_env=told, log_to_driver=False, logging_level="error")
-            except (ConnectionError, ValueError, RuntimeError) as error:
+            except Exception as error:  # of the connection, of an address, of a token: Ray has a class for each
                 first = str(error).strip().splitlines()[0]
                 raise ArgumentError(
                     f"--cluster {self.address}: expected a running Ray cluster (`ray start --head`): {first}"
