@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import sys
 from dataclasses import dataclass
 
 from kernelmux.registry.cli import target_device
@@ -19,8 +18,8 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TORCHINDUCTOR_COM
 class Workers:
     """The worker processes that a suite wants of a machine.
 
-    cpu: processes without a GPU, at most; gpu: that share the GPUs, at most, each with so many bytes of one; alone: one for
-    each GPU, for items that need it alone. most is None for as many as there are cores.
+    cpu: processes without a GPU; gpu: that share the GPUs, each with so many bytes of one, less if there is no memory for
+    them; alone: one for each GPU, for items that need it alone. most: of the first two; None for as many as there are cores.
     """
 
     cpu: bool = False
@@ -30,7 +29,7 @@ class Workers:
 
     def slots(self, node: str = "", card: str = "", cores: int | None = None) -> list[Slot]:
         """The slots of this machine. card: that a node without a GPU declares."""
-        count = min(self.most or sys.maxsize, cores or target_device.cores())
+        count = self.most or cores or target_device.cores()
         found = on_cpu(count, node, card) if self.cpu else []
         found += on_gpus(count, self.gpu, node) if self.gpu else []
         return [*found, *(alone(node) if self.alone else [])]
