@@ -101,4 +101,5 @@ class Options:
 
 def from_dict(fields: Mapping[str, Any]) -> Options:
     """The options that `as_dict` took apart."""
-    return Options(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+    return Options(**values)

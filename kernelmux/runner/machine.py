@@ -19,7 +19,7 @@ class Workers:
     """The worker processes that a suite wants of a machine.
 
     cpu: processes without a GPU; gpu: that share the GPUs, each with so many bytes of one, less if there is no memory for
-    them; alone: one for each GPU, for items that need it alone. most: of the first two; None for as many as there are cores.
+    them; alone: one for each GPU, for items that need it alone. most: of the first two; None for one per core.
     """
 
     cpu: bool = False

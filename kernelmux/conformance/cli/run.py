@@ -35,9 +35,10 @@ SHOWN = ("out", "program", "verbose", "quiet", "pdb")
 
 @dataclass(frozen=True)
 class Ways:
-    """How a run goes. workers: how many processes, "auto" or "" (by the number of items). maxfail: failures that end it, 0 for
-    any number. resume: with the rows of the run before. cluster, on: as for `runner.start.execute`. begun: of the process, by
-    time.monotonic, from which its minutes count.
+    """How a run goes. workers: how many processes, "auto" or "" (by the number of items).
+
+    maxfail: failures that end it, 0 for any number. resume: with the rows of the run before. cluster, on: as for
+    `runner.start.execute`. begun: when the process began, by time.monotonic: from there its minutes count.
     """
 
     workers: str = ""
@@ -105,7 +106,7 @@ def _execute(
             ways.cluster,
             ways.on,
         )
-    except Enough:  # by rows of the run before
+    except Enough:  # by what the run before had found
         return RunReport(enough=True)
     except (Exception, KeyboardInterrupt) as reason:  # Ctrl-C inside of a lock leaves as an error of that
         if not isinstance(reason, KeyboardInterrupt) and interrupts.first is None:

@@ -135,9 +135,10 @@ class Reporter:
         self.outcomes[outcome.item.id, outcome.card] = outcome
         self.clock.finish(outcome)
         failed = f"[red]{self.failed} failed" if self.failed else ""
-        told = {"failed": failed, "last": outcome.item.id, "left": str(self.clock)}
+        last, left = outcome.item.id, str(self.clock)
         try:
-            self.bar.update(self.task, completed=len(self.outcomes), total=self.total, **told)
+            done = len(self.outcomes)
+            self.bar.update(self.task, completed=done, total=self.total, failed=failed, last=last, left=left)
             self.show(outcome)
         except Closed:
             self.closed = True

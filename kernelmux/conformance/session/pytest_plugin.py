@@ -28,8 +28,8 @@ ALONE = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
 # Compilers make many objects that stay: Python's own thresholds cost 6 % of an emulated run.
 COLLECT = (50_000, 20, 100)
 # No configuration, no terminal, no files; `unraisableexception` collects garbage five times as the process ends.
-ARGUMENTS = ("-c", os.devnull, "--noconftest", "-p", "no:terminal", "-p", "no:cacheprovider")
-ARGUMENTS += ("-p", "no:unraisableexception")
+WITHOUT = ("no:terminal", "no:cacheprovider", "no:unraisableexception")
+ARGUMENTS = ["-c", os.devnull, "--noconftest", *(word for name in WITHOUT for word in ("-p", name))]
 
 
 class Wrong(Exception):
