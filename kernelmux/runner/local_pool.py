@@ -15,8 +15,8 @@ import queue
 import signal
 import sys
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,8 @@ class LocalPool:
     start_limit: float = START_LIMIT
     _processes: dict[str, _Process] = field(default_factory=dict)
     _failures: dict[str, int] = field(default_factory=dict)
-    _events: queue.Queue[tuple[_Process, Any]] = field(default_factory=queue.Queue)
+    # Of the standard library's queues the one whose wait Ctrl-C ends without an error of a lock.
+    _events: queue.SimpleQueue[tuple[_Process, Any]] = field(default_factory=queue.SimpleQueue)
 
     def __enter__(self) -> LocalPool:
         self._group = execnet.Group(execmodel="thread")
@@ -99,7 +100,8 @@ class LocalPool:
             self._kill(process)
 
     def _start(self, slot: Slot) -> None:
-        gateway = self._group.makegateway(f"popen//python={sys.executable}")
+        with _deaf():
+            gateway = self._group.makegateway(f"popen//python={sys.executable}")
         channel = gateway.remote_exec(worker)
         log = self.logs / f"worker-{slot.id}.log"
         made = _Process(slot, gateway, channel, log, time.monotonic() + self.start_limit)
@@ -203,6 +205,16 @@ class LocalPool:
             return "the process was killed from outside: by a person, or by the system, which was out of memory", True
         said = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
         return f"the process ended {said}{_tail(process.log)}", False
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Processes that start inside never hear Ctrl-C; this one hears it behind."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _status(pid: int) -> int | None:

@@ -86,7 +86,8 @@ class Plan:
         if not (group and group.items):
             group = self._unowned(slot, gpu) or self._longest(slot)
         elif (better := self._first(slot, gpu)) and better.order[0] < group.items[0].rank:
-            group = self._unowned(slot, gpu) or group
+            self._free(group)
+            group = self._unowned(slot, gpu)
         if group is None or not _fits(group.items[0], slot, gpu):
             return None
         return self._begin(group, slot, gpu)
@@ -122,6 +123,12 @@ class Plan:
                 self._owned[slot.id] = found
                 return found
         return None
+
+    def _free(self, group: _Group) -> None:
+        """A group without an owner is in the queue, at the place of what is left of it."""
+        self._owned.pop(group.owner, None)
+        group.owner, group.order = "", (group.items[0].rank, -group.seconds, group.order[2])
+        heapq.heappush(self._queues[_kind(group.items[0])], group)
 
     def _longest(self, slot: Slot) -> _Group | None:
         """The group of another slot with most left, whose last item this one may take."""

@@ -61,7 +61,8 @@ class Usage:
         whole = self.workers * self.seconds
         busy = f"{self.workers} workers were busy {100 * self.share:.0f} % of {self.seconds:.0f} s"
         waited = sorted(self.waits.items(), key=lambda told: -told[1])
-        others = [f"{100 * s / whole:.0f} % waiting for {why}" for why, s in waited if whole and s > 0.01 * whole]
+        said = [(s, "without work" if why == NOTHING else f"waiting for {why}") for why, s in waited]
+        others = [f"{100 * s / whole:.0f} % {what}" for s, what in said if whole and s > 0.01 * whole]
         return ", ".join([busy, *others])
 
 
