@@ -118,6 +118,10 @@ class LocalPool:
         with suppress(OSError):  # the process is gone, which an event says
             process.channel.send(json.dumps([item.work, seconds]))
 
+    def starting(self) -> bool:
+        """Whether a process is not ready yet."""
+        return not all(process.ready for process in self._processes.values())
+
     def renew(self, slot: Slot) -> None:
         """End the process of a slot, whose context on the GPU is lost, and start another; no GONE comes of it."""
         process = self._processes.pop(slot.id)

@@ -18,15 +18,16 @@ from kernelmux.runner.item import Item, Slot
 COMPILERS, MEMORY, OTHERS, NOTHING = "compilers", "memory", "others", "nothing"  # what a slot without an item waits for
 AHEAD = 16  # how many items behind one that does not fit are looked at
 
-_Kind = tuple[int, bool, str]
+_Kind = tuple[int, bool, bool, str]
 
 
 @dataclass
 class _Group:
-    """Items that one worker runs after one another; `order` of the first."""
+    """Items that one worker runs after one another; `order` of the first. name: of theirs, "" for an item by itself."""
 
     order: tuple[int, float, int]
     items: deque[Item]
+    name: str = ""
     owner: str = ""
     seconds: float = 0.0
 
@@ -52,30 +53,43 @@ class Plan:
     seconds: float = 0.0  # that those which have not begun are expected to take
     _queues: dict[_Kind, list[_Group]] = field(default_factory=lambda: defaultdict(list))
     _owned: dict[str, _Group] = field(default_factory=dict)  # by slot
+    _named: dict[tuple[_Kind, str], _Group] = field(default_factory=dict)  # those with items that have not begun
+    _open: set[str] = field(default_factory=set)  # items that have not ended
     _waiting: dict[str, list[Item]] = field(default_factory=lambda: defaultdict(list))  # by the item before
     _gpus: dict[str, _Gpu] = field(default_factory=lambda: defaultdict(_Gpu))
     _running: dict[str, tuple[Item, Slot]] = field(default_factory=dict)
     _number: int = 0
 
     def __post_init__(self) -> None:
+        self.add(self.items)
+
+    def add(self, items: Iterable[Item]) -> None:
+        """More items; those of a group that is there already come behind its others."""
         groups: dict[tuple[_Kind, str], list[Item]] = {}
-        every = list(self.items)
-        known = {item.id for item in every}
+        every = list(items)
+        self._open.update(item.id for item in every)
         for item in every:
             self.left, self.seconds = self.left + 1, self.seconds + item.seconds
-            if item.after in known:
+            if item.after in self._open:
                 self._waiting[item.after].append(item)
             else:
                 groups.setdefault((_kind(item), item.group or f"\0{item.id}"), []).append(item)
-        for (kind, _), found in groups.items():
-            self._queues[kind].append(self._group(found))
-        for queue in self._queues.values():
-            heapq.heapify(queue)
+        for found in groups.values():
+            self._join(found)
 
-    def _group(self, items: list[Item]) -> _Group:
+    def _join(self, items: list[Item], first: bool = False) -> None:
+        """Put items of one group behind those of it that have not begun, or make it. first: before all others."""
+        kind, seconds = _kind(items[0]), sum(item.seconds for item in items)
+        name, rank = ("", -1) if first else (items[0].group, min(item.rank for item in items))
+        if name and (group := self._named.get((kind, name))):
+            group.items.extend(items)
+            group.seconds += seconds
+            return
         self._number += 1
-        total = sum(item.seconds for item in items)
-        return _Group((min(i.rank for i in items), -total, self._number), deque(items), "", total)
+        made = _Group((rank, -seconds, self._number), deque(items), name, "", seconds)
+        heapq.heappush(self._queues[kind], made)
+        if name:
+            self._named[kind, name] = made
 
     def next(self, slot: Slot) -> Item | None:
         """The item that a slot begins now, None if there is none for it now; `waits_for` says why."""
@@ -86,21 +100,28 @@ class Plan:
         if not (group and group.items):
             group = self._unowned(slot, gpu) or self._longest(slot)
         elif (better := self._first(slot, gpu)) and better.order[0] < group.items[0].rank:
-            self._free(group)
+            self._give_up(group)
             group = self._unowned(slot, gpu)
         if group is None or not _fits(group.items[0], slot, gpu):
             return None
         return self._begin(group, slot, gpu)
+
+    def _give_up(self, group: _Group) -> None:
+        """Whoever comes first may own it; its place is that of what is left of it."""
+        self._owned.pop(group.owner, None)
+        group.owner, group.order = "", (group.items[0].rank, -group.seconds, group.order[2])
+        heapq.heappush(self._queues[_kind(group.items[0])], group)
 
     def _begin(self, group: _Group, slot: Slot, gpu: _Gpu | None) -> Item:
         item = group.items.popleft() if group.owner in ("", slot.id) else group.items.pop()
         group.seconds -= item.seconds
         self.seconds -= item.seconds
         self._running[slot.id] = item, slot
-        if gpu:
+        if gpu and item.gpus:
             gpu.running, gpu.alone, gpu.promised = gpu.running + 1, item.alone, gpu.promised + item.memory
-        if not group.items and group.owner:
+        if not group.items:
             self._owned.pop(group.owner, None)
+            self._named.pop((_kind(item), group.name), None)
         return item
 
     def _first(self, slot: Slot, gpu: _Gpu | None) -> _Group | None:
@@ -124,12 +145,6 @@ class Plan:
                 return found
         return None
 
-    def _free(self, group: _Group) -> None:
-        """A group without an owner is in the queue, at the place of what is left of it."""
-        self._owned.pop(group.owner, None)
-        group.owner, group.order = "", (group.items[0].rank, -group.seconds, group.order[2])
-        heapq.heappush(self._queues[_kind(group.items[0])], group)
-
     def _longest(self, slot: Slot) -> _Group | None:
         """The group of another slot with most left, whose last item this one may take."""
         found = (g for g in self._owned.values() if g.items and slot.admits(g.items[-1]))
@@ -139,34 +154,30 @@ class Plan:
         """The slot has ended its item; what waited for that may begin."""
         item = self._release(slot)
         self.left -= 1
+        self._open.discard(item.id)
         for one in self._waiting.pop(item.id, ()):
-            self._add(one)
+            self._join([one])
         return item
 
     def again(self, slot: Slot) -> Item:
         """The slot has not ended its item: it comes before all others."""
         item = self._release(slot)
         self.seconds += item.seconds
-        self._add(item, -1)
+        self._join([item], first=True)
         return item
 
     def _release(self, slot: Slot) -> Item:
         item, _ = self._running.pop(slot.id)
-        if slot.gpu:
+        if slot.gpu and item.gpus:
             gpu = self._gpus[slot.gpu]
             gpu.running, gpu.alone, gpu.promised = gpu.running - 1, False, gpu.promised - item.memory
         return item
 
-    def _add(self, item: Item, rank: int | None = None) -> None:
-        group = self._group([item])
-        group.order = (item.rank if rank is None else rank, *group.order[1:])
-        heapq.heappush(self._queues[_kind(item)], group)
-
     def drop(self, slot: Slot) -> None:
         """A slot is gone: others take what it owned."""
         if group := self._owned.pop(slot.id, None):
-            for item in group.items:
-                self._add(item)
+            self._named.pop((_kind(group.items[0]), group.name), None)
+            self._join(list(group.items))
 
     def rest(self) -> list[Item]:
         """Take all items that have not begun and are not waiting for another: nothing else begins."""
@@ -175,6 +186,7 @@ class Plan:
         found += [i for waiting in self._waiting.values() for i in waiting]
         self._queues.clear()
         self._owned.clear()
+        self._named.clear()
         self._waiting.clear()
         self.left -= len(found)
         self.seconds = 0.0
@@ -202,12 +214,12 @@ class Plan:
 
 
 def _kind(item: Item) -> _Kind:
-    return item.gpus, item.alone, item.card
+    return item.gpus, item.cpu, item.alone, item.card
 
 
 def _admits(slot: Slot, kind: _Kind) -> bool:
-    gpus, alone, card = kind
-    return gpus <= len(slot.gpus) and alone == slot.alone and card in ("", slot.card)
+    gpus, cpu, alone, card = kind
+    return gpus <= len(slot.gpus) and alone == slot.alone and card in ("", slot.card) and not (cpu and slot.gpus)
 
 
 def _fits(item: Item, slot: Slot, gpu: _Gpu | None) -> bool:

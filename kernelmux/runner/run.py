@@ -37,6 +37,9 @@ class Engine(Protocol):
     def events(self, timeout: float) -> list[Event]:
         """What has happened."""
 
+    def starting(self) -> bool:
+        """Whether more slots may get ready."""
+
 
 @dataclass
 class Usage:
@@ -118,19 +121,27 @@ class Run:
     ) -> None:
         """file: gets each row. done: rows of the run that this one goes on with."""
         self.suite, self.file, self.limit, self.report = suite, file, limit or TimeLimit(), RunReport()
-        every = {item.id: item for item in items}
-        for line in done:
-            if (item := every.pop(line.get("item", ""), None)) is not None:
-                self.report.rows[item.id] = line["row"]
-                self.report.resumed += 1
-                suite.takes(item, line["row"])
-        self.plan = Plan(every.values())
+        self.plan, self._done = Plan(()), {line["item"]: line["row"] for line in done if "item" in line}
+        self._add(items)
         self.slots: dict[str, Slot] = {}
         self.working: dict[str, _Working] = {}
         self.idle: dict[str, tuple[float, str]] = {}
         self.tries: Counter[str] = Counter()
         self.version = version()  # of the sources at the start: a worker that imports others is none of this run
         self.started, self.first, self.last = time.monotonic(), 0.0, 0.0
+
+    def _add(self, items: Iterable[Item]) -> None:
+        """Items to run; those that the run before has ended count as they are, and so do those that follow from them."""
+        every = {item.id: item for item in items}
+        ended = [every.pop(name) for name in self._done if name in every]
+        self.plan.add(every.values())
+        for item in ended:
+            self._take(item, self._done.pop(item.id))
+            self.report.resumed += 1
+
+    def _take(self, item: Item, row: Any) -> None:
+        self.report.rows[item.id] = row
+        self._add(self.suite.takes(item, row) or ())
 
     def begin(self, slot: Slot) -> tuple[Item, float] | None:
         """The next item of a slot, with the seconds that it may take."""
@@ -201,8 +212,7 @@ class Run:
         told = {"slot": slot.id, "node": slot.node, "card": slot.card, "seconds": round(seconds, 4)}
         tries = {"tries": min(self.tries[item.id] + 1, TRIES)} if self.tries[item.id] else {}
         self._write({"item": item.id, "row": row, **told, **tries})
-        self.report.rows[item.id] = row
-        self.suite.takes(item, row)
+        self._take(item, row)
 
     def _write(self, row: Row) -> None:
         if self.file:
@@ -241,12 +251,10 @@ def run(run: Run, engine: Engine) -> RunReport:
                     if begun := run.begin(slot):
                         del idle[slot.id]
                         engine.send(slot, *begun)
-                if not run.plan.left:
+                if not run.plan.left or (run.report.errors and not run.working and not engine.starting()):
                     break
                 for event in engine.events(POLL):
                     _handle(event, run, engine, idle)
-                if run.report.errors and not run.slots and not run.working:
-                    break
             return run.conclude()
         except KeyboardInterrupt:
             run.report.interrupted = True

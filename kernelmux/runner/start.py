@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +19,12 @@ from kernelmux.runner.run import Engine, Run, RunReport, TimeLimit, run, run_her
 from kernelmux.runner.suite import Suite
 from kernelmux.runner.worker import version
 
+Items = Iterable[Item] | Callable[[Sequence[str]], Iterable[Item]]
+
 
 def execute(
     suite: Suite,
-    items: Iterable[Item],
+    items: Items,
     workers: Workers | None,
     home: Path,
     asked: Any,
@@ -30,25 +32,31 @@ def execute(
     limit: TimeLimit | None = None,
     cluster: str = "",
     on: Sequence[str] = (),
-    one_card: bool = False,
+    keep: bool = False,
 ) -> RunReport:
     """Run the items; each row goes into `rows.jsonl` of the folder `home` as it comes.
 
-    workers: None for this process itself. asked: what the rows are of, as JSON; with `resume` a run goes on with rows
-    of the same plan, sources and `asked`. cluster: "auto" or the address of a Ray cluster, "" for this machine. on: the
-    kinds of cards, on each of which every item runs once (its id is then "id@card"), or parts of their names; by
-    default, and with "all", each kind that there is. one_card: there must be but one. ArgumentError for a folder that
-    cannot be written to, that another run has, or that holds no such run to go on with, and for cards that are not
-    there.
+    items: or a function that makes them, given the kinds of cards that there are. workers: None for this process itself.
+    asked: what the rows are of, as JSON; with `resume` a run goes on with rows of the same plan, sources and `asked`. keep:
+    the rows of all runs stay in the file. cluster: "auto" or the address of a Ray cluster, "" for this machine. on: the
+    kinds of cards, on each of which every item runs once (its id is then "id@card"), or parts of their names; by default,
+    and with "all", each kind that there is. ArgumentError for a folder that cannot be written to, that another run has, or
+    that holds no such run to go on with, and for cards that are not there.
     """
     home = results.folder(home)
     head: Mapping[str, Any] = {"program": suite.name, "version": version(), "asked": asked}
     if workers is None:
-        with results.opened(home, head, resume) as (file, done):
-            return run_here(Run(suite, items, file, done, limit))
+        every = list(items([]) if callable(items) else items)
+        with results.opened(home, head, resume, keep) as (file, done):
+            return run_here(Run(suite, every, file, done, limit))
     with _engine(suite, workers, home, cluster) as (engine, cards):
-        every = _for_cards(list(items), _chosen(cards, on, one_card))
-        with results.opened(home, {**head, "items": len(every)}, resume) as (file, done):
+        every = (
+            list(items([card for card in cards if card]))
+            if callable(items)
+            else _for_cards(list(items), chosen(cards, on))
+        )
+        count = {} if callable(items) else {"items": len(every)}
+        with results.opened(home, {**head, **count}, resume, keep) as (file, done):
             return run(Run(suite, every, file, done, limit), engine)
 
 
@@ -68,8 +76,8 @@ def _engine(suite: Suite, workers: Workers, home: Path, cluster: str) -> Iterato
         yield pool, sorted({slot.card for slot in slots})
 
 
-def _chosen(cards: Sequence[str], on: Sequence[str], one_card: bool) -> list[str]:
-    """The kinds of cards to run on, [] where all workers are alike."""
+def chosen(cards: Sequence[str], on: Sequence[str]) -> list[str]:
+    """The kinds of cards that --on names, [] where all workers are alike; ArgumentError for one that is not there."""
     for name in on:
         if name != ALL and not any(name.lower() in card for card in cards):
             raise ArgumentError(
@@ -77,8 +85,6 @@ def _chosen(cards: Sequence[str], on: Sequence[str], one_card: bool) -> list[str
             )
     every = not on or ALL in on
     found = [card for card in cards if every or any(name.lower() in card for name in on)]
-    if one_card and len(found) > 1:
-        raise ArgumentError(f"--on: expected one kind of card, got {', '.join(found)}")
     return found if len(cards) > 1 else []
 
 

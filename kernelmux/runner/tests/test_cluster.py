@@ -15,7 +15,7 @@ from kernelmux.runner.cluster.engine import RayCluster
 from kernelmux.runner.cluster.local_cluster import possible
 from kernelmux.runner.item import Item, Slot
 from kernelmux.runner.machine import Workers
-from kernelmux.runner.start import _chosen
+from kernelmux.runner.start import chosen
 
 RAY = importlib.util.find_spec("ray") is not None
 needs_ray = pytest.mark.skipif(not RAY, reason="Ray is not installed: nox -s cluster has it")
@@ -62,13 +62,11 @@ def test_without_ray_the_error_says_what_to_install(tmp_path: Path, monkeypatch:
 
 def test_cards_are_chosen_by_a_part_of_their_names() -> None:
     cards = ["nvidia_a100_sxm4_80gb", "nvidia_h100_80gb_hbm3"]
-    assert _chosen(cards, [], one_card=False) == cards
-    assert _chosen(cards, ["H100"], one_card=True) == cards[1:]
-    assert _chosen(["nvidia_h200"], ["all"], one_card=True) == []
+    assert chosen(cards, []) == cards
+    assert chosen(cards, ["H100"]) == cards[1:]
+    assert chosen(["nvidia_h200"], ["all"]) == []
     with pytest.raises(ArgumentError, match="--on t4: expected a part of nvidia_a100"):
-        _chosen(cards, ["t4"], one_card=False)
-    with pytest.raises(ArgumentError, match="--on: expected one kind of card, got nvidia_a100"):
-        _chosen(cards, [], one_card=True)
+        chosen(cards, ["t4"])
 
 
 def test_a_slot_takes_what_is_for_its_card() -> None:
