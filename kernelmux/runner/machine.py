@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from dataclasses import dataclass
 
-from kernelmux.registry.cli import target_device
 from kernelmux.runner import gpus
 from kernelmux.runner.gpus import Gpu
 from kernelmux.runner.item import Slot
 
 # Other cores are left to the other workers: a process of torch, or of its compiler, would start a thread for each.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+
+
+def available_cores() -> int:
+    """The cores that this process may use: of a container or a batch job often fewer than the machine has."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux alone has it
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
@@ -30,14 +36,15 @@ class Workers:
 
     def slots(self, node: str = "", card: str = "", cores: int | None = None) -> list[Slot]:
         """The slots of this machine. card: that a node without a GPU declares."""
-        count = min(self.most or sys.maxsize, cores or target_device.cores())
-        found = on_cpu(count, node, card) if self.cpu else []
+        count = min(self.most or sys.maxsize, cores or available_cores())
+        own = card or next((gpu.card for gpu in gpus.visible()), "")
+        found = on_cpu(count, node, own) if self.cpu else []
         found += on_gpus(count, self.gpu, node) if self.gpu else []
         return [*found, *(alone(node) if self.alone else [])]
 
 
 def on_cpu(count: int, node: str = "", card: str = "") -> list[Slot]:
-    """So many slots without a GPU; card: what the node declares."""
+    """So many slots without a GPU; card: for which they compile, and what the node declares."""
     return [Slot(f"cpu{i}", node or platform.node(), card=card, environment=ONE_THREAD) for i in range(count)]
 
 

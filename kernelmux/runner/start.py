@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +39,17 @@ def execute(
     every = list(items)
     head: Mapping[str, Any] = {"program": suite.name, "version": version(), "asked": asked, "items": len(every)}
     with results.opened(home, head, resume) as (file, done):
+        if workers is None:  # where there is one process, it is for all
+            return run_here(Run(suite, [replace(i, gpus=0, alone=False, card="") for i in every], file, done, limit))
         made = Run(suite, every, file, done, limit)
-        if workers is None:
-            return run_here(made)
         if cluster:
             from kernelmux.runner.cluster.engine import RayCluster  # the extra `cluster`
 
             with RayCluster(cluster, suite.serve, suite.setup, workers, home / "logs") as engine:
                 return run(made, engine)
-        (logs := home / "logs").mkdir(exist_ok=True)
-        with LocalPool(workers.slots(), suite.serve, suite.setup, logs) as pool:
+        with LocalPool(workers.slots(), suite.serve, suite.setup, results.folder(home / "logs")) as pool:
             interrupts.before_the_end = pool.kill
-            return run(made, pool)
+            try:
+                return run(made, pool)
+            finally:
+                interrupts.before_the_end = bool
