@@ -192,7 +192,7 @@ class Plan:
 
     def rest(self) -> list[Item]:
         """Take all items that have not begun: nothing else begins."""
-        found = [i for q in self._queues.values() for g in q for i in g.items]
+        found = [i for q in self._queues.values() for g in reversed(q) for i in g.items]
         found += [i for g in self._owned.values() for i in g.items]
         found += [i for waiting in self._waiting.values() for i in waiting]
         self._queues.clear()
