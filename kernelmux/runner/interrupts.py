@@ -58,12 +58,12 @@ class Interrupts:
 
         For imports, since some libraries swallow every exception while they are imported; for files that are to be whole.
         """
-        before, self._waits = self.first, True
+        before, waited, self._waits = self.first, self._waits, True
         try:
             yield
         finally:
-            self._waits = False
-        if self.first is not before:
+            self._waits = waited
+        if self.first is not before and not waited:
             raise KeyboardInterrupt
 
 

@@ -13,6 +13,7 @@ import math
 import os
 import queue
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -29,8 +30,11 @@ from kernelmux.runner.item import Item, Slot
 START_LIMIT = 300.0  # seconds until a process has imported what it needs
 STARTS = 2  # that may fail one after the other; then a slot is given up
 WITHOUT = "PYTEST_XDIST_"  # variables of a pytest-xdist that this process may be a worker of
-LINES, TAIL = 8, 600  # of a log, and characters of it, that a reason shows
-DYING = 5.0  # seconds that a process takes at most, once its channel has closed
+LINES, TAIL, READ = 8, 600, 1 << 16  # of a log: lines and characters that a reason shows, of so many bytes at its end
+DYING = 5.0  # seconds that a process takes at most to end, once it was killed or its channel has closed
+OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)  # which nothing in an item sends to itself
+LOOK = 0.1  # seconds between two looks at the limits
+ASLEEP = 5.0  # seconds between them that say that this process, or the machine, was stopped meanwhile
 
 READY, ROW, GONE, CLOSED = "ready", "row", "gone", "closed"
 
@@ -49,19 +53,27 @@ class Event:
     outside: bool = False
 
 
-@dataclass
+@dataclass(eq=False)
 class _Process:
-    """A worker process. deadline: by time.monotonic; ended: why we have ended it."""
+    """A worker process. log_from: where in its log its lines begin. deadline: by time.monotonic; ended: why we have ended
+    it; gone_at: when it is taken for gone without a word from it. began: whether it has begun its item.
+    """
 
     slot: Slot
-    gateway: Any
-    channel: Any
-    log: Path
     deadline: float
+    log: Path
+    log_from: int
+    gateway: Any = None
+    channel: Any = None
     limit: float = math.inf
-    pid: int = 0
+    gone_at: float = math.inf
     ready: bool = False
+    began: bool = True
     ended: str = ""
+
+    @property
+    def popen(self) -> Any:
+        return self.gateway._io.popen
 
 
 @dataclass
@@ -77,6 +89,7 @@ class LocalPool:
     _failures: dict[str, int] = field(default_factory=dict)
     # Of the standard library's queues the one whose wait Ctrl-C ends without an error of a lock.
     _events: queue.SimpleQueue[tuple[_Process, Any]] = field(default_factory=queue.SimpleQueue)
+    _looked: float = math.inf  # when the limits were looked at
 
     def __enter__(self) -> LocalPool:
         self._group = execnet.Group(execmodel="thread")
@@ -91,67 +104,80 @@ class LocalPool:
 
     def __exit__(self, *details: object) -> None:
         self.kill()
+        self._processes.clear()
         with suppress(OSError):
             self._group.terminate(timeout=1.0)
 
     def kill(self) -> None:
         """End all processes at once, whatever they do."""
-        for process in self._processes.values():
+        for process in list(self._processes.values()):
             self._kill(process)
 
     def _start(self, slot: Slot) -> None:
-        with _deaf():
-            gateway = self._group.makegateway(f"popen//python={sys.executable}")
-        channel = gateway.remote_exec(worker)
         log = self.logs / f"worker-{slot.id}.log"
-        made = _Process(slot, gateway, channel, log, time.monotonic() + self.start_limit)
-        told = {"serve": self.serve, "setup": self.setup, "path": sys.path, "log": str(log)}
+        size = log.stat().st_size if log.exists() else 0
+        made = self._processes[slot.id] = _Process(slot, time.monotonic() + self.start_limit, log, size)
+        told = {"serve": self.serve, "setup": self.setup, "path": sys.path, "log": str(log), "parent": os.getpid()}
         without = [name for name in os.environ if name.startswith(WITHOUT)]
-        channel.send(json.dumps({**told, "environment": dict(slot.environment), "without": without}))
-        self._processes[slot.id] = made
-        channel.setcallback(lambda text: self._events.put((made, text)), endmarker=None)
+        try:
+            with _deaf():
+                made.gateway = self._group.makegateway("popen")
+            made.channel = made.gateway.remote_exec(worker)
+            made.channel.send(json.dumps({**told, "environment": dict(slot.environment), "without": without}))
+            made.channel.setcallback(lambda text: self._events.put((made, text)), endmarker=None)
+        except (OSError, EOFError, AssertionError) as error:  # no process, or one that ended at once
+            made.ended = f"no process could be started: {type(error).__name__}: {error}"
+            self._events.put((made, None))
+
+    def starting(self) -> bool:
+        """Whether a slot that is not ready may still become so."""
+        return any(not process.ready for process in self._processes.values())
 
     def send(self, slot: Slot, item: Item, seconds: float) -> None:
         """Give a slot that is ready an item, and the seconds that it may take."""
-        process = self._processes[slot.id]
-        process.limit, process.deadline = item.limit, time.monotonic() + item.limit
+        if (process := self._processes.get(slot.id)) is None:
+            return
+        process.limit, process.deadline, process.began = item.limit, time.monotonic() + item.limit, False
         with suppress(OSError):  # the process is gone, which an event says
             process.channel.send(json.dumps([item.work, seconds]))
 
-    def starting(self) -> bool:
-        """Whether a process is not ready yet."""
-        return not all(process.ready for process in self._processes.values())
-
     def renew(self, slot: Slot) -> None:
         """End the process of a slot, whose context on the GPU is lost, and start another; no GONE comes of it."""
-        process = self._processes.pop(slot.id)
-        self._kill(process)
-        self._leave(process)
-        self._start(slot)
+        if process := self._processes.pop(slot.id, None):
+            self._leave(process)
+            self._start(slot)
 
     def events(self, timeout: float) -> list[Event]:
         """What has happened, at the latest after so many seconds."""
         found: list[Event] = []
         wait = timeout
-        while True:
-            with suppress(queue.Empty):
-                event = self._event(*self._events.get(timeout=wait) if wait > 0 else self._events.get_nowait())
+        with suppress(queue.Empty):
+            while True:
+                event = self._event(*(self._events.get(timeout=wait) if wait > 0 else self._events.get_nowait()))
                 found += [event] if event else []
                 wait = 0.0
-                continue
-            break
-        self._end_late()
+        self._end_late(time.monotonic())
         return found
 
-    def _end_late(self) -> None:
-        now = time.monotonic()
+    def _end_late(self, now: float) -> None:
+        """End what is over its limit; take for gone what has ended without a word, or does not end."""
+        if 0 <= (pause := now - self._looked) < LOOK:
+            return
+        self._looked = now
         for process in self._processes.values():
-            if now > process.deadline and not process.ended:
+            if pause > ASLEEP:
+                process.deadline += pause
+            elif now > process.gone_at:
+                process.gone_at = math.inf
+                self._events.put((process, None))
+            elif now > process.deadline and not process.ended:
                 took = (
                     f"it took more than {process.limit:g} s" if process.ready else "the process did not start in time"
                 )
-                process.ended = f"{took}, and was ended"
+                process.ended, process.gone_at = f"{took}, and was ended", now + DYING
                 self._kill(process)
+            elif process.gateway and process.gone_at == math.inf and process.popen.poll() is not None:
+                process.gone_at = now + 1.0
 
     def _event(self, process: _Process, text: str | None) -> Event | None:
         if self._processes.get(process.slot.id) is not process:  # an earlier process of the slot
@@ -159,14 +185,15 @@ class LocalPool:
         if text is None:
             return self._gone(process)
         kind, value = json.loads(text)
-        if kind == "started":
-            process.pid = value
+        if kind == "began":
+            process.began = True
             return None
         process.deadline = math.inf
         if kind == READY:
             process.ready, self._failures[process.slot.id] = True, 0
-            return Event(process.slot, READY, {**value, "pid": process.pid})
-        return Event(process.slot, ROW, value)
+            return Event(process.slot, READY, {**value, "pid": process.popen.pid})
+        row, lost = value
+        return Event(process.slot, ROW, (row, lost or bool(process.ended)))
 
     def _gone(self, process: _Process) -> Event:
         """A process has ended, or its function has: start another, unless none of them gets ready."""
@@ -182,33 +209,37 @@ class LocalPool:
 
     def _kill(self, process: _Process) -> None:
         """The process and all that it has started."""
-        if process.pid:
+        if process.gateway:
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
+                os.killpg(process.popen.pid, signal.SIGKILL)
+            process.popen.kill()  # it may not lead its group yet
 
     def _leave(self, process: _Process) -> None:
         """What a process leaves: others that it has started, and its place in the group."""
         self._kill(process)
-        with suppress(OSError, EOFError):
-            process.gateway.exit()
+        if process.gateway:
+            with suppress(OSError, EOFError):
+                process.gateway.exit()
 
     def _reason(self, process: _Process) -> tuple[str, bool]:
         """Why a process has ended, and whether that came from outside."""
-        try:
-            process.channel.waitclose(1)
-        except execnet.RemoteError as error:
-            return f"the process failed: {str(error).strip()[-TAIL:]}", False
-        except (EOFError, OSError):
-            pass
         if process.ended:
             return process.ended, False
-        status = _status(process.pid)
-        if status is None:
-            return f"the process ended before its items did{_tail(process.log)}", False
-        if status == -signal.SIGKILL:
+        try:
+            process.channel.waitclose(1)
+            return f"{self.serve} returned before its items had ended{_tail(process)}", not process.began
+        except execnet.RemoteError as error:
+            return f"the process failed: {str(error).strip()[-TAIL:]}", not process.began
+        except (EOFError, OSError):
+            pass
+        try:
+            status = process.popen.wait(DYING)
+        except subprocess.TimeoutExpired:
+            return f"the process closed its pipe and did not end{_tail(process)}", False
+        if status in OUTSIDE:
             return "the process was killed from outside: by a person, or by the system, which was out of memory", True
         said = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
-        return f"the process ended {said}{_tail(process.log)}", False
+        return f"the process ended {said}{_tail(process)}", not process.began
 
 
 @contextmanager
@@ -221,24 +252,12 @@ def _deaf() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _status(pid: int) -> int | None:
-    """The exit status of a child process, negative for a signal; None if it does not end."""
-    end = time.monotonic() + DYING
-    while pid and time.monotonic() < end:
-        try:
-            found, status = os.waitpid(pid, os.WNOHANG)
-        except ChildProcessError:
-            return None
-        if found:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.005)
-    return None
-
-
-def _tail(log: Path) -> str:
+def _tail(process: _Process) -> str:
     """What a process has printed last; of a crash, its first lines."""
     try:
-        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        with process.log.open("rb") as log:
+            log.seek(max(process.log_from, log.seek(0, os.SEEK_END) - READ))
+            lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
     except OSError:
         return ""
     fatal = max((i for i, line in enumerate(lines) if line.startswith("Fatal Python error")), default=None)

@@ -2,14 +2,15 @@
 
 The longest begin first, so that no worker is left with one at the end. Items of a group stay with the worker that took the
 first of them, as long as other groups are left; then whoever has nothing to do takes from the longest group. An item that
-needs a GPU alone waits until nothing runs on that GPU, and keeps others away from it. An item whose memory is not free
-there waits; smaller ones behind it go ahead.
+needs a GPU alone waits until nothing runs on that GPU: what comes behind it in this order does not begin there, and once
+the GPU is free others of its kind follow. An item whose memory is not free there waits; smaller ones behind it go ahead,
+but no more than `PATIENCE` of them.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections import Counter, defaultdict, deque
+from bisect import insort
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -17,31 +18,40 @@ from kernelmux.runner.item import Item, Slot
 
 COMPILERS, MEMORY, OTHERS, NOTHING = "compilers", "memory", "others", "nothing"  # what a slot without an item waits for
 AHEAD = 16  # how many items behind one that does not fit are looked at
+PATIENCE = 64  # how many items go ahead of one that does not fit; then its GPU is kept for it
 
 _Kind = tuple[int, bool, bool, str]
 
 
-@dataclass
+@dataclass(eq=False)
 class _Group:
-    """Items that one worker runs after one another; `order` of the first. name: of theirs, "" for an item by itself."""
+    """Items of one rank that one worker runs after one another; `order` of the first.
+
+    name: of theirs, "" for an item by itself. passed: how many went ahead.
+    """
 
     order: tuple[int, float, int]
     items: deque[Item]
     name: str = ""
     owner: str = ""
     seconds: float = 0.0
+    passed: int = 0
 
     def __lt__(self, other: _Group) -> bool:
-        return self.order < other.order
+        """Queues are sorted so that the first is at the end."""
+        return self.order > other.order
 
 
 @dataclass
 class _Gpu:
-    """What runs on a GPU."""
+    """What runs on a GPU. lone: the slot that has it alone in its turn; kept: the group that it is kept for."""
 
     running: int = 0
     alone: bool = False
     promised: int = 0
+    lone: Slot | None = None
+    kept: _Group | None = None
+    last_alone: bool = False  # whether the item that began last had it alone
 
 
 @dataclass
@@ -53,7 +63,7 @@ class Plan:
     seconds: float = 0.0  # that those which have not begun are expected to take
     _queues: dict[_Kind, list[_Group]] = field(default_factory=lambda: defaultdict(list))
     _owned: dict[str, _Group] = field(default_factory=dict)  # by slot
-    _named: dict[tuple[_Kind, str], _Group] = field(default_factory=dict)  # those with items that have not begun
+    _named: dict[tuple[_Kind, int, str], _Group] = field(default_factory=dict)  # those with items that have not begun
     _open: set[str] = field(default_factory=set)  # items that have not ended
     _waiting: dict[str, list[Item]] = field(default_factory=lambda: defaultdict(list))  # by the item before
     _gpus: dict[str, _Gpu] = field(default_factory=lambda: defaultdict(_Gpu))
@@ -65,89 +75,106 @@ class Plan:
 
     def add(self, items: Iterable[Item]) -> None:
         """More items; those of a group that is there already come behind its others."""
-        groups: dict[tuple[_Kind, str], list[Item]] = {}
+        groups: dict[tuple[_Kind, int, str], list[Item]] = {}
         every = list(items)
-        self._open.update(item.id for item in every)
         for item in every:
+            if item.id in self._open:
+                raise ValueError(f"expected each item once, got {item.id} again")
+            self._open.add(item.id)
             self.left, self.seconds = self.left + 1, self.seconds + item.seconds
+        for item in every:
             if item.after in self._open:
                 self._waiting[item.after].append(item)
             else:
-                groups.setdefault((_kind(item), item.group or f"\0{item.id}"), []).append(item)
+                groups.setdefault((_kind(item), item.rank, item.group or f"\0{item.id}"), []).append(item)
         for found in groups.values():
             self._join(found)
 
     def _join(self, items: list[Item], first: bool = False) -> None:
         """Put items of one group behind those of it that have not begun, or make it. first: before all others."""
-        kind, seconds = _kind(items[0]), sum(item.seconds for item in items)
-        name, rank = ("", -1) if first else (items[0].group, min(item.rank for item in items))
-        if name and (group := self._named.get((kind, name))):
+        kind, rank, name = _key(items[0])
+        seconds = sum(item.seconds for item in items)
+        if name and not first and (group := self._named.get((kind, rank, name))):
             group.items.extend(items)
             group.seconds += seconds
             return
         self._number += 1
-        made = _Group((rank, -seconds, self._number), deque(items), name, "", seconds)
-        heapq.heappush(self._queues[kind], made)
-        if name:
-            self._named[kind, name] = made
+        order = (min(-1, rank) if first else rank, -seconds, self._number)
+        made = _Group(order, deque(items), "" if first else name, seconds=seconds)
+        insort(self._queues[kind], made)
+        if made.name:
+            self._named[kind, rank, name] = made
 
     def next(self, slot: Slot) -> Item | None:
         """The item that a slot begins now, None if there is none for it now; `waits_for` says why."""
         gpu = self._gpus[slot.gpu] if slot.gpu else None
+        if gpu and slot.alone:
+            gpu.lone = slot
         if gpu and (gpu.alone or (slot.alone and gpu.running)):
             return None
-        group = self._owned.get(slot.id)
-        if not (group and group.items):
-            group = self._unowned(slot, gpu) or self._longest(slot)
-        elif (better := self._first(slot, gpu)) and better.order[0] < group.items[0].rank:
-            self._give_up(group)
-            group = self._unowned(slot, gpu)
-        if group is None or not _fits(group.items[0], slot, gpu):
+        own, kept = self._owned.get(slot.id), gpu and not slot.alone and gpu.kept
+        if kept and not kept.owner:
+            group = kept if _fits(kept.items[0], slot, gpu) else None
+        else:
+            own = own if own and _fits(own.items[0], slot, gpu) else None
+            group = self._unowned(slot, gpu, own) or own or self._longest(slot, gpu)
+        if group is None or (gpu and not slot.alone and self._is_for_lone(gpu, group)):
             return None
+        if not group.owner:
+            self._take(group, slot, gpu)
         return self._begin(group, slot, gpu)
 
-    def _give_up(self, group: _Group) -> None:
-        """Whoever comes first may own it; its place is that of what is left of it."""
-        self._owned.pop(group.owner, None)
-        group.owner, group.order = "", (group.items[0].rank, -group.seconds, group.order[2])
-        heapq.heappush(self._queues[_kind(group.items[0])], group)
-
     def _begin(self, group: _Group, slot: Slot, gpu: _Gpu | None) -> Item:
-        item = group.items.popleft() if group.owner in ("", slot.id) else group.items.pop()
+        item = group.items.popleft() if group.owner == slot.id else group.items.pop()
         group.seconds -= item.seconds
         self.seconds -= item.seconds
         self._running[slot.id] = item, slot
         if gpu and item.gpus:
             gpu.running, gpu.alone, gpu.promised = gpu.running + 1, item.alone, gpu.promised + item.memory
+            gpu.last_alone = item.alone
         if not group.items:
             self._owned.pop(group.owner, None)
-            self._named.pop((_kind(item), group.name), None)
+            self._named.pop(_key(item), None) if group.name else None
         return item
 
-    def _first(self, slot: Slot, gpu: _Gpu | None) -> _Group | None:
-        """The group without an owner that this slot would take."""
-        heads = (q[0] for kind, q in self._queues.items() if q and _admits(slot, kind))
-        return min((g for g in heads if _fits(g.items[0], slot, gpu)), default=None)
+    def _queues_of(self, slot: Slot) -> list[list[_Group]]:
+        return [queue for kind, queue in self._queues.items() if queue and _admits(slot, kind)]
 
-    def _unowned(self, slot: Slot, gpu: _Gpu | None) -> _Group | None:
-        """Take the first group without an owner whose first item fits."""
-        queues = sorted((q for kind, q in self._queues.items() if q and _admits(slot, kind)), key=lambda q: q[0])
-        for queue in queues:
-            passed: list[_Group] = []
-            while queue and len(passed) < AHEAD and not _fits(queue[0].items[0], slot, gpu):
-                passed.append(heapq.heappop(queue))
-            found = heapq.heappop(queue) if queue and len(passed) < AHEAD else None
-            for group in passed:
-                heapq.heappush(queue, group)
-            if found:
-                found.owner = slot.id
-                self._owned[slot.id] = found
-                return found
-        return None
+    def _unowned(self, slot: Slot, gpu: _Gpu | None, own: _Group | None) -> _Group | None:
+        """The first group without an owner whose first item fits; if the slot has its own, only of a lower rank."""
+        firsts = (
+            next((group for group in queue[: -AHEAD - 1 : -1] if _fits(group.items[0], slot, gpu)), None)
+            for queue in self._queues_of(slot)
+        )
+        found = max((group for group in firsts if group), default=None)
+        return found if found and not (own and found.order[0] >= own.order[0]) else None
 
-    def _longest(self, slot: Slot) -> _Group | None:
+    def _take(self, group: _Group, slot: Slot, gpu: _Gpu | None) -> None:
+        """Make the slot the owner of a group; what it has goes back to the others."""
+        queue = self._queues[_kind(group.items[0])]
+        place = len(queue) - 1
+        while queue[place] is not group:
+            queue[place].passed += 1
+            if gpu and queue[place].passed % PATIENCE == 0:
+                gpu.kept = queue[place]
+            place -= 1
+        del queue[place]
+        if before := self._owned.pop(slot.id, None):
+            before.owner = ""
+            insort(self._queues[_kind(before.items[0])], before)
+        group.owner, self._owned[slot.id] = slot.id, group
+
+    def _is_for_lone(self, gpu: _Gpu, group: _Group) -> bool:
+        """Whether the GPU is left to an item that needs it alone, and not to a group."""
+        if gpu.lone is None:
+            return False
+        firsts = [queue[-1] for queue in self._queues_of(gpu.lone)]
+        firsts += [self._owned[gpu.lone.id]] if gpu.lone.id in self._owned else []
+        return bool(firsts) and (gpu.last_alone or max(firsts).order < group.order)
+
+    def _longest(self, slot: Slot, gpu: _Gpu | None) -> _Group | None:
         """The group of another slot with most left, whose last item this one may take."""
-        found = (g for g in self._owned.values() if g.items and slot.admits(g.items[-1]))
+        found = (g for g in self._owned.values() if slot.admits(g.items[-1]) and _fits(g.items[-1], slot, gpu))
         return max(found, key=lambda group: group.seconds, default=None)
 
     def end(self, slot: Slot) -> Item:
@@ -175,19 +202,22 @@ class Plan:
 
     def drop(self, slot: Slot) -> None:
         """A slot is gone: others take what it owned."""
+        if (gpu := self._gpus[slot.gpu]).lone == slot:
+            gpu.lone = None
         if group := self._owned.pop(slot.id, None):
-            self._named.pop((_kind(group.items[0]), group.name), None)
-            self._join(list(group.items))
+            group.owner = ""
+            insort(self._queues[_kind(group.items[0])], group)
 
     def rest(self) -> list[Item]:
-        """Take all items that have not begun and are not waiting for another: nothing else begins."""
-        found = [i for q in self._queues.values() for g in q for i in g.items]
+        """Take all items that have not begun: nothing else begins."""
+        found = [i for q in self._queues.values() for g in reversed(q) for i in g.items]
         found += [i for g in self._owned.values() for i in g.items]
         found += [i for waiting in self._waiting.values() for i in waiting]
         self._queues.clear()
         self._owned.clear()
         self._named.clear()
         self._waiting.clear()
+        self._gpus.clear()
         self.left -= len(found)
         self.seconds = 0.0
         return found
@@ -196,25 +226,21 @@ class Plan:
         """What runs in a slot."""
         return self._running[slot.id][0]
 
-    def running(self, gpu: str = "") -> list[Item]:
-        """What runs, on one GPU or anywhere."""
-        return [item for item, slot in self._running.values() if not gpu or slot.gpu == gpu]
-
     def waits_for(self, slot: Slot) -> str:
         """What a slot that got no item waits for."""
-        if any(q for kind, q in self._queues.items() if _admits(slot, kind)):
-            gpu = self._gpus.get(slot.gpu)
-            return OTHERS if gpu and (gpu.alone or slot.alone) else MEMORY
+        gpu = self._gpus[slot.gpu] if slot.gpu else None
+        if queues := self._queues_of(slot):
+            beside = not gpu or gpu.alone or slot.alone or any(_fits(q[-1].items[0], slot, gpu) for q in queues)
+            return OTHERS if beside else MEMORY
         return COMPILERS if self._waiting else NOTHING
-
-    def cards(self) -> Counter[str]:
-        """The cards that items which have not begun are for, with their number."""
-        every = [i for q in self._queues.values() for g in q for i in g.items]
-        return Counter(i.card for i in [*every, *(i for w in self._waiting.values() for i in w)])
 
 
 def _kind(item: Item) -> _Kind:
     return item.gpus, item.cpu, item.alone, item.card
+
+
+def _key(item: Item) -> tuple[_Kind, int, str]:
+    return _kind(item), item.rank, item.group
 
 
 def _admits(slot: Slot, kind: _Kind) -> bool:

@@ -48,6 +48,8 @@ def read(path: Path) -> Recorded:
         lines = [json.loads(line) for line in data[:size].splitlines()]
         if not lines or lines[0].get("kind") != "rows" or lines[0].get("schema") != SCHEMA:
             raise ValueError("its first line is of something else")
+        if not all(isinstance(line, dict) for line in lines):
+            raise ValueError("a line is no object")
     except (ValueError, AttributeError) as error:
         raise ArgumentError(f"{path}: expected a file of rows of schema {SCHEMA}: {error}") from error
     return Recorded(lines[0], tuple(lines[1:]), size)
@@ -92,9 +94,9 @@ def folder(path: Path, option: str = "--out") -> Path:
         probe.touch()
         probe.unlink()
     except (OSError, RuntimeError) as error:
-        what = "is not a folder" if isinstance(error, FileExistsError | NotADirectoryError) else str(error)
-        told = getattr(error, "strerror", None)
-        raise ArgumentError(f"{option} {path}: expected a folder that can be written to: {told or what}") from error
+        no_folder = isinstance(error, FileExistsError | NotADirectoryError)
+        what = "a file is in its place" if no_folder else getattr(error, "strerror", None) or error
+        raise ArgumentError(f"{option} {path}: expected a folder that can be written to: {what}") from error
     return found
 
 
@@ -119,9 +121,12 @@ def opened(
     try:
         rows = _resumed(path, head) if resume else []
         stays = resume or (keep and _begun(path))
-        if not stays and path.exists():
-            os.replace(path, home / BEFORE)
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            if not stays and path.exists():
+                os.replace(path, home / BEFORE)
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        except OSError as error:
+            raise ArgumentError(f"{path}: expected a file that can be written to: {error.strerror}") from error
         try:
             size = read(path).size if stays else 0
             os.ftruncate(file, size)
@@ -136,7 +141,7 @@ def opened(
 
 
 def _resumed(path: Path, head: Mapping[str, Any]) -> list[Row]:
-    if not path.exists():
+    if not path.exists() or b"\n" not in path.read_bytes():
         raise ArgumentError(f"--resume: {path.parent} holds no run to go on with")
     found = read(path)
     for name, value in json.loads(json.dumps(head)).items():

@@ -6,10 +6,10 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from kernelmux.runner.interrupts import interrupts
 from kernelmux.runner.item import Item, Slot
 from kernelmux.runner.local_pool import CLOSED, GONE, READY, ROW, Event
 from kernelmux.runner.plan import NOTHING, Plan
@@ -19,6 +19,7 @@ from kernelmux.runner.worker import function, version
 
 TRIES = 3  # of an item whose worker went for no fault of the item's
 POLL = 0.5  # seconds, for limits of time
+STARTING = "new processes"  # what a slot waits for until it is ready
 
 
 class Enough(Exception):
@@ -38,7 +39,7 @@ class Engine(Protocol):
         """What has happened."""
 
     def starting(self) -> bool:
-        """Whether more slots may get ready."""
+        """Whether a slot that is not ready may still become so."""
 
 
 @dataclass
@@ -149,20 +150,15 @@ class Run:
             share = self.limit.share(item, self.plan.left, max(1, len(self.slots)))
             now = time.monotonic()
             if share is None:
-                self._record(self.plan.end(slot), self.suite.late(item), slot, 0.0)
+                self._record(self.plan.end(slot), self.suite.late(item), slot, 0.0, "late")
                 continue
             self.first = self.first or now
-            since, why = self.idle.pop(slot.id, (now, NOTHING))
-            self.report.usage.waits[why] += now - max(since, self.first)
+            self._waits(slot, now, NOTHING)
+            del self.idle[slot.id]
             self.working[slot.id] = _Working(item, now)
             self.suite.begins(item)
             return item, share
-        now, why = time.monotonic(), self.plan.waits_for(slot)
-        since, before = self.idle.get(slot.id, (now, why))
-        if before != why and self.first:
-            self.report.usage.waits[before] += now - max(since, self.first)
-            since = now
-        self.idle[slot.id] = since, why
+        self._waits(slot, time.monotonic(), self.plan.waits_for(slot))
         return None
 
     def take(self, slot: Slot, row: Any, lost: bool = False) -> None:
@@ -171,6 +167,7 @@ class Run:
         self.report.usage.busy += now - done.since
         self.last = now
         if lost:
+            self.idle[slot.id] = now, STARTING
             self._hurt(slot, f"{done.item.id} lost the context of the GPU")
         if done.beside and self.suite.failed(row) and self._again(slot, done.beside, row):
             return
@@ -179,6 +176,7 @@ class Run:
     def gone(self, slot: Slot, reason: str, outside: bool, closed: bool) -> None:
         """The process of a slot has ended. closed: no other one takes its place."""
         done, now = self.working.pop(slot.id, None), time.monotonic()
+        self._waits(slot, now, STARTING)
         if done:
             self.report.usage.busy += now - done.since
             self.last = now
@@ -186,11 +184,19 @@ class Run:
             if not (outside and self._again(slot, reason, None)):
                 self._record(self.plan.end(slot), self.suite.lost(done.item, reason), slot, now - done.since)
         if closed:
+            self._waits(slot, now, STARTING)
             self.plan.drop(slot)
             self.slots.pop(slot.id, None)
             self.idle.pop(slot.id, None)
             if not outside:
                 self.report.errors.append(f"worker {slot.id}: {reason}")
+
+    def _waits(self, slot: Slot, now: float, why: str) -> None:
+        """From now on a slot waits, for this; what it waited for until now is counted."""
+        since, before = self.idle.get(slot.id, (now, why))
+        if self.first:
+            self.report.usage.waits[before] += now - max(since, self.first)
+        self.idle[slot.id] = now, why
 
     def _hurt(self, slot: Slot, what: str) -> None:
         """What runs on the same GPU may fail by what has happened there."""
@@ -208,15 +214,17 @@ class Run:
         self._write({"again": item.id, "reason": reason, "slot": slot.id, "node": slot.node, "failed": row})
         return True
 
-    def _record(self, item: Item, row: Any, slot: Slot, seconds: float) -> None:
+    def _record(self, item: Item, row: Any, slot: Slot, seconds: float, kind: str = "item") -> None:
+        """kind: "late" for an item that a run which goes on with this one has to run."""
         told = {"slot": slot.id, "node": slot.node, "card": slot.card, "seconds": round(seconds, 4)}
         tries = {"tries": min(self.tries[item.id] + 1, TRIES)} if self.tries[item.id] else {}
-        self._write({"item": item.id, "row": row, **told, **tries})
+        self._write({kind: item.id, "row": row, **told, **tries})
         self._take(item, row)
 
     def _write(self, row: Row) -> None:
         if self.file:
-            self.file.append(row)
+            with interrupts.held():
+                self.file.append(row)
 
     def joins(self, slot: Slot, facts: Mapping[str, Any]) -> str:
         """A slot is ready; "" or why it may not work."""
@@ -225,7 +233,9 @@ class Run:
         if slot.id not in self.report.machines:
             self._write({"worker": slot.id, "node": slot.node, "card": slot.card, **facts})
         self.report.machines[slot.id] = facts
-        self.slots[slot.id] = slot
+        if slot.id not in self.slots:
+            self.slots[slot.id] = slot
+            self.idle[slot.id] = self.started, STARTING
         self.report.usage.imports = max(self.report.usage.imports, float(facts.get("imports", 0.0)))
         self.report.usage.workers = max(self.report.usage.workers, len(self.slots))
         return ""
@@ -244,23 +254,32 @@ class Run:
 def run(run: Run, engine: Engine) -> RunReport:
     """Run a plan to its end on the slots of an engine. Ctrl-C ends it with the rows that there are."""
     idle: dict[str, Slot] = {}
-    with suppress(Enough):
-        try:
-            while run.plan.left:
+    try:
+        with interrupts.held():  # no row is to be taken in by half
+            before = interrupts.first
+            while run.plan.left and interrupts.first == before:
                 for slot in list(idle.values()):
                     if begun := run.begin(slot):
                         del idle[slot.id]
                         engine.send(slot, *begun)
-                if not run.plan.left or (run.report.errors and not run.working and not engine.starting()):
+                if run.plan.left and not run.working and not engine.starting():
+                    run.report.errors.append(_stuck(run))
+                if not run.plan.left:
                     break
                 for event in engine.events(POLL):
                     _handle(event, run, engine, idle)
-            return run.conclude()
-        except KeyboardInterrupt:
-            run.report.interrupted = True
-            return run.conclude()
-    run.report.enough = True
+    except Enough:
+        run.report.enough = True
+    except KeyboardInterrupt:
+        run.report.interrupted = True
     return run.conclude()
+
+
+def _stuck(run: Run) -> str:
+    """Give up the items that nothing can run any more; says which."""
+    rest = run.plan.rest()
+    shown = ", ".join(item.id for item in rest[:3]) + (", ..." if len(rest) > 3 else "")
+    return f"no worker is left that can run {len(rest)} of the items: {shown}"
 
 
 def _handle(event: Event, run: Run, engine: Engine, idle: dict[str, Slot]) -> None:
@@ -294,6 +313,8 @@ def run_here(run: Run) -> RunReport:
 
     try:
         function(run.suite.serve)(run.suite.setup, items(), lambda row, lost=False: run.take(slot, row, lost))
+        if run.plan.left:
+            run.report.errors.append(_stuck(run))
     except Enough:
         run.report.enough = True
     except KeyboardInterrupt:

@@ -46,16 +46,16 @@ def execute(
     home = results.folder(home)
     head: Mapping[str, Any] = {"program": suite.name, "version": version(), "asked": asked}
     if workers is None:
-        every = list(items([]) if callable(items) else items)
+        found = items([]) if callable(items) else items
+        every = [replace(item, gpus=0, cpu=False, alone=False, card="") for item in found]  # one process is for all
         with results.opened(home, head, resume, keep) as (file, done):
             return run_here(Run(suite, every, file, done, limit))
     with _engine(suite, workers, home, cluster) as (engine, cards):
-        every = (
-            list(items([card for card in cards if card]))
-            if callable(items)
-            else _for_cards(list(items), chosen(cards, on))
-        )
-        count = {} if callable(items) else {"items": len(every)}
+        if callable(items):
+            every, count = list(items([card for card in cards if card])), {}
+        else:
+            every = _for_cards(list(items), chosen(cards, on))
+            count = {"items": len(every)}
         with results.opened(home, {**head, **count}, resume, keep) as (file, done):
             return run(Run(suite, every, file, done, limit), engine)
 
@@ -69,11 +69,13 @@ def _engine(suite: Suite, workers: Workers, home: Path, cluster: str) -> Iterato
         with RayCluster(cluster, suite.serve, suite.setup, workers) as engine:
             yield engine, engine.cards()
         return
-    (logs := home / "logs").mkdir(exist_ok=True)
     slots = workers.slots()
-    with LocalPool(slots, suite.serve, suite.setup, logs) as pool:
+    with LocalPool(slots, suite.serve, suite.setup, results.folder(home / "logs")) as pool:
         interrupts.before_the_end = pool.kill
-        yield pool, sorted({slot.card for slot in slots})
+        try:
+            yield pool, sorted({slot.card for slot in slots})
+        finally:
+            interrupts.before_the_end = bool
 
 
 def chosen(cards: Sequence[str], on: Sequence[str]) -> list[str]:

@@ -1,11 +1,13 @@
 """What runs in a worker process. It imports nothing of ours but what the suite names, for execnet sends it as text.
 
 It leaves its terminal's session, so that Ctrl-C is the driver's alone; on Linux it ends with the process that started it.
+What it tells: ["ready", facts], ["began", null] and ["row", [row, lost]] for each item.
 """
 
 from __future__ import annotations
 
 import faulthandler
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -23,13 +25,15 @@ SOURCES = (".py", ".cu", ".cuh", ".toml")
 PARENT_DEATH_SIGNAL = 1  # of Linux's prctl
 
 
+@functools.cache
 def version() -> str:
-    """A hash of the sources of kernelmux that this process imports, or will; "" where there are none."""
+    """A hash of the sources of kernelmux as they were when this process first asked; "" where there are none."""
     spec = importlib.util.find_spec("kernelmux")
     made = hashlib.sha256()
     for top in (spec and spec.submodule_search_locations) or ():
-        for path in sorted(p for p in Path(top).rglob("*") if p.suffix in SOURCES and "tests" not in p.parts):
-            made.update(f"{path.relative_to(top)}\0".encode() + path.read_bytes())
+        for path in sorted(p for p in Path(top).rglob("*") if p.suffix in SOURCES and p.is_file()):
+            if "tests" not in (name := path.relative_to(top)).parts:
+                made.update(f"{name}\0".encode() + path.read_bytes())
     return made.hexdigest()[:16] if spec else ""
 
 
@@ -38,21 +42,23 @@ def function(place: str) -> Any:
     module, _, name = place.rpartition(":")
     if not module.endswith(".py"):
         return getattr(importlib.import_module(module), name)
-    spec = importlib.util.spec_from_file_location(Path(module).stem, module)
+    spec = importlib.util.spec_from_file_location(f"{Path(module).stem}_served", module)
     if spec is None or spec.loader is None:
         raise ImportError(f"{module} is no Python file")
-    made = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = made = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
     return getattr(made, name)
 
 
-def _alone() -> None:
+def _alone(parent: int) -> None:
     """Leave the session of the terminal; end with the parent."""
     os.setsid()
     if sys.platform == "linux":
         import ctypes
 
         ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
+        if os.getppid() != parent:  # it had ended before
+            os._exit(0)
 
 
 def _facts() -> dict[str, Any]:
@@ -63,12 +69,11 @@ def _facts() -> dict[str, Any]:
 def main(channel: Any) -> None:
     """Serve items until the channel ends. The first message says what, where, and with which variables."""
     told = json.loads(channel.receive())
-    _alone()
+    _alone(told["parent"])
     log = os.open(told["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    faulthandler.enable(os.fdopen(log, "w", closefd=False))
-    channel.send(json.dumps(["started", os.getpid()]))
+    faulthandler.enable(os.fdopen(log, "w", closefd=False), all_threads=False)
     os.environ.update(told["environment"])
     for name in told["without"]:
         os.environ.pop(name, None)
@@ -76,17 +81,27 @@ def main(channel: Any) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     began = time.perf_counter()
     serve = function(told["serve"])
+    open_item = False  # whether one was given whose row is not told
 
     def items() -> Iterator[tuple[Any, float]]:
+        nonlocal open_item
         channel.send(json.dumps(["ready", {**_facts(), "version": version(), "imports": time.perf_counter() - began}]))
         while True:
+            if open_item:
+                raise RuntimeError(f"{told['serve']} asked for another item before it told a row of this one")
             try:
                 work, seconds = json.loads(channel.receive())
             except EOFError:
                 return
+            open_item = True
+            channel.send(json.dumps(["began", None]))
             yield work, seconds
 
     def tell(row: Any, lost: bool = False) -> None:
+        nonlocal open_item
+        if not open_item:
+            raise RuntimeError(f"{told['serve']} told a row of no item")
+        open_item = False
         channel.send(json.dumps(["row", [row, lost]]))
 
     serve(told["setup"], items(), tell)

@@ -17,7 +17,7 @@ from kernelmux.registry.util.files import file_stem
 from kernelmux.runner.cluster import shipping
 from kernelmux.runner.cluster.agent import Agent, Given
 from kernelmux.runner.item import Item, Slot
-from kernelmux.runner.local_pool import CLOSED, Event
+from kernelmux.runner.local_pool import CLOSED, READY, Event
 from kernelmux.runner.machine import Workers
 
 LOOK = 2.0  # seconds between two looks for nodes that have joined
@@ -27,6 +27,7 @@ FIRST, OTHERS = (
     20.0,
 )  # seconds for the first node to be ready, and for the others: who else has one may keep it long
 TRIES = 2  # to start an actor on a node
+GRACE = 60.0  # seconds in which another node may take the place of one that is gone
 DECLARED = "accelerator_type:"  # what Ray calls a kind of card
 
 
@@ -50,6 +51,8 @@ class RayCluster:
         self.nodes: dict[str, _Node] = {}
         self.failed: Counter[str] = Counter()  # by node, how often its actor could not be started
         self.problems: list[str] = []
+        self.ready: set[str] = set()  # slots
+        self.lost_at = -GRACE
         self.looked = -LOOK
 
     def __enter__(self) -> RayCluster:
@@ -116,6 +119,12 @@ class RayCluster:
         )
         return [event for answer in done for event in self._answer(asked[answer], answer)]
 
+    def starting(self) -> bool:
+        """Whether a slot that is not ready may still become so, of a node that joins too."""
+        told = [slot.id in self.ready for node in self.nodes.values() for slot in node.slots]
+        waits = not all(told) or not all(node.slots for node in self.nodes.values())
+        return waits or time.monotonic() - self.lost_at < GRACE
+
     def _asked(self, node: _Node) -> Any:
         if node.asked is None:
             node.asked = node.actor.exchange.remote(node.given, WAIT)
@@ -127,6 +136,7 @@ class RayCluster:
         node.asked = None
         try:
             found: list[Event] = self.ray.get(answer)
+            self.ready.update(event.slot.id for event in found if event.kind in (READY, CLOSED))
             return found
         except self.ray.exceptions.RayError as error:
             return self._lost(node, error)
@@ -134,6 +144,7 @@ class RayCluster:
     def _lost(self, node: _Node, error: Exception) -> list[Event]:
         """A node, or its actor, is gone; where it is still there, it is tried again."""
         self.nodes.pop(node.id, None)
+        self.lost_at = time.monotonic()
         self.failed[node.id] += 1
         told = f"node {node.id[:8]}: {type(error).__name__}: {(str(error).strip().splitlines() or [''])[-1]}"
         if self.failed[node.id] == TRIES:

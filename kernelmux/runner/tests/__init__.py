@@ -1,0 +1,1 @@
+"""Tests of the runner: real processes of a toy suite, the plan alone, and the plan in simulated time."""

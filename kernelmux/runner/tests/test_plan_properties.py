@@ -1,0 +1,140 @@
+"""What holds for every plan: random items and slots, run in simulated time."""
+
+import heapq
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kernelmux.runner import plan as plans
+from kernelmux.runner.item import Item, Slot
+from kernelmux.runner.plan import Plan
+
+CARDS = ("", "", "", "nvidia_h200", "nvidia_l4")
+
+
+@st.composite
+def slots(draw):
+    """Of each GPU some that share it and one for items that need it alone; some without."""
+    made = [Slot(f"cpu{i}", card=draw(st.sampled_from(CARDS))) for i in range(draw(st.integers(0, 2)))]
+    for gpu in range(draw(st.integers(0, 2))):
+        seen, card = (str(gpu), str(1 - gpu))[: draw(st.integers(1, 2))], draw(st.sampled_from(CARDS))
+        for i in range(draw(st.integers(1, 3))):
+            made.append(Slot(f"gpu{gpu}-{i}", "", seen, card, memory=100))
+        made.append(Slot(f"alone{gpu}", "", seen, card, alone=True, memory=100))
+    return made or [Slot("cpu")]
+
+
+@st.composite
+def items(draw):
+    made = []
+    for i in range(draw(st.integers(1, 30))):
+        gpus = draw(st.integers(0, 2))
+        before = draw(st.sampled_from(["", "", f"i{i - 1}", f"i{i // 2}", "unknown"]))
+        made.append(
+            Item(
+                f"i{i}",
+                seconds=draw(st.sampled_from([0.0, 1.0, 2.0, 5.0])),
+                rank=draw(st.integers(0, 2)),
+                group=draw(st.sampled_from(["", "", "a", "b", "c"])),
+                gpus=gpus,
+                alone=gpus > 0 and draw(st.booleans()) and draw(st.booleans()),
+                memory=draw(st.sampled_from([0, 10, 40, 60, 90, 150])) if gpus else 0,
+                card=draw(st.sampled_from(CARDS)),
+                after="" if before == f"i{i}" else before,
+            )
+        )
+    return draw(st.permutations(made))
+
+
+class Simulated:
+    """A plan whose items take their seconds, or end some other way; `check` looks at what runs."""
+
+    def __init__(self, every, chosen, fates):
+        self.every, self.slots, self.fates = {item.id: item for item in every}, {s.id: s for s in chosen}, fates
+        self.plan, self.ended, self.running = Plan(every), [], {}
+
+    def go(self):
+        """Run until nothing can begin; the ids that have ended."""
+        now, heap = 0.0, []
+        while True:
+            begun = True
+            while begun:
+                begun = False
+                for slot in self.slots.values():
+                    if slot.id not in self.running and (item := self.plan.next(slot)) is not None:
+                        begun = True
+                        self.running[slot.id] = item
+                        heapq.heappush(heap, (now + item.seconds, slot.id))
+                        self.check(item, slot)
+            if not heap:
+                return self.ended
+            now, name = heapq.heappop(heap)
+            self._end(self.slots[name], self.running.pop(name))
+
+    def _end(self, slot, item):
+        fate = self.fates.pop() if self.fates else "ends"
+        if fate != "ends":
+            assert self.plan.again(slot) == item
+            if fate == "drops" and len(self.slots) > 1:
+                self.plan.drop(self.slots.pop(slot.id))
+            return
+        assert self.plan.end(slot) == item
+        self.ended.append(item.id)
+
+    def check(self, item, slot):
+        assert slot.admits(item)
+        if item.after in self.every:
+            assert item.after in self.ended
+        if slot.gpu:
+            beside = [i for name, i in self.running.items() if self.slots[name].gpu == slot.gpu]
+            assert len(beside) == 1 or not any(i.alone for i in beside)
+            assert len(beside) == 1 or sum(i.memory for i in beside) <= slot.memory
+
+
+def possible(every, chosen):
+    """The items that the slots can run: with what they wait for."""
+    known, found = {item.id: item for item in every}, set()
+    while more := {
+        i.id
+        for i in every
+        if i.id not in found and any(slot.admits(i) for slot in chosen) and (i.after not in known or i.after in found)
+    }:
+        found |= more
+    return found
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(items(), slots(), st.integers(1, 3), st.integers(1, 4))
+def test_every_item_runs_once(every, chosen, patience, ahead):
+    before, plans.PATIENCE, plans.AHEAD = (plans.PATIENCE, plans.AHEAD), patience, ahead
+    try:
+        run = Simulated(every, chosen, [])
+        ended = run.go()
+    finally:
+        plans.PATIENCE, plans.AHEAD = before
+    assert len(ended) == len(set(ended))
+    assert set(ended) == possible(every, chosen)
+    assert run.plan.left == len(every) - len(ended)
+    rest = run.plan.rest()
+    assert {item.id for item in rest} == {item.id for item in every} - set(ended)
+    assert run.plan.left == 0
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(items(), slots(), st.lists(st.sampled_from(["ends", "again", "again", "drops"]), max_size=20))
+def test_items_that_are_tried_again_and_slots_that_go(every, chosen, fates):
+    run = Simulated(every, chosen, fates)
+    ended = run.go()
+    assert len(ended) == len(set(ended))
+    assert set(ended) >= possible(every, run.slots.values())
+    assert len(ended) + len(run.plan.rest()) == len(every)
+
+
+@settings(max_examples=100, deadline=None)
+@given(items())
+def test_of_one_worker_ranks_are_in_order(every):
+    """But for what had to wait."""
+    free = [Item(i.id, seconds=i.seconds, rank=i.rank, group=i.group) for i in every]
+    ended = Simulated(free, [Slot("cpu")], []).go()
+    ranks = [next(i.rank for i in free if i.id == name) for name in ended]
+    assert ranks == sorted(ranks)
