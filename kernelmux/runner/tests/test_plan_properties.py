@@ -86,9 +86,9 @@ class Simulated:
         if item.after in self.every:
             assert item.after in self.ended
         if slot.gpu:
-            beside = [i for name, i in self.running.items() if self.slots[name].gpu == slot.gpu]
-            assert len(beside) == 1 or not any(i.alone for i in beside)
-            assert len(beside) == 1 or sum(i.memory for i in beside) <= slot.memory
+            beside = [i for name, i in self.running.items() if self.slots[name].gpu == slot.gpu and i.gpus]
+            assert len(beside) <= 1 or not any(i.alone for i in beside)
+            assert len(beside) <= 1 or sum(i.memory for i in beside) <= slot.memory
 
 
 def possible(every, chosen):
