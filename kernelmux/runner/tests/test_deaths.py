@@ -11,7 +11,6 @@ from kernelmux.runner.run import TRIES
 from kernelmux.runner.start import execute
 from kernelmux.runner.tests import toy
 
-
 WHY = {  # verbs that end a process, and what is told of it
     "crashes": "ended by SIGSEGV; it printed:\nFatal Python error: Segmentation fault",
     "crashes_beside_a_fork": "ended by SIGSEGV",

@@ -97,9 +97,7 @@ def possible(every, chosen):
     while more := {
         i.id
         for i in every
-        if i.id not in found
-        and any(slot.admits(i) for slot in chosen)
-        and (i.after not in known or i.after in found)
+        if i.id not in found and any(slot.admits(i) for slot in chosen) and (i.after not in known or i.after in found)
     }:
         found |= more
     return found
