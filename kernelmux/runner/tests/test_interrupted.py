@@ -58,7 +58,7 @@ def test_ctrl_c_in_a_terminal_is_not_the_workers(tmp_path):
     with start(tmp_path, "--items", "200", "--seconds", "0.1", start_new_session=True) as program:
         some_rows(tmp_path)
         os.killpg(program.pid, signal.SIGINT)
-        out, err = program.communicate(timeout=20)
+        _out, err = program.communicate(timeout=20)
     assert program.returncode == 130
     assert {row["status"] for row in toy.rows(tmp_path).values()} == {"passed"}
     assert err == ""

@@ -13,20 +13,20 @@ from kernelmux.runner.tests import toy
 
 
 def test_a_hang_is_ended_and_others_go_on(tmp_path):
-    report, rows = toy.go(tmp_path, [Item("hangs", ["hangs"], 9, limit=1.0), *toy.items(10, 0.05)])
+    _report, rows = toy.go(tmp_path, [Item("hangs", ["hangs"], 9, limit=1.0), *toy.items(10, 0.05)])
     assert "it took more than 1 s, and was ended" in rows["hangs"]["why"]
     assert sum(row["status"] == "passed" for row in rows.values()) == 10
 
 
 def test_an_item_in_time_is_not_ended(tmp_path):
     """The seconds of each begin with it, and none are left over from the one before."""
-    report, rows = toy.go(tmp_path, toy.items(4, 0.4, limit=1.0), 1)
+    _report, rows = toy.go(tmp_path, toy.items(4, 0.4, limit=1.0), 1)
     assert {row["status"] for row in rows.values()} == {"passed"}
 
 
 def test_a_process_that_never_starts_is_an_error(tmp_path):
     began = time.monotonic()
-    report, rows = toy.go(tmp_path, toy.items(2), 1, toy.Toy(start="hangs"), start_limit=0.5)
+    report, _rows = toy.go(tmp_path, toy.items(2), 1, toy.Toy(start="hangs"), start_limit=0.5)
     assert "the process did not start in time, and was ended" in report.errors[0]
     assert time.monotonic() - began < 10
 
@@ -36,7 +36,7 @@ def test_a_process_that_does_not_end_is_given_up(tmp_path, monkeypatch):
     kill = local_pool.LocalPool._kill
     monkeypatch.setattr(local_pool, "DYING", 0.5)
     monkeypatch.setattr(local_pool.LocalPool, "_kill", lambda pool, process: process.ended or kill(pool, process))
-    report, rows = toy.go(tmp_path, [Item("hangs", ["hangs"], limit=0.3), *toy.items(1)], 1)
+    _report, rows = toy.go(tmp_path, [Item("hangs", ["hangs"], limit=0.3), *toy.items(1)], 1)
     assert rows.keys() == {"hangs", "passes0"}
     assert toy.wait_until(lambda: not any(map(toy.alive, toy.workers_of(tmp_path))))
 
@@ -63,7 +63,7 @@ def test_a_driver_that_was_stopped_ends_nothing_in_time(tmp_path, monkeypatch):
                 threading.Event().wait(2.5)
 
     every = [Item("first", ["passes"], 9), Item("second", ["passes", 1.0], 8, limit=1.5)]
-    report, rows = toy.go(tmp_path, every, suite=Slow())
+    _report, rows = toy.go(tmp_path, every, suite=Slow())
     assert rows["second"]["status"] == "passed"
 
 

@@ -27,7 +27,7 @@ def test_neighbours_that_fail_are_run_again(tmp_path, verb):
         Item("beside", here(1, "fails_beside", folder), gpus=1, seconds=8),
         Item("elsewhere", here(2, "fails_beside", folder), gpus=1, seconds=7),
     ]
-    report, rows = run_in_order(tmp_path, every)
+    _report, rows = run_in_order(tmp_path, every)
     assert rows["beside"] == {"status": "passed", "again": True, **kept(rows["beside"])}
     assert rows["elsewhere"]["status"] == "failed"
     again = {line["again"]: line for line in toy.lines(tmp_path, "again")}
@@ -44,7 +44,7 @@ def test_neighbours_that_pass_are_kept_and_the_worker_is_another(tmp_path):
         Item("beside", here(1, "passes_beside", folder), gpus=1, seconds=8),
         Item("elsewhere", here(2, "passes_beside", folder), gpus=1, seconds=7),
     ]
-    report, rows = run_in_order(tmp_path, [*every, *toy.items(6, 0.3)])
+    _report, rows = run_in_order(tmp_path, [*every, *toy.items(6, 0.3)])
     assert rows["it"]["status"] == "failed"
     assert rows["beside"]["status"] == rows["elsewhere"]["status"] == "passed"
     assert toy.lines(tmp_path, "again") == []
@@ -56,7 +56,7 @@ def test_neighbours_that_pass_are_kept_and_the_worker_is_another(tmp_path):
 
 def test_a_slot_sees_its_gpus_only(tmp_path):
     one = Slot("one", "node", ("7", "3"), environment={"CUDA_VISIBLE_DEVICES": "7,3"})
-    report, rows = toy.go(tmp_path, [Item("reads", ["reads", "CUDA_VISIBLE_DEVICES"], gpus=2)], [one])
+    _report, rows = toy.go(tmp_path, [Item("reads", ["reads", "CUDA_VISIBLE_DEVICES"], gpus=2)], [one])
     assert rows["reads"]["variable"] == "7,3"
 
 

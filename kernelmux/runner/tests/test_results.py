@@ -148,19 +148,19 @@ def test_links_and_dots_are_resolved(tmp_path):
 def test_a_loop_of_links(tmp_path):
     (tmp_path / "a").symlink_to(tmp_path / "b")
     (tmp_path / "b").symlink_to(tmp_path / "a")
-    with pytest.raises(ArgumentError, match="--out .*/a: expected a folder that can be written to"):
+    with pytest.raises(ArgumentError, match=r"--out .*/a: expected a folder that can be written to"):
         results.folder(tmp_path / "a")
 
 
 def test_a_folder_in_place_of_the_file(tmp_path):
     (tmp_path / results.NAME).mkdir()
     with (
-        pytest.raises(ArgumentError, match="rows.jsonl: expected a file of rows: Is a directory"),
+        pytest.raises(ArgumentError, match=r"rows.jsonl: expected a file of rows: Is a directory"),
         opened(tmp_path, resume=True),
     ):
         pass
     (tmp_path / results.BEFORE).touch()
-    with pytest.raises(ArgumentError, match="rows.jsonl: expected a file that can be written to"), opened(tmp_path):
+    with pytest.raises(ArgumentError, match=r"rows.jsonl: expected a file that can be written to"), opened(tmp_path):
         pass
 
 

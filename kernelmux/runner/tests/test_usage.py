@@ -23,14 +23,14 @@ def test_seconds_add_up(tmp_path):
         Item("killed", ["killed_once", str(tmp_path / "was_killed")], 6),
         Item("raises", ["raises"], 5),
     ]
-    report, rows = toy.go(tmp_path, every, 3)
+    report, _rows = toy.go(tmp_path, every, 3)
     assert adds_up(report.usage) == pytest.approx(1.0, abs=0.03)
     assert report.usage.waits[STARTING] > 0.05
     assert 0 < report.usage.imports < report.usage.until_first
 
 
 def test_a_steady_set_of_workers_is_busy(tmp_path):
-    report, rows = toy.go(tmp_path, toy.items(40, 0.05))
+    report, _rows = toy.go(tmp_path, toy.items(40, 0.05))
     assert adds_up(report.usage) == pytest.approx(1.0, abs=0.02)
     assert report.usage.share > 0.5
 
@@ -45,7 +45,7 @@ def test_what_is_said_of_it():
 def test_what_an_item_costs(tmp_path, capsys):
     """Beside what it does, with two workers; and how long it is until the first begins."""
     began = time.perf_counter()
-    report, rows = toy.go(tmp_path, toy.items(200))
+    report, _rows = toy.go(tmp_path, toy.items(200))
     whole = time.perf_counter() - began
     each = 2 * report.usage.seconds / 200
     with capsys.disabled():
