@@ -27,6 +27,13 @@ WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 MEANS = (0.02, 0.1, 0.5)  # seconds of an item
 PER_WORKER = 60  # items
 SEED = 1
+HOW = (
+    "the seconds of items are log-normal. plan_ms: CPU of this process for an item, the heap included: 100,000 items over "
+    "64 workers; plan_ms_gpus: 20,000 items with groups, ranks, memory, 1 % alone and 10 % after another over 64 slots of "
+    "8 GPUs and 8 for items alone. driver_s: CPU of the driver for an empty item, with two real workers. rows: the driver "
+    "takes events one by one, each in driver_s; of_the_bound: the larger of all seconds over the workers and the longest "
+    "item, over the makespan"
+)
 
 
 @dataclass
@@ -39,7 +46,7 @@ class Simulated:
 
 
 def simulate(items, slots, took=None, driver=0.0):
-    """Run a plan. took: the seconds of items that do not take what is expected. driver: seconds for each event, one by one."""
+    """Run a plan. took: seconds of items that do not take what is expected; driver: for each event, one by one."""
     took, began = took or {}, time.process_time()
     plan, order, heap, idle, now, free = Plan(items), [], [], {slot.id: slot for slot in slots}, 0.0, 0.0
     while plan.left:
@@ -151,19 +158,15 @@ def measured():
     items, slots = mixed(20_000)
     gpus = simulate(items, slots)
     driver = driver_seconds()
-    spread = [
-        simulate(drawn(2000, 0.5, seed), workers(64)).makespan / _bound(drawn(2000, 0.5, seed), 64) for seed in range(5)
-    ]
+    sets = [drawn(2000, 0.5, seed) for seed in range(5)]
+    spread = [simulate(items, workers(64)).makespan / _bound(items, 64) for items in sets]
     command = "python -m kernelmux.runner.tests.simulation --record --draw"
     versions = {"python": platform.python_version()}
     date = datetime.date.today().isoformat()
     return {
-        "what": "the plan of kernelmux/runner in simulated time: items whose seconds are log-normal, a heap of what ends when",
+        "what": "the plan of kernelmux/runner in simulated time: a heap of what ends when",
         "run": {"gpu": "none: simulated", "cpu": _cpu(), "versions": versions, "date": date, "command": command},
-        "how": "plan_ms: CPU of this process for an item, the heap included. 100,000 items over 64 workers; for GPUs 20,000 "
-        "items with groups, ranks, memory, 1 % alone and 10 % after another over 64 slots of 8 GPUs and 8 for items alone. "
-        "driver_s: CPU of the driver for an empty item, with two real workers. rows: the driver takes events one by one, "
-        "each in driver_s; of_the_bound: the larger of all seconds over the workers and the longest item, over the makespan",
+        "how": HOW,
         "plan_ms": round(1e3 * plain.cpu / 100_000, 4),
         "plan_ms_gpus": round(1e3 * gpus.cpu / len(items), 4),
         "driver_s": round(driver, 6),
