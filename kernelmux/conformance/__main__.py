@@ -9,7 +9,7 @@ import time
 
 from kernelmux.runner.interrupts import INTERRUPTED, interrupts
 
-BEGUN = time.time()  # a limit of time counts what is imported, too
+BEGUN = time.monotonic()  # a limit of time counts what is imported, too
 EXTRA = ("pytest", "execnet", "hypothesis", "jinja2")  # what the extra "conformance" installs
 INSTALL = "pytest execnet hypothesis Jinja2 filelock junitparser nvidia-ml-py"
 USAGE, CLOSED = 2, 141

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,8 +26,8 @@ class Options:
     expected failures beside those of the backends. program: how the command was invoked. mutants: the items are those
     of the suite's own test. verified: variants ("op/backend/variant") that passed the suite on a GPU as they stand:
     less is asked of them. impl: "path.py:function", an implementation from elsewhere of the one operator of the run.
-    only: ids of items; nothing else runs. minutes: what the run may take (`budget`), 0 for no limit; begun: since when, in
-    seconds since the epoch. saves: of a failing item the tensors are kept. pdb: a failure opens the debugger.
+    only: ids of items; nothing else runs. minutes: what the run may take (`time_budget`), 0 for no limit.
+    saves: of a failing item the tensors are kept. pdb: a failure opens the debugger.
     verbose: a line per item is printed, and the matrix by checks; quiet: failures and the total alone. keyword: an
     expression over the ids of items, as that of pytest's -k. card: what the emulator, or the GPU, stands for. records: what
     passes goes on record.
@@ -51,7 +50,6 @@ class Options:
     impl: str = ""
     only: tuple[str, ...] = ()
     minutes: float = 0.0
-    begun: float = 0.0
     saves: bool = False
     pdb: bool = False
     verbose: bool = False
@@ -96,17 +94,12 @@ class Options:
         allowed = spec.dtypes if case is None or case.dtypes is None else case.dtypes
         return [d for d in allowed if not wanted or d in wanted]
 
-    def save(self, path: Path, **more: Any) -> None:
-        path.write_text(json.dumps({"options": asdict(self), **more}, indent=1))
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON, for worker processes and results."""
+        return asdict(self)
 
 
-def load(path: Path) -> Options:
-    """The options that `save` wrote."""
-    fields = json.loads(path.read_text())["options"]
+def from_dict(fields: Mapping[str, Any]) -> Options:
+    """The options that `as_dict` took apart."""
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
     return Options(**values)
-
-
-def saved(path: Path, name: str) -> Any:
-    """What `save` was given beside the options."""
-    return json.loads(path.read_text())[name]

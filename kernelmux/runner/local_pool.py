@@ -16,8 +16,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,8 +87,9 @@ class LocalPool:
     start_limit: float = START_LIMIT
     _processes: dict[str, _Process] = field(default_factory=dict)
     _failures: dict[str, int] = field(default_factory=dict)
+    # Of the standard library's queues the one whose wait Ctrl-C ends without an error of a lock.
+    _events: queue.SimpleQueue[tuple[_Process, Any]] = field(default_factory=queue.SimpleQueue)
     _looked: float = math.inf  # when the limits were looked at
-    _events: queue.Queue[tuple[_Process, Any]] = field(default_factory=queue.Queue)
 
     def __enter__(self) -> LocalPool:
         self._group = execnet.Group(execmodel="thread")
@@ -119,7 +120,8 @@ class LocalPool:
         told = {"serve": self.serve, "setup": self.setup, "path": sys.path, "log": str(log), "parent": os.getpid()}
         without = [name for name in os.environ if name.startswith(WITHOUT)]
         try:
-            made.gateway = self._group.makegateway("popen")
+            with _deaf():
+                made.gateway = self._group.makegateway("popen")
             made.channel = made.gateway.remote_exec(worker)
             made.channel.send(json.dumps({**told, "environment": dict(slot.environment), "without": without}))
             made.channel.setcallback(lambda text: self._events.put((made, text)), endmarker=None)
@@ -238,6 +240,16 @@ class LocalPool:
             return "the process was killed from outside: by a person, or by the system, which was out of memory", True
         said = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
         return f"the process ended {said}{_tail(process)}", not process.began
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Processes that start inside never hear Ctrl-C; this one hears it behind."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _tail(process: _Process) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 from dataclasses import dataclass
 
 from kernelmux.runner import gpus
@@ -25,8 +24,8 @@ def available_cores() -> int:
 class Workers:
     """The worker processes that a suite wants of a machine.
 
-    cpu: processes without a GPU, at most; gpu: that share the GPUs, at most, each with so many bytes of one; alone: one for
-    each GPU, for items that need it alone. most is None for as many as there are cores.
+    cpu: processes without a GPU; gpu: that share the GPUs, each with so many bytes of one, less if there is no memory for
+    them; alone: one for each GPU, for items that need it alone. most: of the first two; None for one per core.
     """
 
     cpu: bool = False
@@ -36,7 +35,7 @@ class Workers:
 
     def slots(self, node: str = "", card: str = "", cores: int | None = None) -> list[Slot]:
         """The slots of this machine. card: that a node without a GPU declares."""
-        count = min(self.most or sys.maxsize, cores or available_cores())
+        count = self.most or cores or available_cores()
         own = card or next((gpu.card for gpu in gpus.visible()), "")
         found = on_cpu(count, node, own) if self.cpu else []
         found += on_gpus(count, self.gpu, node) if self.gpu else []
@@ -45,7 +44,8 @@ class Workers:
 
 def on_cpu(count: int, node: str = "", card: str = "") -> list[Slot]:
     """So many slots without a GPU; card: for which they compile, and what the node declares."""
-    return [Slot(f"cpu{i}", node or platform.node(), card=card, environment=ONE_THREAD) for i in range(count)]
+    environment = {**ONE_THREAD, gpus.VARIABLE: ""}
+    return [Slot(f"cpu{i}", node or platform.node(), card=card, environment=environment) for i in range(count)]
 
 
 def on_gpus(count: int, each: int, node: str = "") -> list[Slot]:

@@ -20,15 +20,19 @@ COMPILERS, MEMORY, OTHERS, NOTHING = "compilers", "memory", "others", "nothing" 
 AHEAD = 16  # how many items behind one that does not fit are looked at
 PATIENCE = 64  # how many items go ahead of one that does not fit; then its GPU is kept for it
 
-_Kind = tuple[int, bool, str]
+_Kind = tuple[int, bool, bool, str]
 
 
 @dataclass(eq=False)
 class _Group:
-    """Items of one rank that one worker runs after one another; `order` of the first. passed: how many went ahead."""
+    """Items of one rank that one worker runs after one another; `order` of the first.
+
+    name: of theirs, "" for an item by itself. passed: how many went ahead.
+    """
 
     order: tuple[int, float, int]
     items: deque[Item]
+    name: str = ""
     owner: str = ""
     seconds: float = 0.0
     passed: int = 0
@@ -59,32 +63,47 @@ class Plan:
     seconds: float = 0.0  # that those which have not begun are expected to take
     _queues: dict[_Kind, list[_Group]] = field(default_factory=lambda: defaultdict(list))
     _owned: dict[str, _Group] = field(default_factory=dict)  # by slot
+    _named: dict[tuple[_Kind, int, str], _Group] = field(default_factory=dict)  # those with items that have not begun
+    _open: set[str] = field(default_factory=set)  # items that have not ended
     _waiting: dict[str, list[Item]] = field(default_factory=lambda: defaultdict(list))  # by the item before
     _gpus: dict[str, _Gpu] = field(default_factory=lambda: defaultdict(_Gpu))
     _running: dict[str, tuple[Item, Slot]] = field(default_factory=dict)
     _number: int = 0
 
     def __post_init__(self) -> None:
+        self.add(self.items)
+
+    def add(self, items: Iterable[Item]) -> None:
+        """More items; those of a group that is there already come behind its others."""
         groups: dict[tuple[_Kind, int, str], list[Item]] = {}
-        every = list(self.items)
-        known = {item.id for item in every}
-        if len(known) < len(every):
-            raise ValueError(f"expected each item once, got {len(every)} items with {len(known)} names")
+        every = list(items)
         for item in every:
+            if item.id in self._open:
+                raise ValueError(f"expected each item once, got {item.id} again")
+            self._open.add(item.id)
             self.left, self.seconds = self.left + 1, self.seconds + item.seconds
-            if item.after in known:
+        for item in every:
+            if item.after in self._open:
                 self._waiting[item.after].append(item)
             else:
                 groups.setdefault((_kind(item), item.rank, item.group or f"\0{item.id}"), []).append(item)
-        for (kind, *_), found in groups.items():
-            self._queues[kind].append(self._group(found))
-        for queue in self._queues.values():
-            queue.sort()
+        for found in groups.values():
+            self._join(found)
 
-    def _group(self, items: list[Item], rank: int | None = None) -> _Group:
+    def _join(self, items: list[Item], first: bool = False) -> None:
+        """Put items of one group behind those of it that have not begun, or make it. first: before all others."""
+        kind, rank, name = _key(items[0])
+        seconds = sum(item.seconds for item in items)
+        if name and not first and (group := self._named.get((kind, rank, name))):
+            group.items.extend(items)
+            group.seconds += seconds
+            return
         self._number += 1
-        total = sum(item.seconds for item in items)
-        return _Group((items[0].rank if rank is None else rank, -total, self._number), deque(items), "", total)
+        order = (min(-1, rank) if first else rank, -seconds, self._number)
+        made = _Group(order, deque(items), "" if first else name, seconds=seconds)
+        insort(self._queues[kind], made)
+        if made.name:
+            self._named[kind, rank, name] = made
 
     def next(self, slot: Slot) -> Item | None:
         """The item that a slot begins now, None if there is none for it now; `waits_for` says why."""
@@ -110,11 +129,12 @@ class Plan:
         group.seconds -= item.seconds
         self.seconds -= item.seconds
         self._running[slot.id] = item, slot
-        if gpu:
+        if gpu and item.gpus:
             gpu.running, gpu.alone, gpu.promised = gpu.running + 1, item.alone, gpu.promised + item.memory
             gpu.last_alone = item.alone
         if not group.items:
             self._owned.pop(group.owner, None)
+            self._named.pop(_key(item), None) if group.name else None
         return item
 
     def _queues_of(self, slot: Slot) -> list[list[_Group]]:
@@ -161,34 +181,32 @@ class Plan:
         """The slot has ended its item; what waited for that may begin."""
         item = self._release(slot)
         self.left -= 1
+        self._open.discard(item.id)
         for one in self._waiting.pop(item.id, ()):
-            self._add(one)
+            self._join([one])
         return item
 
     def again(self, slot: Slot) -> Item:
         """The slot has not ended its item: it comes before all others."""
         item = self._release(slot)
         self.seconds += item.seconds
-        self._add(item, min(-1, item.rank))
+        self._join([item], first=True)
         return item
 
     def _release(self, slot: Slot) -> Item:
         item, _ = self._running.pop(slot.id)
-        if slot.gpu:
+        if slot.gpu and item.gpus:
             gpu = self._gpus[slot.gpu]
             gpu.running, gpu.alone, gpu.promised = gpu.running - 1, False, gpu.promised - item.memory
         return item
-
-    def _add(self, item: Item, rank: int | None = None) -> None:
-        insort(self._queues[_kind(item)], self._group([item], rank))
 
     def drop(self, slot: Slot) -> None:
         """A slot is gone: others take what it owned."""
         if (gpu := self._gpus[slot.gpu]).lone == slot:
             gpu.lone = None
         if group := self._owned.pop(slot.id, None):
-            for item in group.items:
-                self._add(item)
+            group.owner = ""
+            insort(self._queues[_kind(group.items[0])], group)
 
     def rest(self) -> list[Item]:
         """Take all items that have not begun: nothing else begins."""
@@ -197,6 +215,7 @@ class Plan:
         found += [i for waiting in self._waiting.values() for i in waiting]
         self._queues.clear()
         self._owned.clear()
+        self._named.clear()
         self._waiting.clear()
         self._gpus.clear()
         self.left -= len(found)
@@ -217,12 +236,16 @@ class Plan:
 
 
 def _kind(item: Item) -> _Kind:
-    return item.gpus, item.alone, item.card
+    return item.gpus, item.cpu, item.alone, item.card
+
+
+def _key(item: Item) -> tuple[_Kind, int, str]:
+    return _kind(item), item.rank, item.group
 
 
 def _admits(slot: Slot, kind: _Kind) -> bool:
-    gpus, alone, card = kind
-    return gpus <= len(slot.gpus) and alone == slot.alone and card in ("", slot.card)
+    gpus, cpu, alone, card = kind
+    return gpus <= len(slot.gpus) and alone == slot.alone and card in ("", slot.card) and not (cpu and slot.gpus)
 
 
 def _fits(item: Item, slot: Slot, gpu: _Gpu | None) -> bool:

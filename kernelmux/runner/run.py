@@ -6,7 +6,6 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -66,7 +65,8 @@ class Usage:
         whole = self.workers * self.seconds
         busy = f"{self.workers} workers were busy {100 * self.share:.0f} % of {self.seconds:.0f} s"
         waited = sorted(self.waits.items(), key=lambda told: -told[1])
-        others = [f"{100 * s / whole:.0f} % waiting for {why}" for why, s in waited if whole and s > 0.01 * whole]
+        said = [(s, "without work" if why == NOTHING else f"waiting for {why}") for why, s in waited]
+        others = [f"{100 * s / whole:.0f} % {what}" for s, what in said if whole and s > 0.01 * whole]
         return ", ".join([busy, *others])
 
 
@@ -122,19 +122,27 @@ class Run:
     ) -> None:
         """file: gets each row. done: rows of the run that this one goes on with."""
         self.suite, self.file, self.limit, self.report = suite, file, limit or TimeLimit(), RunReport()
-        every, rows = list(items), {line["item"]: line["row"] for line in done if "item" in line}
-        self.plan = Plan(item for item in every if item.id not in rows)
-        for item in every:
-            if item.id in rows:
-                self.report.rows[item.id] = rows[item.id]
-                self.report.resumed += 1
-                with suppress(Enough):  # what was enough for the run before
-                    suite.takes(item, rows[item.id])
+        self.plan, self._done = Plan(()), {line["item"]: line["row"] for line in done if "item" in line}
+        self._add(items)
         self.slots: dict[str, Slot] = {}
         self.working: dict[str, _Working] = {}
         self.idle: dict[str, tuple[float, str]] = {}
         self.tries: Counter[str] = Counter()
+        self.version = version()  # of the sources at the start: a worker that imports others is none of this run
         self.started, self.first, self.last = time.monotonic(), 0.0, 0.0
+
+    def _add(self, items: Iterable[Item]) -> None:
+        """Items to run; those that the run before has ended count as they are, and so do those that follow from them."""
+        every = {item.id: item for item in items}
+        ended = [every.pop(name) for name in self._done if name in every]
+        self.plan.add(every.values())
+        for item in ended:
+            self._take(item, self._done.pop(item.id))
+            self.report.resumed += 1
+
+    def _take(self, item: Item, row: Any) -> None:
+        self.report.rows[item.id] = row
+        self._add(self.suite.takes(item, row) or ())
 
     def begin(self, slot: Slot) -> tuple[Item, float] | None:
         """The next item of a slot, with the seconds that it may take."""
@@ -211,8 +219,7 @@ class Run:
         told = {"slot": slot.id, "node": slot.node, "card": slot.card, "seconds": round(seconds, 4)}
         tries = {"tries": min(self.tries[item.id] + 1, TRIES)} if self.tries[item.id] else {}
         self._write({kind: item.id, "row": row, **told, **tries})
-        self.report.rows[item.id] = row
-        self.suite.takes(item, row)
+        self._take(item, row)
 
     def _write(self, row: Row) -> None:
         if self.file:
@@ -221,7 +228,7 @@ class Run:
 
     def joins(self, slot: Slot, facts: Mapping[str, Any]) -> str:
         """A slot is ready; "" or why it may not work."""
-        if facts.get("version", "") != version():
+        if facts.get("version", "") != self.version:
             return "its sources are not those of this process: were files changed during the run?"
         if slot.id not in self.report.machines:
             self._write({"worker": slot.id, "node": slot.node, "card": slot.card, **facts})

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kernelmux.registry.errors import ArgumentError
 from kernelmux.runner import results
+from kernelmux.runner.arguments import ALL
 from kernelmux.runner.interrupts import interrupts
 from kernelmux.runner.item import Item
 from kernelmux.runner.local_pool import LocalPool
 from kernelmux.runner.machine import Workers
-from kernelmux.runner.run import Run, RunReport, TimeLimit, run, run_here
+from kernelmux.runner.run import Engine, Run, RunReport, TimeLimit, run, run_here
 from kernelmux.runner.suite import Suite
 from kernelmux.runner.worker import version
+
+Items = Iterable[Item] | Callable[[Sequence[str]], Iterable[Item]]
 
 
 def execute(
     suite: Suite,
-    items: Iterable[Item],
+    items: Items,
     workers: Workers | None,
     home: Path,
     asked: Any,
@@ -27,29 +32,70 @@ def execute(
     limit: TimeLimit | None = None,
     cluster: str = "",
     on: Sequence[str] = (),
+    keep: bool = False,
 ) -> RunReport:
     """Run the items; each row goes into `rows.jsonl` of the folder `home` as it comes.
 
-    workers: None for this process itself. asked: what the rows are of, as JSON; with `resume` a run goes on with rows
-    of the same plan, sources and `asked`. cluster: "auto" or the address of a Ray cluster, "" for this machine. on:
-    kinds of cards, on each of which every item runs once (its id is then "id@card"), "all" for all that there are; ()
-    for any worker. ArgumentError for a folder that cannot be written to, that another run has, or that holds no such
-    run to go on with.
+    items: or a function that makes them, given the kinds of cards that there are. workers: None for this process itself.
+    asked: what the rows are of, as JSON; with `resume` a run goes on with rows of the same plan, sources and `asked`. keep:
+    the rows of all runs stay in the file. cluster: "auto" or the address of a Ray cluster, "" for this machine. on: the
+    kinds of cards, on each of which every item runs once (its id is then "id@card"), or parts of their names; by default,
+    and with "all", each kind that there is. ArgumentError for a folder that cannot be written to, that another run has, or
+    that holds no such run to go on with, and for cards that are not there.
     """
-    every = list(items)
-    head: Mapping[str, Any] = {"program": suite.name, "version": version(), "asked": asked, "items": len(every)}
-    with results.opened(home, head, resume) as (file, done):
-        if workers is None:  # where there is one process, it is for all
-            return run_here(Run(suite, [replace(i, gpus=0, alone=False, card="") for i in every], file, done, limit))
-        made = Run(suite, every, file, done, limit)
-        if cluster:
-            from kernelmux.runner.cluster.engine import RayCluster  # the extra `cluster`
+    home = results.folder(home)
+    head: Mapping[str, Any] = {"program": suite.name, "version": version(), "asked": asked}
+    if workers is None:
+        found = items([]) if callable(items) else items
+        every = [replace(item, gpus=0, cpu=False, alone=False, card="") for item in found]  # one process is for all
+        with results.opened(home, head, resume, keep) as (file, done):
+            return run_here(Run(suite, every, file, done, limit))
+    with _engine(suite, workers, home, cluster) as (engine, cards):
+        if callable(items):
+            every, count = list(items([card for card in cards if card])), {}
+        else:
+            every = _for_cards(list(items), chosen(cards, on))
+            count = {"items": len(every)}
+        with results.opened(home, {**head, **count}, resume, keep) as (file, done):
+            return run(Run(suite, every, file, done, limit), engine)
 
-            with RayCluster(cluster, suite.serve, suite.setup, workers, home / "logs") as engine:
-                return run(made, engine)
-        with LocalPool(workers.slots(), suite.serve, suite.setup, results.folder(home / "logs")) as pool:
-            interrupts.before_the_end = pool.kill
-            try:
-                return run(made, pool)
-            finally:
-                interrupts.before_the_end = bool
+
+@contextmanager
+def _engine(suite: Suite, workers: Workers, home: Path, cluster: str) -> Iterator[tuple[Engine, list[str]]]:
+    """What has the workers, and the kinds of cards that they are for."""
+    if cluster:
+        from kernelmux.runner.cluster.engine import RayCluster  # the extra `cluster`
+
+        with RayCluster(cluster, suite.serve, suite.setup, workers) as engine:
+            yield engine, engine.cards()
+        return
+    slots = workers.slots()
+    with LocalPool(slots, suite.serve, suite.setup, results.folder(home / "logs")) as pool:
+        interrupts.before_the_end = pool.kill
+        try:
+            yield pool, sorted({slot.card for slot in slots})
+        finally:
+            interrupts.before_the_end = bool
+
+
+def chosen(cards: Sequence[str], on: Sequence[str]) -> list[str]:
+    """The kinds of cards that --on names, [] where all workers are alike; ArgumentError for one that is not there."""
+    for name in on:
+        if name != ALL and not any(name.lower() in card for card in cards):
+            raise ArgumentError(
+                f"--on {name}: expected a part of {', '.join(filter(None, cards)) or 'no card'}, or {ALL}"
+            )
+    every = not on or ALL in on
+    found = [card for card in cards if every or any(name.lower() in card for name in on)]
+    return found if len(cards) > 1 else []
+
+
+def _for_cards(items: list[Item], cards: Sequence[str]) -> list[Item]:
+    """Every item once for each card."""
+    if not cards:
+        return items
+    return [
+        replace(item, id=f"{item.id}@{card}", card=card, after=f"{item.after}@{card}" if item.after else "")
+        for card in cards
+        for item in items
+    ]

@@ -20,6 +20,7 @@ from kernelmux.registry.cases import TIERS
 from kernelmux.registry.cli import target_device, terminal
 from kernelmux.registry.errors import ArgumentError, UnknownName, unknown
 from kernelmux.registry.util import cards
+from kernelmux.runner import arguments as many_machines
 
 MOST_WORKERS = 256
 MANY = 40  # names that an error still lists
@@ -131,6 +132,7 @@ def _running(made: Any) -> None:
     stop = {"dest": "maxfail", "default": 0}
     made.add_argument("-x", "--exitfirst", action="store_const", const=1, **stop, help="stop at the first failing item")
     made.add_argument("--maxfail", type=terminal.positive, **stop, metavar="N", help="stop at the Nth failing item")
+    many_machines.add(made)
     made.add_argument("--pdb", action="store_true", help="open the debugger where a trial fails; one process")
     known = "more expected failures, beside those of the suite and in the folder of each backend's package"
     made.add_argument("--expected", nargs="+", action="extend", default=[], metavar="FILE", help=known)
@@ -199,6 +201,7 @@ def options_of(args: argparse.Namespace) -> Options:
     if chosen.device == "cuda" and not torch.cuda.is_available():
         raise ArgumentError("--device cuda: torch sees no GPU here")
     plan.matching((), chosen.keyword)
+    _check_place(args)
     if args.junit and (lacking := terminal.missing(["junitparser"])):
         raise ArgumentError(f"--junitxml: {lacking}")
     if args.fits is not None:
@@ -252,6 +255,17 @@ def _with_impl(chosen: Options, args: argparse.Namespace) -> Options:
     return replace(
         chosen, backends=chosen.backends or (temporary_backends.NAME,), program=program, impl=f"{path}:{name}"
     )
+
+
+def _check_place(args: argparse.Namespace) -> None:
+    """What goes on in one process, or is about one GPU, cannot go on or be elsewhere."""
+    for name, given in (("--resume", args.resume), ("--cluster", args.cluster), ("--on", args.on)):
+        others = {"--fits": args.fits is not None, "--fuzz": args.fuzz or args.fuzz_only is not None}
+        if name != "--resume":
+            others |= {"--pdb": args.pdb, "--record": args.record}
+        for other, too in others.items():
+            if given and too:
+                raise ArgumentError(f"{other}: expected no {name} beside it")
 
 
 def _check_matrix(chosen: Options, file: str) -> None:

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -29,6 +28,7 @@ from kernelmux.registry.backend import tamper_guard
 from kernelmux.registry.call import temporary_backends
 from kernelmux.registry.cli import target_device
 from kernelmux.registry.errors import KernelmuxError
+from kernelmux.runner import results
 from kernelmux.runner.interrupts import INTERRUPTED, interrupts
 
 __all__ = ["CLOSED", "FAILED", "INTERRUPTED", "OK", "USAGE", "main"]
@@ -37,10 +37,13 @@ CLOSED = 141
 
 
 def main(given: Sequence[str] | None = None, begun: float = 0.0) -> int:
-    """Run the command line and return the exit status; SystemExit for --help alone. begun: of the process (time.time)."""
+    """Run the command line and return the exit status; SystemExit for --help alone.
+
+    begun: when the process began, by time.monotonic.
+    """
     console = output(sys.stdout.isatty())
     try:
-        return _main(given, begun or time.time(), console)
+        return _main(given, begun or time.monotonic(), console)
     except KernelmuxError as error:
         print(f"conformance: {' '.join(str(error).split())}", file=sys.stderr)
         return USAGE
@@ -65,7 +68,7 @@ def _main(given: Sequence[str] | None, begun: float, console: Console) -> int:
 
 
 def _run_mode(args: argparse.Namespace, begun: float, console: Console) -> int:
-    chosen = replace(arguments.options_of(args), begun=begun)
+    chosen = arguments.options_of(args)
     if args.fits is not None:
         return sweep.command(chosen, args.fits, args.workers or "", args.record, console)
     if args.matrix is not None:
@@ -89,14 +92,15 @@ def _run_mode(args: argparse.Namespace, begun: float, console: Console) -> int:
             said = f"nothing to run: no item fits this selection{keyword} (--list shows what there is)"
             print(f"conformance: {said}", file=sys.stderr)
             return USAGE
-        return OK if args.list else _run(chosen, items, args, console)
+        return OK if args.list else _run(chosen, items, args, begun, console)
 
 
-def _run(chosen: Options, items: list[plan.Item], args: argparse.Namespace, console: Console) -> int:
-    known = (artifacts.DURATIONS, artifacts.LAST_FAILED)
+def _run(chosen: Options, items: list[plan.Item], args: argparse.Namespace, begun: float, console: Console) -> int:
+    known = (artifacts.DURATIONS, artifacts.LAST_FAILED, results.NAME)
     names = (*artifacts.names(chosen, True), *artifacts.names(chosen, False), *known)
     output_files.prepare(artifacts.folder(chosen), names)
-    found = run.run(chosen, items, args.workers or "", args.maxfail, console)
+    ways = run.Ways(args.workers or "", args.maxfail, args.resume, args.cluster, tuple(args.on), begun)
+    found = run.run(chosen, items, ways, console)
     with interrupts.held():  # reports and records are written whole
         return _write_reports(chosen, items, found, args, console)
 

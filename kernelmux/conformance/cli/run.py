@@ -1,53 +1,60 @@
-"""Runs the items of a plan under pytest, in as many processes as it pays, and says what came out."""
+"""Runs the items of a plan in as many processes as it pays, and says what came out."""
 
 from __future__ import annotations
 
-import os
+import math
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import pytest
-import torch
 from rich.console import Console
 
+from kernelmux.conformance.cli.suite import ConformanceSuite, planned
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.report import artifacts, board, causes, integration, matrix, page
-from kernelmux.conformance.report.progress import MutantReporter, Reporter, duration
-from kernelmux.conformance.session import (
-    expected_failures,
-    leftovers,
-    mutation,
-    scheduling,
-    tested_backends,
-    time_budget,
-    worker_devices,
-)
+from kernelmux.conformance.report.progress import Closed, MutantReporter, Reporter, duration
+from kernelmux.conformance.session import expected_failures, mutation, pytest_plugin, tested_backends
 from kernelmux.conformance.session.execute import Outcome
 from kernelmux.conformance.session.plan import Item
-from kernelmux.conformance.session.pytest_plugin import BUDGET, DONE, GPUS, ITEMS, PLAN, SECONDS
 from kernelmux.conformance.session.tested_backends import Tested
 from kernelmux.registry.cli import target_device
+from kernelmux.runner import gpus, start
 from kernelmux.runner.interrupts import interrupts
+from kernelmux.runner.machine import Workers
+from kernelmux.runner.run import Enough, RunReport, TimeLimit, Usage
 
 OK, FAILED, USAGE = 0, 1, 2
 PARALLEL_FROM = 20  # fewer items are done before the worker processes have imported torch
-ALONE = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"  # a worker process of pytest-xdist is told so in no other way
 PER_PROCESS = 40  # items for each process on a GPU: for fewer, processes that start together slow one another down
 SHARE_GPU = 16  # processes on each GPU at most: most of the time goes into compiling
 SHARE_BYTES = 2.5 * 2**30  # of a GPU for each of them: its context, what it remembers, and the tensors of a call
+# Of the options, what shows or keeps a run and changes no row: a run may go on with others.
+SHOWN = ("out", "program", "verbose", "quiet", "pdb")
+
+
+@dataclass(frozen=True)
+class Ways:
+    """How a run goes. workers: how many processes, "auto" or "" (by the number of items).
+
+    maxfail: failures that end it, 0 for any number. resume: with the rows of the run before. cluster, on: as for
+    `runner.start.execute`. begun: when the process began, by time.monotonic: from there its minutes count.
+    """
+
+    workers: str = ""
+    maxfail: int = 0
+    resume: bool = False
+    cluster: str = ""
+    on: tuple[str, ...] = ()
+    begun: float = field(default_factory=time.monotonic)
 
 
 @dataclass
 class RunOutcome:
     """What a run found: outcomes in the order of its items, errors outside of all items, seconds that it took.
 
-    tested: the backends that were, and where. interrupted: it was stopped; closed: because the reader of its output has
-    gone. whole: every item has reported.
+    items: how many outcomes there were to be. tested: the backends that were, and where. interrupted: it was stopped;
+    closed: because the reader of its output has gone. whole: every item has reported.
     """
 
     outcomes: list[Outcome]
@@ -57,156 +64,127 @@ class RunOutcome:
     tested: Tested
     interrupted: bool = False
     closed: bool = False
+    usage: Usage = field(default_factory=Usage)
 
     @property
     def whole(self) -> bool:
         return len(self.outcomes) == self.items
 
 
-def run(chosen: Options, items: list[Item], asked: str, maxfail: int, console: Console) -> RunOutcome:
-    """Run the items; asked: how many worker processes, "auto" or "" (by the number of items).
-
-    maxfail: failures that end the run, 0 for any number.
-    """
-    start, workers = time.perf_counter(), _workers(asked, len(items), chosen)
+def run(chosen: Options, items: list[Item], ways: Ways, console: Console) -> RunOutcome:
+    """Run the items; ArgumentError where that cannot begin, as `runner.start.execute` says."""
+    began = time.perf_counter()
     seconds = artifacts.durations(artifacts.folder(chosen))
-    reporter = _reporter(chosen, items, console, seconds, workers)
+    workers = _workers(ways, len(items), chosen)
+    reporter = _reporter(chosen, items, console, seconds, workers, _end(chosen, ways))
     if not chosen.quiet:
-        _announce(chosen, console, items, workers)
-    with leftovers.folder() as place:
-        reporter.scratch = place
-        interrupts.before_the_end = reporter.kill
-        try:
-            _rounds(chosen, items, reporter, place, workers, maxfail, seconds)
-        except KeyboardInterrupt as reason:
-            reporter.stop(reason)
-    outcomes = [reporter.outcomes[i.id] for i in items if i.id in reporter.outcomes]
-    stopped = reporter.interrupted or 0 < maxfail <= reporter.failed
-    errors = reporter.errors + _missing(chosen, items, outcomes, stopped)
-    took = time.perf_counter() - start
+        _announce(chosen, console, items, "on a cluster" if ways.cluster else _counted(workers, "process", "es"))
+    with reporter.shown():
+        report = _execute(chosen, items, ways, reporter, workers, seconds)
+    return _outcome(chosen, items, ways, reporter, report, time.perf_counter() - began)
+
+
+def _execute(
+    chosen: Options, items: list[Item], ways: Ways, reporter: Reporter, workers: int, seconds: dict[str, float]
+) -> RunReport:
+    apart = bool(ways.cluster) or (not chosen.pdb and (workers > 1 or chosen.device == "cuda"))
+    shared = gpus.visible() if apart and chosen.device == "cuda" else []
+    sharers = math.ceil(workers / len(shared)) if shared else 1
+    setup = pytest_plugin.setup(chosen, SHARE_GPU if ways.cluster else sharers, captured=not chosen.pdb and not apart)
+    plan, required = planned(chosen, items, seconds, workers, [] if ways.cluster else shared)
+    suite = ConformanceSuite(chosen, reporter, ways.maxfail, setup)
+    asked = {name: value for name, value in chosen.as_dict().items() if name not in SHOWN}
+    try:
+        return start.execute(
+            suite,
+            plan,
+            _processes(chosen, ways, workers) if apart else None,
+            artifacts.folder(chosen).resolve(),
+            {**asked, "on": list(ways.on)},
+            ways.resume,
+            TimeLimit(_end(chosen, ways), required),
+            ways.cluster,
+            ways.on,
+        )
+    except Enough:  # by what the run before had found
+        return RunReport(enough=True)
+    except (Exception, KeyboardInterrupt) as reason:  # Ctrl-C inside of a lock leaves as an error of that
+        if not isinstance(reason, KeyboardInterrupt) and interrupts.first is None:
+            raise
+        reporter.closed = reporter.closed or isinstance(reason, Closed)
+        return RunReport(interrupted=True)
+
+
+def _outcome(
+    chosen: Options, items: list[Item], ways: Ways, reporter: Reporter, report: RunReport, took: float
+) -> RunOutcome:
+    order = {item.id: place for place, item in enumerate(items)}
+    outcomes = sorted(reporter.outcomes.values(), key=lambda o: (o.card, order[o.item.id]))
+    if len(reporter.cards - {""}) == 1:  # then it need not be said
+        outcomes = [replace(outcome, card="") for outcome in outcomes]
+    stopped = report.interrupted or 0 < ways.maxfail <= reporter.failed
+    errors = [*report.errors, *_missing(chosen, items, reporter.total - len(outcomes), stopped)]
     told = tested_backends.of(chosen, outcomes)
-    return RunOutcome(outcomes, errors, took, len(items), told, reporter.interrupted, reporter.closed)
+    return RunOutcome(outcomes, errors, took, reporter.total, told, report.interrupted, reporter.closed, report.usage)
 
 
-def _announce(chosen: Options, console: Console, items: list[Item], workers: int) -> None:
+def _end(chosen: Options, ways: Ways) -> float:
+    """When the run is over, by time.monotonic."""
+    return ways.begun + 60 * chosen.minutes if chosen.minutes else math.inf
+
+
+def _announce(chosen: Options, console: Console, items: list[Item], where: str) -> None:
     """The first lines: what will not be tested; and of a log, where there is no bar, how much there is to do."""
     for text in tested_backends.of(chosen, ()).failures:
         console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
     if not console.is_terminal:
-        ops, processes = len({i.op for i in items}), f"{workers} process{'es' * (workers > 1)}"
-        text = f"conformance: {len(items)} items of {ops} operator{'s' * (ops > 1)} in {processes}"
-        console.print(text, highlight=False)
+        ops = _counted(len({i.op for i in items}), "operator")
+        place = where if where.startswith("on ") else f"in {where}"
+        console.print(f"conformance: {len(items)} items of {ops} {place}", highlight=False)
+
+
+def _counted(number: int, word: str, more: str = "s") -> str:
+    return f"{number} {word}{more * (number > 1)}"
 
 
 def _reporter(
-    chosen: Options, items: list[Item], console: Console, seconds: dict[str, float], workers: int
+    chosen: Options, items: list[Item], console: Console, seconds: dict[str, float], workers: int, end: float
 ) -> Reporter:
-    quiet = chosen.pdb or chosen.quiet
-    together = chosen.device == "cpu"  # on a GPU there is less to share, and a process may lose its context
+    more: dict[str, Any] = {"quiet": chosen.pdb or chosen.quiet, "verbose": chosen.verbose}
     if not chosen.mutants:
-        first, end = (
-            frozenset(time_budget.required(items, seconds)) if chosen.minutes else frozenset(),
-            time_budget.end(chosen),
-        )
-        return Reporter(items, console, seconds, workers, together, quiet, chosen.verbose, first, end)
+        return Reporter(items, console, seconds, workers, end=end, **more)
     broken = {(m.op, m.backend, m.variant) for m in mutation.chosen(chosen) if m.check}
-    return MutantReporter(broken, items, console, seconds, workers, together, quiet, chosen.verbose)
+    return MutantReporter(broken, items, console, seconds, workers, **more)
 
 
-def _missing(chosen: Options, items: list[Item], outcomes: list[Outcome], stopped: bool) -> list[str]:
+def _missing(chosen: Options, items: list[Item], lost: int, stopped: bool) -> list[str]:
     """What is wrong with the run as a whole: items that did not report, entries about items that do not exist."""
     found = [
         f"{entry}: expected, but no such item" for entry in expected_failures.stale((i.name for i in items), chosen)
     ]
-    lost = len(items) - len(outcomes)
     if lost and not stopped:
-        found.append(f"{lost} of {len(items)} items did not report: the process or its GPU was lost")
+        found.append(f"{lost} of {len(items)} items did not report: no worker process was left for them")
     return found
 
 
-def _rounds(
-    chosen: Options,
-    items: list[Item],
-    reporter: Reporter,
-    scratch: Path,
-    workers: int,
-    maxfail: int,
-    seconds: dict[str, float],
-) -> None:
-    """Run the items; where a kernel took the CUDA context with it, run what is left in new processes."""
-    (scratch / "pytest.ini").write_text("[pytest]\n")  # no other configuration
-    shared = worker_devices.visible() if chosen.device == "cuda" else []
-    planned = _planned(chosen, items, reporter.first, workers, seconds)
-    while True:
-        before = len(reporter.outcomes)
-        chosen.save(scratch / PLAN, **{DONE: sorted(reporter.outcomes), SECONDS: seconds, GPUS: shared, **planned})
-        with _no_other_plugins():
-            left = maxfail and maxfail - reporter.failed
-            pytest.main(_pytest_arguments(scratch, workers, left, chosen), plugins=[reporter])
-        progress = before < len(reporter.outcomes) < len(items)
-        stopped = reporter.interrupted or 0 < maxfail <= reporter.failed
-        if stopped or chosen.device == "cpu" or not progress:
-            return
-
-
-def _planned(
-    chosen: Options, items: list[Item], first: frozenset[str], workers: int, seconds: dict[str, float]
-) -> dict[str, Any]:
-    """The items in the order in which they begin, and the limit of time as the worker processes read it."""
-    if chosen.minutes:
-        found = time_budget.ordered(items, chosen, first, seconds)
-        limit = [time_budget.end(chosen), workers, sorted(first)]
-    else:
-        found, limit = _in_order(items, chosen, seconds), None
-    return {ITEMS: [asdict(item) for item in found], BUDGET: limit}
-
-
-def _in_order(items: list[Item], chosen: Options, seconds: dict[str, float]) -> list[Item]:
-    if chosen.device != "cuda":
-        return _longest(items, seconds)
-    parts = scheduling.parts(items) if chosen.records else [items]
-    return [item for part in parts for item in scheduling.mixed(part, seconds)]
-
-
-def _longest(items: list[Item], seconds: dict[str, float]) -> list[Item]:
-    """Those that took longest begin first, where that is known."""
-    return sorted(items, key=lambda i: -seconds.get(i.id, 1e9 if seconds else 0))
-
-
-@contextmanager
-def _no_other_plugins() -> Iterator[None]:
-    """Plugins that happen to be installed stay out of the run, and out of its worker processes."""
-    before = os.environ.get(ALONE)
-    os.environ[ALONE] = "1"
-    try:
-        yield
-    finally:
-        os.environ.pop(ALONE) if before is None else os.environ.update({ALONE: before})
-
-
-def _workers(asked: str, count: int, chosen: Options) -> int:
-    if asked not in ("", "auto"):
-        return int(asked)
-    if count < PARALLEL_FROM and not asked:
+def _workers(ways: Ways, count: int, chosen: Options) -> int:
+    """How many worker processes this machine gets; for 1 without a GPU there is none."""
+    if ways.workers not in ("", "auto"):
+        return int(ways.workers)
+    if count < PARALLEL_FROM and not ways.workers:
         return 1
     if chosen.device != "cuda":
         return target_device.cores()
+    shared = gpus.visible()
+    room = min((int(gpu.memory / SHARE_BYTES) for gpu in shared), default=1)
     cores = min(target_device.cores(), -(-count // PER_PROCESS))
-    room = int(torch.cuda.get_device_properties(chosen.where).total_memory / SHARE_BYTES)
-    return min(cores, max(1, min(SHARE_GPU, room)) * len(worker_devices.visible()))
+    return min(cores, max(1, min(SHARE_GPU, room)) * max(1, len(shared)))
 
 
-def _pytest_arguments(scratch: Path, workers: int, maxfail: int, chosen: Options) -> list[str]:
-    path = str(scratch.resolve())
-    quiet = ["-p", "no:terminal", "-p", "no:cacheprovider", "--noconftest"]
-    quiet += ["-p", "no:unraisableexception"]  # which collects garbage five times as each process ends
-    own = ["-c", f"{path}/pytest.ini", "--rootdir", path, "-p", "kernelmux.conformance.session.pytest_plugin"]
-    own += [f"--maxfail={maxfail}"]
-    if chosen.pdb:
-        return [f"{path}/{PLAN}", *quiet, *own, "-s"]
-    apart = workers > 1 or chosen.device == "cuda"  # a lost CUDA context must not be this process's
-    spread = ["-p", "xdist", "-n", str(workers), "--dist", "load", "--maxschedchunk", "1"] if apart else []
-    return [f"{path}/{PLAN}", *quiet, *own, *spread]
+def _processes(chosen: Options, ways: Ways, workers: int) -> Workers:
+    """What the runner starts; on a cluster each node as many as it has cores and memory for, unless a number is given."""
+    most = (int(ways.workers) if ways.workers.isdigit() else None) if ways.cluster else workers
+    return Workers(gpu=int(SHARE_BYTES), most=most) if chosen.device == "cuda" else Workers(cpu=True, most=most)
 
 
 def conclude(chosen: Options, found: RunOutcome, console: Console) -> int:
@@ -236,10 +214,11 @@ def _write(chosen: Options, found: RunOutcome, whole: bool) -> None:
         table,
         *([programs] if programs else []),
         matrix.markdown(found.outcomes),
+        f"{found.usage}.",
     ]
     text = "\n\n".join(parts)
-    html = page.html(chosen, found.outcomes, found.tested, head)
-    artifacts.write(chosen, found.outcomes, found.tested, text, html, found.seconds, whole)
+    html = page.html(chosen, found.outcomes, found.tested, head, str(found.usage))
+    artifacts.write(chosen, found.outcomes, found.tested, text, html, found.seconds, whole, found.usage)
 
 
 def _show(chosen: Options, found: RunOutcome, console: Console, whole: bool) -> None:
@@ -261,6 +240,8 @@ def _show(chosen: Options, found: RunOutcome, console: Console, whole: bool) -> 
     for text in found.tested.notes:
         console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
     _errors(found, console)
+    if found.outcomes and found.usage.workers > 1:
+        console.print(f"\n{found.usage}", style="dim", highlight=False, soft_wrap=True)
     if found.outcomes:
         console.print(f"\nreport: {path}", markup=False, highlight=False, soft_wrap=True)
 
@@ -277,7 +258,7 @@ def slowest(found: RunOutcome, count: int, console: Console) -> None:
         return
     console.print(f"\nslowest {len(every)} item{'s' * (len(every) > 1)}", style="bold", highlight=False)
     for outcome in every:
-        console.print(f"{outcome.seconds:.2f}s {outcome.item.id}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{outcome.seconds:.2f}s {outcome.id}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _title(chosen: Options, found: RunOutcome) -> str:

@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 
 OTHERS = 2 * 2**30  # bytes that each other process may need meanwhile: its context, its trials, the tensors of a call
-WORKERS = "PYTEST_XDIST_WORKER_COUNT"
 
 
 @contextmanager
@@ -55,6 +54,13 @@ def turn(device: torch.device) -> Iterator[None]:
 
 def room(device: torch.device) -> int:
     """Bytes of a GPU's memory that are free and not left to the other worker processes on it."""
-    workers = int(os.environ.get(WORKERS, "1"))
-    sharing = -(-workers // max(1, torch.cuda.device_count()))  # they take turns over the GPUs
-    return int(max(0, torch.cuda.mem_get_info(device)[0] - OTHERS * (sharing - 1)))
+    return int(max(0, torch.cuda.mem_get_info(device)[0] - OTHERS * (_sharers - 1)))
+
+
+_sharers = 1  # processes on the GPU of this one, itself included
+
+
+def shared_by(processes: int) -> None:
+    """Say how many processes work on the GPU of this one, itself included."""
+    global _sharers
+    _sharers = processes

@@ -22,6 +22,7 @@ from kernelmux.registry import catalog
 from kernelmux.registry.backend import device_tables
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.backend.package_versions import version
+from kernelmux.runner.run import Usage
 
 SCHEMA = 1
 FOREVER = 1e9  # seconds
@@ -56,14 +57,21 @@ def names(options: Options, whole: bool) -> tuple[str, str, str]:
 
 
 def write(
-    options: Options, outcomes: list[Outcome], told: Tested, table: str, html: str, seconds: float, whole: bool
+    options: Options,
+    outcomes: list[Outcome],
+    told: Tested,
+    table: str,
+    html: str,
+    seconds: float,
+    whole: bool,
+    usage: Usage | None = None,
 ) -> None:
-    """Write all reports of a run into its folder; whole: every item of the suite has reported."""
+    """Write all reports of a run into its folder; whole: every item of the suite has reported. usage: of its workers."""
     home = folder(options)
     lines = [
         _head(options, told),
         *(line for o in outcomes for line in _lines(o)),
-        _summary(options, outcomes, seconds),
+        _summary(options, outcomes, seconds, usage),
     ]
     results, matrix, page = names(options, whole)
     output_files.write(home / results, "".join(json.dumps(line, allow_nan=True) + "\n" for line in lines))
@@ -72,7 +80,7 @@ def write(
         o.item.id: round(o.seconds, 3) for o in outcomes if o.asked in (WHOLE, IN_PART)
     }
     output_files.write(home / DURATIONS, json.dumps(known, indent=0, sort_keys=True))
-    ran, now = {o.item.id for o in outcomes}, [o.item.id for o in outcomes if o.status == "failed"]
+    ran, now = {o.item.id for o in outcomes}, list(dict.fromkeys(o.item.id for o in outcomes if o.status == "failed"))
     output_files.write(
         home / LAST_FAILED, json.dumps([*(i for i in last_failed(home, warn=False) if i not in ran), *now], indent=0)
     )
@@ -121,7 +129,7 @@ def _head(options: Options, told: Tested) -> dict[str, Any]:
         "machine": str(told),
         **told.as_dict(),
         "versions": versions(),
-        "options": asdict(options),
+        "options": options.as_dict(),
     }
 
 
@@ -130,6 +138,7 @@ def _lines(outcome: Outcome) -> list[dict[str, Any]]:
     item = outcome.item
     where: dict[str, Any] = {"op": item.op, "backend": item.backend, "variant": item.variant, "check": item.check}
     where |= {} if item.seed is None else {"seed": item.seed}
+    where |= {"card": outcome.card} if outcome.card else {}
     spec = "" if item.problem and catalog.problem(item.op) else catalog.spec(item.op).hash
     hashes = {"spec": spec, "source": "" if item.problem else source_hash(item.backend, item.op, item.variant)}
     head = {
@@ -178,6 +187,15 @@ def _in_time(options: Options, outcomes: list[Outcome]) -> str:
     return f"{len(outcomes)} items within {within}: {', '.join(parts)}; --minutes N asks more, --tier ci everything"
 
 
-def _summary(options: Options, outcomes: list[Outcome], seconds: float) -> dict[str, Any]:
+def _summary(options: Options, outcomes: list[Outcome], seconds: float, usage: Usage | None) -> dict[str, Any]:
     told = omissions(options, outcomes)
-    return {"kind": "summary", **counts(outcomes), "seconds": round(seconds, 2), **({"asked": told} if told else {})}
+    asked = {"asked": told} if told else {}
+    used = {"usage": _usage(usage)} if usage else {}
+    return {"kind": "summary", **counts(outcomes), "seconds": round(seconds, 2), **asked, **used}
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    """Seconds from the first item to the last, of all workers together those with an item, and what others waited for."""
+    waits = {why: round(seconds, 2) for why, seconds in usage.waits.items()}
+    first = {"until_first": round(usage.until_first, 2), "seconds": round(usage.seconds, 2)}
+    return {"workers": usage.workers, **first, "busy": round(usage.busy, 2), "waits": waits}

@@ -1,4 +1,7 @@
-"""What came out, for a reader who is new: a row per operator, a column per backend, one mark each."""
+"""What came out, for a reader who is new: a row per operator, a column per backend, one mark each.
+
+A run on several kinds of cards has a column per backend and card.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ def of(outcomes: Iterable[Outcome]) -> Board:
     """The marks of outcomes: a backend passes an operator if nothing failed in any of its variants that were asked."""
     rows: dict[str, dict[str, list[str]]] = {}
     for row in matrix.rows(outcomes):
-        marks_of = rows.setdefault(row.op, {}).setdefault(row.label.partition("/")[0], [])
+        marks_of = rows.setdefault(row.op, {}).setdefault(row.backend, [])
         marks_of += [] if _untouched(row) else [_mark(row)]
     marks = {op: {name: _together(found) for name, found in own.items()} for op, own in rows.items()}
     names = {name for row in marks.values() for name in row}

@@ -29,9 +29,8 @@ class FailureCause:
     @property
     def where(self) -> str:
         """softmax[triton/online] layout, shapes."""
-        items = [o.item for o in self.outcomes]
-        variants = _some(f"{i.op}[{i.label}]" for i in items)
-        return f"{variants} {_some(i.check for i in items)}"
+        variants = _some(o.on_card(f"{o.item.op}[{o.item.label}]") for o in self.outcomes)
+        return f"{variants} {_some(o.item.check for o in self.outcomes)}"
 
     @property
     def what(self) -> str:

@@ -18,7 +18,7 @@ UNLAWFUL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]") 
 def write(path: Path, outcomes: list[Outcome], seconds: float, told: Tested, errors: list[str]) -> None:
     """Write the file: a case per item, of the class operator.backend; an expected failure counts as skipped.
 
-    A backend that lacks a package, and what is wrong with the run as a whole, is an error of a case of its own.
+    Where there are several cards, it is operator.backend.card. A backend that lacks a package, and what is wrong with the run as a whole, is an error of a case of its own.
     """
     suite = TestSuite("conformance")
     suite.add_property("tested", _lawful(str(told)))
@@ -37,7 +37,8 @@ def _lawful(text: str) -> str:
 def _case(outcome: Outcome) -> TestCase:
     item, text = outcome.item, _lawful(outcome.text)
     name = item.id.removeprefix(f"{item.op}-{item.backend}").lstrip("/-")
-    case = TestCase(name, f"{item.op}.{item.backend}", round(outcome.seconds, 3))
+    place = f".{outcome.card}" if outcome.card else ""
+    case = TestCase(name, f"{item.op}.{item.backend}{place}", round(outcome.seconds, 3))
     if outcome.status == "failed":
         case.result = _with_text(Failure(_first(text)), text)
     elif outcome.status != "passed":

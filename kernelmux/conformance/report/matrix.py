@@ -26,14 +26,19 @@ class MatrixRow:
     cells: dict[str, Outcome]
     problem: Outcome | None = None
 
+    @property
+    def backend(self) -> str:
+        """The backend, on its card where there are several."""
+        first = self.problem or next(iter(self.cells.values()))
+        return first.on_card(first.item.backend)
+
 
 def rows(outcomes: Iterable[Outcome]) -> list[MatrixRow]:
     """Outcomes by operator and backend/variant, in the order in which they come; those of several seeds as one."""
     found: dict[tuple[str, str], MatrixRow] = {}
     for outcome in outcomes:
-        row = found.setdefault(
-            (outcome.item.op, outcome.item.label), MatrixRow(outcome.item.op, outcome.item.label, {})
-        )
+        where = outcome.item.op, outcome.label
+        row = found.setdefault(where, MatrixRow(*where, {}))
         known = row.cells.get(outcome.item.check)
         row.cells[outcome.item.check] = outcome if known is None else _merged(known, outcome)
     return [_problem(row) for row in found.values()]
@@ -136,5 +141,5 @@ def markdown(outcomes: list[Outcome]) -> str:
     lines += [f"- `- {i}`: {note}" for i, note in enumerate(notes, 1)]
     for outcome in outcomes:
         if outcome.status == "failed":
-            lines += ["", f"### FAILED {outcome.item.id}", "", "```", outcome.text, "```"]
+            lines += ["", f"### FAILED {outcome.id}", "", "```", outcome.text, "```"]
     return "\n".join(lines) + "\n"

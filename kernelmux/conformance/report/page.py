@@ -52,9 +52,10 @@ class FailedCase:
     output: str
 
 
-def html(chosen: Options, outcomes: list[Outcome], told: Tested, title: str) -> str:
-    """The text of the page of a run."""
+def html(chosen: Options, outcomes: list[Outcome], told: Tested, title: str, usage: str = "") -> str:
+    """The text of the page of a run. usage: of its workers."""
     context = {"title": title, "tested": told, **_marks(outcomes), **_context(chosen, outcomes)}
+    context["facts"] += [("workers", usage)] if usage else []
     return html_pages.rendered(TEMPLATE, context, {})
 
 
@@ -73,7 +74,7 @@ def _context(chosen: Options, outcomes: list[Outcome]) -> dict[str, Any]:
     rows, notes = matrix.rows(outcomes), list[str]()
     names = matrix.columns(rows)
     failed = [o for o in outcomes if o.status == "failed"]
-    shown = {o.item.id for o in failed[:ITEMS]}
+    shown = {o.id for o in failed[:ITEMS]}
     return {
         "counts": artifacts.counts(outcomes),
         "facts": _facts(chosen),
@@ -83,7 +84,7 @@ def _context(chosen: Options, outcomes: list[Outcome]) -> dict[str, Any]:
         "notes": notes,
         "causes": [_cause(cause, chosen, shown) for cause in causes.of(failed)],
         "left_out": max(0, len(failed) - ITEMS),
-        "ops": [_operator(op, rows, [o for o in failed if o.item.id in shown]) for op in _ops(rows)],
+        "ops": [_operator(op, rows, [o for o in failed if o.id in shown]) for op in _ops(rows)],
     }
 
 
@@ -96,7 +97,7 @@ def _facts(chosen: Options) -> list[tuple[str, str]]:
 
 def _cause(cause: FailureCause, chosen: Options, shown: set[str]) -> dict[str, Any]:
     """What failed for one reason; item: the first of them, if it is shown below."""
-    first = cause.outcomes[0].item.id
+    first = cause.outcomes[0].id
     told = {"where": cause.where, "what": cause.what, "command": cause.command(chosen)}
     return {**told, "item": first if first in shown else ""}
 
@@ -112,9 +113,7 @@ def _line(row: MatrixRow, names: list[str], notes: list[str], shown: set[str]) -
         return line | {"problem": (matrix.cell(row.problem, notes), row.problem.status)}
     found = [row.cells.get(name) for name in names]
     return line | {
-        "cells": [
-            (matrix.cell(o, notes), o.status if o else "", o.item.id if o and o.item.id in shown else "") for o in found
-        ]
+        "cells": [(matrix.cell(o, notes), o.status if o else "", o.id if o and o.id in shown else "") for o in found]
     }
 
 
@@ -150,7 +149,7 @@ def _item(outcome: Outcome) -> dict[str, Any]:
     first = sorted(wrong, key=lambda r: not r.saved)[:CASES]
     whole = outcome.text.splitlines()
     return {
-        "id": outcome.item.id,
+        "id": outcome.id,
         "cases": [_case(record) for record in first],
         "text": "" if first else outcome.text,
         "rest": len(wrong) - len(first),

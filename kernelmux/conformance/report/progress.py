@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import signal
 import time
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
-import pytest
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
 from kernelmux.conformance.report import artifacts
-from kernelmux.conformance.session import mutation, scheduling
-from kernelmux.conformance.session.execute import Outcome, from_dict
+from kernelmux.conformance.session import mutation
+from kernelmux.conformance.session.execute import Outcome
 from kernelmux.conformance.session.plan import Item
-from kernelmux.conformance.session.pytest_plugin import PROPERTY, WORKER
-from kernelmux.conformance.session.xdist_schedulers import ByVariant, LongestFirst
-from kernelmux.runner.interrupts import interrupts
 
 FAILED = "bold red"
 PAUSE, PART = 10.0, 30  # seconds between two lines of a log at least, and this part of the time so far
@@ -50,7 +42,7 @@ class Clock:
     """How much longer: the seconds that items took before, scaled by how they go now, over the worker processes."""
 
     def __init__(self, items: list[Item], seconds: dict[str, float], workers: int, end: float = math.inf) -> None:
-        """end: when the run is over whatever is left, in seconds since the epoch."""
+        """end: when the run is over whatever is left, by time.monotonic."""
         known = [seconds[i.id] for i in items if i.id in seconds]
         usual = sum(known) / len(known) if known else 1.0
         self.left = {i.id: max(seconds.get(i.id, usual), 1e-3) for i in items}
@@ -68,7 +60,7 @@ class Clock:
         if not self.guessed or not self.left:
             return ""
         seconds = max(self.rest, 0.0) * self.taken / self.guessed / min(self.workers, len(self.left))
-        return f"about {duration(max(min(seconds, self.end - time.time()), 0.0))} left"
+        return f"about {duration(max(min(seconds, self.end - time.monotonic()), 0.0))} left"
 
 
 def duration(seconds: float) -> str:
@@ -79,9 +71,9 @@ def duration(seconds: float) -> str:
 
 
 class Reporter:
-    """A pytest plugin of the controlling process: gathers outcomes and shows them as they come.
+    """Gathers outcomes and shows them as they come.
 
-    interrupted: by Ctrl-C, or because the reader of the output has gone (`closed`).
+    interrupted: by Ctrl-C, or because the reader of the output has gone (`closed`). outcomes: by item and card.
     """
 
     def __init__(
@@ -90,28 +82,19 @@ class Reporter:
         console: Console,
         seconds: dict[str, float] | None = None,
         workers: int = 1,
-        together: bool = False,
         quiet: bool = False,
         verbose: bool = False,
-        first: frozenset[str] = frozenset(),
         end: float = math.inf,
     ) -> None:
-        """seconds: of items in earlier runs. together: whether all items of a variant are better run in one process, which
-        is so without a GPU.
+        """seconds: of items in earlier runs. end: when the run is over, by time.monotonic.
 
         quiet: failures alone, and no bar, which would stand in the way of a debugger. verbose: a line for every item.
-        first: items that come before all others, in a run that is over at `end`, in seconds since the epoch.
         """
-        self.items, self.first = {item.id: item for item in items}, first
+        self.items = {item.id: item for item in items}
         self.console, self.clock = console, Clock(items, seconds or {}, workers, end)
-        self.together = together and scheduling.pays(self.items, workers)
-        self.apart, self.seconds = not together, seconds or {}
-        self.limited = end < math.inf
-        self.outcomes: dict[str, Outcome] = {}
-        self.failed = 0
-        self.errors: list[str] = []
+        self.outcomes: dict[tuple[str, str], Outcome] = {}
+        self.failed, self.cards = 0, {""}
         self.interrupted = self.closed = False
-        self.scratch: Path | None = None  # where worker processes leave their ids
         self.causes: dict[tuple[str, str, str], Item] = {}  # operator, variant, cause -> the item that showed it first
         self.verbose, self.quiet = verbose, quiet
         self.start = self.told = time.monotonic()  # told: when a line of a log was last printed
@@ -130,74 +113,36 @@ class Reporter:
         )
         self.task = self.bar.add_task("run", total=len(items), failed="", last="", left="")
 
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> ByVariant | LongestFirst | None:
-        """Items of one variant run in one process, unless some processes would then have too little to do.
+    @property
+    def total(self) -> int:
+        """How many outcomes there will be: of each item on every card, as far as cards have reported."""
+        return len(self.items) * max(1, len(self.cards - {""}))
 
-        On GPUs any process runs any item, the longest first; in a run with a limit of time, in the order of the plan.
-        """
-        if self.together:
-            return ByVariant(config, log, self.items, self.first)
-        expected = {} if self.limited else {i.id: scheduling.expected(i, self.seconds) for i in self.items.values()}
-        return LongestFirst(config, log, expected) if self.apart or self.limited else None
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_sessionstart(self) -> Iterator[None]:
-        """Worker processes are started with Ctrl-C blocked: it is for this process, which ends them."""
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """The bar, for as long as this lasts."""
         self.bar.start()
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             yield
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            with suppress(Closed):
+                self.bar.stop()
 
-    def pytest_unconfigure(self) -> None:
-        with suppress(Closed):
-            self.bar.stop()
-
-    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        if type(excinfo.value) in (KeyboardInterrupt, Closed):
-            self.stop(excinfo.value)
-
-    def stop(self, reason: BaseException) -> None:
-        """The run ends now; what it has found so far is kept."""
-        self.interrupted, self.closed = True, self.closed or isinstance(reason, Closed)
-        self.kill()
-
-    def kill(self) -> None:
-        """End the worker processes."""
-        for file in self.scratch.glob(f"*{WORKER}") if self.scratch else ():
-            with suppress(OSError):
-                os.kill(int(file.stem), signal.SIGKILL)  # in the middle of an item, which takes no notice of Ctrl-C
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        name = report.nodeid.partition("::")[2]
-        told = dict(report.user_properties).get(PROPERTY)
-        if self.interrupted:
-            return
-        if report.when == "call" and told:
-            self._take(from_dict(json.loads(str(told))))
-        elif report.failed and name in self.items:  # setup failed, or the worker process died
-            self._take(Outcome(self.items[name], "failed", f"{name}: {report.longreprtext}"))
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed:
-            self.errors.append(str(report.longrepr))
-
-    def pytest_internalerror(self, excrepr: Any) -> None:
-        if interrupts.first is not None:  # Ctrl-C inside of a lock leaves as an error of that
-            self.stop(KeyboardInterrupt())
-        if not self.interrupted:
-            self.errors.append(str(excrepr))
-
-    def _take(self, outcome: Outcome) -> None:
-        before = self.outcomes.get(outcome.item.id)
-        self.failed += self._wrong(outcome) - (before is not None and self._wrong(before))
-        self.outcomes[outcome.item.id] = outcome
+    def take(self, outcome: Outcome) -> None:
+        """An item has ended; Closed if nobody reads what is shown of it."""
+        self.failed += self._wrong(outcome)
+        self.cards.add(outcome.card)
+        self.outcomes[outcome.item.id, outcome.card] = outcome
         self.clock.finish(outcome)
         failed = f"[red]{self.failed} failed" if self.failed else ""
-        self.bar.update(self.task, advance=1, failed=failed, last=outcome.item.id, left=str(self.clock))
-        self.show(outcome)
+        last, left = outcome.item.id, str(self.clock)
+        try:
+            done = len(self.outcomes)
+            self.bar.update(self.task, completed=done, total=self.total, failed=failed, last=last, left=left)
+            self.show(outcome)
+        except Closed:
+            self.closed = True
+            raise
 
     def _wrong(self, outcome: Outcome) -> bool:
         """Whether it counts as a failure of the run."""
@@ -206,7 +151,7 @@ class Reporter:
     def show(self, outcome: Outcome) -> None:
         """A failure at once and in full, unless its cause was shown before; of other items a line if that is asked for."""
         if outcome.status == "failed":
-            self.console.print(f"FAILED {outcome.item.id}", style=FAILED, highlight=False)
+            self.console.print(f"FAILED {outcome.id}", style=FAILED, highlight=False)
             known = self._known(outcome)
             self.console.print(known or outcome.text + "\n", markup=False, highlight=False, soft_wrap=True)
         elif self.verbose:
@@ -229,7 +174,7 @@ class Reporter:
     def log(self, text: str) -> None:
         """A line of a log, with how far the run has got."""
         left = f", {told}" if (told := str(self.clock)) else ""
-        count = f"[{len(self.outcomes)}/{len(self.items)}{left}]"
+        count = f"[{len(self.outcomes)}/{self.total}{left}]"
         self.console.print(f"{count} {text}", markup=False, highlight=False, soft_wrap=True)
 
     def _known(self, outcome: Outcome) -> str:
@@ -247,17 +192,17 @@ class Reporter:
 def line(outcome: Outcome) -> str:
     """An item in one line, for logs."""
     if outcome.status in ("skipped", "expected"):
-        return f"{outcome.status} {outcome.item.id}: {outcome.text}"
+        return f"{outcome.status} {outcome.id}: {outcome.text}"
     used = f", budget {outcome.budget:.2f}" if outcome.budget else ""
-    return f"{outcome.status} {outcome.item.id} ({outcome.passed} trials{used}, {outcome.seconds:.1f} s)"
+    return f"{outcome.status} {outcome.id} ({outcome.passed} trials{used}, {outcome.seconds:.1f} s)"
 
 
 class MutantReporter(Reporter):
     """The same for broken kernels, which are to fail."""
 
-    def __init__(self, broken: set[tuple[str, str, str]], *arguments: Any) -> None:
+    def __init__(self, broken: set[tuple[str, str, str]], *arguments: Any, **more: Any) -> None:
         """broken: operator, backend and variant of those that a check must catch."""
-        super().__init__(*arguments)
+        super().__init__(*arguments, **more)
         self.broken = broken
 
     def _wrong(self, outcome: Outcome) -> bool:

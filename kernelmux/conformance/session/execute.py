@@ -33,7 +33,7 @@ class Outcome:
     """What came out of an item. status: passed, failed, skipped or expected (a failure that is on record).
 
     asked: "whole"; in a run with a limit of time (`budget`) also "in part", "not", or "by a GPU": the ledger has it. small:
-    such a run took the cases of tier smoke alone for it.
+    such a run took the cases of tier smoke alone for it. card: of a run on several kinds of cards, the one it ran on.
     """
 
     item: Item
@@ -43,6 +43,21 @@ class Outcome:
     records: list[Record] = field(default_factory=list)
     asked: str = WHOLE
     small: bool = False
+    card: str = ""
+
+    @property
+    def id(self) -> str:
+        """The item, on its card where there are several."""
+        return self.on_card(self.item.id)
+
+    @property
+    def label(self) -> str:
+        """Its backend and variant, on its card where there are several."""
+        return self.on_card(self.item.label)
+
+    def on_card(self, name: str) -> str:
+        """A name of its own, and the card where there are several."""
+        return f"{name} on {self.card}" if self.card else name
 
     @property
     def passed(self) -> int:
@@ -79,6 +94,7 @@ def from_dict(fields: dict[str, Any]) -> Outcome:
         records,
         fields["asked"],
         fields.get("small", False),
+        fields.get("card", ""),
     )
 
 

@@ -1,15 +1,11 @@
-"""The pytest plugin: a file `plan.json` is collected as a plan, one pytest item per item of it."""
+"""The items of a run as items of pytest: a process runs pytest once, which takes one item after another from the runner."""
 
 from __future__ import annotations
 
-import atexit
 import gc
-import json
 import os
-import sys
-from collections.abc import Iterator
-from contextlib import ExitStack
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,120 +13,146 @@ import pytest
 import torch
 
 from kernelmux.conformance import options
-from kernelmux.conformance.session import expected_failures, mutation, plan, scheduling, time_budget, worker_devices
-from kernelmux.conformance.session.execute import NOT, Outcome, execute
+from kernelmux.conformance.judging import exclusive_memory
+from kernelmux.conformance.options import Options
+from kernelmux.conformance.session import expected_failures, mutation, plan
+from kernelmux.conformance.session.execute import Outcome, execute
+from kernelmux.conformance.session.expected_failures import Book
 from kernelmux.conformance.session.time_budget import Share
 from kernelmux.registry.backend import tamper_guard
 from kernelmux.registry.call import temporary_backends
+from kernelmux.registry.cli import target_device
 
-PLAN = "plan.json"
-PROPERTY = "kernelmux"
-WORKER = ".worker"  # a file beside the plan for each worker process, named by its id
-COLLECT = (
-    50_000,
-    20,
-    100,
-)  # compilers make many objects that stay: Python's own thresholds cost 6 % of an emulated run
-# In the plan: all items in order, those that are finished, what items took, the GPUs to share, the limit of time.
-ITEMS, DONE, SECONDS, GPUS, BUDGET = "items", "done", "seconds", "gpus", "budget"
+SERVE = f"{__name__}:serve"
+ALONE = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
+# Compilers make many objects that stay: Python's own thresholds cost 6 % of an emulated run.
+COLLECT = (50_000, 20, 100)
+# No configuration, no terminal, no files; `unraisableexception` collects garbage five times as the process ends.
+WITHOUT = ("no:terminal", "no:cacheprovider", "no:unraisableexception")
+ARGUMENTS = ["-c", os.devnull, "--noconftest", *(word for name in WITHOUT for word in ("-p", name))]
 
 
 class Wrong(Exception):
     """An item failed; the text is the whole message."""
 
 
-class Suite(pytest.File):
-    """A plan. limit: of its time, if it has one."""
+def setup(chosen: Options, sharers: int = 1, captured: bool = True) -> dict[str, Any]:
+    """What `serve` gets. sharers: processes on each GPU. captured: what items print is not shown."""
+    return {"options": chosen.as_dict(), "sharers": sharers, "captured": captured}
 
-    limit: time_budget.WorkerTimeBudget | None = None
 
-    def collect(self) -> Iterator[PlanItem]:
-        chosen = options.load(self.path)
-        registered = ExitStack()
-        self.config.add_cleanup(registered.close)
+def work(item: plan.Item, required: bool = False) -> dict[str, Any]:
+    """What `serve` gets of an item. required: it is asked even if a GPU has verified it."""
+    return {"item": vars(item), "required": required}
+
+
+def serve(given: Any, items: Iterator[tuple[Any, float]], tell: Callable[..., None]) -> None:
+    """Run items under pytest, as `runner.suite.Serve` says; a row is `Outcome.as_dict()`."""
+    chosen = options.from_dict(given["options"])
+    exclusive_memory.shared_by(given["sharers"])
+    with ExitStack() as until_the_end:
+        until_the_end.enter_context(target_device.standing(chosen.card or None, "--card", gpu=chosen.device == "cuda"))
         if chosen.mutants:
-            registered.enter_context(mutation.registration())
-        registered.enter_context(tamper_guard.watched())
-        registered.enter_context(temporary_backends.joined(chosen.impl, "".join(chosen.ops)))
+            until_the_end.enter_context(mutation.registration())
+        until_the_end.enter_context(tamper_guard.watched())
+        until_the_end.enter_context(temporary_backends.joined(chosen.impl, "".join(chosen.ops)))
         if chosen.device == "cpu":
-            self.config.add_cleanup(partial(gc.set_threshold, *gc.get_threshold()))
+            until_the_end.callback(gc.set_threshold, *gc.get_threshold())
             gc.set_threshold(*COLLECT)
-        found = [plan.Item(**fields) for fields in options.saved(self.path, ITEMS)]
-        done, seconds = frozenset(options.saved(self.path, DONE)), options.saved(self.path, SECONDS)
-        told = options.saved(self.path, BUDGET)
-        self.limit = time_budget.WorkerTimeBudget(told[0], told[1], frozenset(told[2])) if told else None
-        for place, item in enumerate(found):
-            if item.id not in done:
-                more = {"remaining": len(found) - place, "expected": scheduling.expected(item, seconds)}
-                yield PlanItem.from_parent(self, name=item.id, item=item, chosen=chosen, **more)
+        until_the_end.enter_context(no_other_plugins())
+        loop = ItemLoop(chosen, items, tell)
+        pytest.main([*ARGUMENTS, *(() if given["captured"] else ("-s",))], plugins=[loop])
+    if loop.raised:
+        raise loop.raised
+
+
+@contextmanager
+def no_other_plugins() -> Iterator[None]:
+    """Inside, plugins that happen to be installed stay out of pytest."""
+    before = os.environ.get(ALONE)
+    os.environ[ALONE] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(ALONE) if before is None else os.environ.update({ALONE: before})
+
+
+class ItemLoop:
+    """The plugin: in place of tests that are collected, pytest runs what the runner gives.
+
+    raised: what ended the loop, KeyboardInterrupt or an error of the runner; pytest would print it.
+    """
+
+    def __init__(self, chosen: Options, items: Iterator[tuple[Any, float]], tell: Callable[..., None]) -> None:
+        self.chosen, self.items, self.tell = chosen, items, tell
+        self.books = expected_failures.books(chosen)
+        self.raised: BaseException | None = None
+        self.outside = ""  # what went wrong in pytest itself
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self, session: pytest.Session) -> bool:
+        """There is nothing to collect."""
+        session.items = []
+        return True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Run items until there are no more."""
+        try:
+            for given, seconds in self.items:
+                self._run(session, given, seconds)
+        except BaseException as error:
+            self.raised = error
+        return True
+
+    def _run(self, session: pytest.Session, given: Any, seconds: float) -> None:
+        item, self.outside = plan.Item(**given["item"]), ""
+        share = Share(seconds, given["required"])
+        test = PlanItem.from_parent(session, name=item.id, item=item, chosen=self.chosen, share=share, books=self.books)
+        test.ihook.pytest_runtest_protocol(item=test, nextitem=None)
+        outcome = test.outcome or Outcome(item, "failed", f"{item.id}: {self.outside}")
+        self.tell(outcome.as_dict(), lost=self._lost(outcome))
+
+    def _lost(self, outcome: Outcome) -> bool:
+        """Whether the CUDA context has gone: after an illegal access it answers every call with that error."""
+        if self.chosen.device != "cuda":
+            return False
+        try:
+            if outcome.status in ("failed", "expected"):
+                torch.cuda.synchronize()
+            else:
+                torch.cuda.empty_cache()  # other processes share the GPU
+        except RuntimeError:
+            return True
+        return False
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.outside = report.longreprtext
 
 
 class PlanItem(pytest.Item):
-    """One item of the plan; its outcome travels in the report."""
+    """One item of the plan. outcome: None until it has run."""
 
-    def __init__(
-        self, *, item: plan.Item, chosen: options.Options, remaining: int, expected: float, **more: Any
-    ) -> None:
-        """remaining: items from this one to the end. expected: its seconds."""
+    def __init__(self, *, item: plan.Item, chosen: Options, share: Share, books: list[Book], **more: Any) -> None:
         super().__init__(**more)
-        self.item, self.chosen, self.remaining, self.expected = item, chosen, remaining, expected
+        self.item, self.chosen, self.share, self.books = item, chosen, share, books
+        self.outcome: Outcome | None = None
 
     def runtest(self) -> None:
-        if self.chosen.mutants:
-            outcome = mutation.executed(self.item, self.chosen)
-        else:
-            outcome = expected_failures.applied(self._executed(), self.chosen)
-        self.user_properties.append((PROPERTY, json.dumps(outcome.as_dict())))
-        if outcome.status in ("failed", "expected"):
-            self._stop_without_gpu()
-        elif self.chosen.device == "cuda":
-            torch.cuda.empty_cache()  # other processes share the GPU
-        self._conclude(outcome)
-
-    def _executed(self) -> Outcome:
-        """What came out within the item's share of the run's time, where that has a limit."""
-        suite = self.getparent(Suite)
-        limit = suite.limit if suite else None
-        share = limit.share(self.item, self.remaining, self.expected) if limit else Share()
-        if share is None:
-            return Outcome(self.item, "skipped", time_budget.not_asked(self.chosen), asked=NOT)
-        return execute(self.item, self.chosen, share)
-
-    def _conclude(self, outcome: Outcome) -> None:
         """Pass, fail or skip; a broken kernel that is caught is no failure."""
-        if outcome.status == "failed" and not self.chosen.mutants:
-            raise Wrong(outcome.text)
-        if outcome.status in ("skipped", "expected"):
-            pytest.skip(outcome.text)
-
-    def _stop_without_gpu(self) -> None:
-        """After an illegal access a CUDA context answers every call with that error: new processes run what is left."""
-        if self.chosen.device == "cuda":
-            try:
-                torch.cuda.synchronize()
-            except RuntimeError:
-                self.session.shouldstop = "the CUDA context is lost"
+        if self.chosen.mutants:
+            self.outcome = mutation.executed(self.item, self.chosen)
+        else:
+            found = execute(self.item, self.chosen, self.share)
+            self.outcome = expected_failures.applied(found, self.chosen, self.books)
+        if self.outcome.status == "failed" and not self.chosen.mutants:
+            raise Wrong(self.outcome.text)
+        if self.outcome.status in ("skipped", "expected"):
+            pytest.skip(self.outcome.text)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         return str(excinfo.value) if isinstance(excinfo.value, Wrong) else super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         return self.path, None, self.name
-
-
-def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Suite | None:
-    return Suite.from_parent(parent, path=file_path) if file_path.name == PLAN else None
-
-
-def _leave() -> None:
-    """Ends a process in place of Python, which would take a second, and let Triton print what it did not free."""
-    sys.stderr.flush()
-    os._exit(0)
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if hasattr(config, "workerinput"):
-        atexit.register(_leave)
-        torch.set_num_threads(1)  # the workers share the cores
-        worker_devices.take(options.saved(config.rootpath / PLAN, GPUS), config.workerinput["workerid"])
-        (config.rootpath / f"{os.getpid()}{WORKER}").touch()

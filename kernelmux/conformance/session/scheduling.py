@@ -1,4 +1,6 @@
-"""Which worker process runs which items: on a CPU those of a variant together, where there are enough variants for all.
+"""In which order items begin, how long each may take, and what it needs.
+
+On a CPU the items of a variant go together, where there are enough variants for all worker processes.
 
 A kernel that one check has compiled is then there for the next one, already read and translated where it is emulated.
 On GPUs compiled kernels are kept on disk, so any process may run any item; but no two should compile the same at a time,
@@ -32,8 +34,13 @@ SECONDS = {
 FAST, OTHERS = ("cuda", "torch_ref"), 6.0
 MOMENT = 0.2
 ALONE = {"offsets"}  # checks that take gigabytes of a GPU, one process at a time (`memory_turn`)
+TWO = {"devices"}  # checks that ask about a second GPU, where there is one
 PART = 24  # variants that are asked at a time where what passes goes on record
 ENOUGH = 8  # groups for each worker: with fewer, some would be without work at the end for long
+SHARE = 0.6  # of a GPU's memory for each of ALONE, so that two never meet
+# Seconds after which an item hangs, by tier, and so many times what it is expected to take.
+LIMITS = {"smoke": 900.0, "ci": 1800.0, "full": 7200.0, "huge": 28800.0}
+TIMES = 20.0
 
 
 def expected(item: Item, seconds: Mapping[str, float]) -> float:
@@ -41,6 +48,31 @@ def expected(item: Item, seconds: Mapping[str, float]) -> float:
     if item.id in seconds:
         return seconds[item.id]
     return SECONDS[item.check] * (1.0 if item.backend in FAST else OTHERS) if item.check in SECONDS else MOMENT
+
+
+def limit(usual: float, tier: str) -> float:
+    """The seconds after which a process that runs an item, which usually takes so many, is ended."""
+    return max(LIMITS[tier], TIMES * usual)
+
+
+def gpus(item: Item, shared: int) -> int:
+    """How many GPUs an item needs of those that there are."""
+    return min(shared, 2 if item.check in TWO else 1)
+
+
+def memory(item: Item, room: int) -> int:
+    """The bytes of a GPU with so many that an item may take, 0 where that is little."""
+    return int(SHARE * room) if item.check in ALONE else 0
+
+
+def ordered(items: Iterable[Item], seconds: Mapping[str, float], device: str, in_parts: bool = False) -> list[Item]:
+    """The items of a run without a limit of time, in the order in which they begin.
+
+    On a CPU those that took longest in an earlier run come first. in_parts: some operators after the others.
+    """
+    if device == "cuda":
+        return [item for part in (parts(items) if in_parts else [items]) for item in mixed(part, seconds)]
+    return sorted(items, key=lambda i: -seconds.get(i.id, 1e9 if seconds else 0))
 
 
 def group(item: Item) -> str:
@@ -84,6 +116,6 @@ def _in_turns(items: Iterable[Item]) -> list[Item]:
     return [item for row in zip_longest(*turned) for item in row if item is not None]
 
 
-def pays(items: Mapping[str, Item], workers: int) -> bool:
+def pays(items: Iterable[Item], workers: int) -> bool:
     """Whether there are groups enough to keep all workers busy."""
-    return len({group(item) for item in items.values()}) >= ENOUGH * workers
+    return len({group(item) for item in items}) >= ENOUGH * workers

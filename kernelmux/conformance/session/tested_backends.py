@@ -61,7 +61,8 @@ def of(chosen: Options, outcomes: Iterable[Outcome]) -> Tested:
     ran = [name for name, found in told.items() if any(map(_counts, found))]
     places: dict[str, list[str]] = {}
     for name in ran:
-        places.setdefault(place(chosen, name), []).append(name)
+        on = sorted({o.card for o in told[name] if o.card and _counts(o)})
+        places.setdefault(f"on {', '.join(on)}" if on else place(chosen, name), []).append(name)
     left = {name: _why(found) for name, found in told.items() if name not in ran}
     return Tested(dict(sorted(places.items(), reverse=True)), left, missing(chosen))
 

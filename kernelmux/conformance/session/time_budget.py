@@ -9,7 +9,6 @@ that is left, shared out evenly among the items that are left. What does not beg
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from zlib import crc32
@@ -50,36 +49,12 @@ def usual(options: Options) -> float:
     return min(whole, ONE[options.device] * len(options.ops)) if options.ops else whole
 
 
-def end(options: Options) -> float:
-    """When the run is over, in seconds since the epoch."""
-    return options.begun + 60 * options.minutes if options.minutes else math.inf
-
-
 @dataclass(frozen=True)
 class Share:
     """What an item may take. seconds: no trial begins after so many; required: it is asked in any case."""
 
     seconds: float = math.inf
     required: bool = False
-
-
-@dataclass(frozen=True)
-class WorkerTimeBudget:
-    """The time of a run as its worker processes see it: when it is over, how many there are, what is asked in any case.
-
-    end: seconds since the epoch.
-    """
-
-    end: float
-    workers: int
-    required: frozenset[str]
-
-    def share(self, item: Item, remaining: int, expected: float) -> Share | None:
-        """What an item may take where so many are left, itself included; None if it is not to begin any more."""
-        required, left = item.id in self.required, self.end - time.time()
-        if not required and expected > left:
-            return None
-        return Share(max(left, 0.0) * self.workers / max(remaining, 1), required)
 
 
 def not_asked(options: Options) -> str:

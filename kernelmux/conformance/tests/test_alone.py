@@ -26,34 +26,31 @@ ITEM = Item("max_pool2d_backward", "triton", "rows", "accuracy")
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, list[float]]:
+def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[str, list[float]]]:
     """80 GiB, of which 60 are free and this process has 1; what is done to it."""
     done: dict[str, list[float]] = {"fraction": [], "emptied": []}
     properties = SimpleNamespace(uuid="made-up")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (60 * GIB, 80 * GIB))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: GIB)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done["emptied"].append(1))
     fraction = lambda share, device: done["fraction"].append(share)  # noqa: E731
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", fraction)
-    return done
+    yield done
+    exclusive_memory.shared_by(1)
 
 
-@pytest.mark.parametrize(("workers", "gpus", "free"), [("1", 1, 60), ("13", 1, 36), ("13", 8, 58), ("40", 1, 0)])
-def test_the_other_processes_keep_room(
-    workers: str, gpus: int, free: int, gpu: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(exclusive_memory.WORKERS, workers)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+@pytest.mark.parametrize(("sharers", "free"), [(1, 60), (13, 36), (2, 58), (40, 0)])
+def test_the_other_processes_keep_room(sharers: int, free: int, gpu: object) -> None:
+    exclusive_memory.shared_by(sharers)
     assert room(CUDA) == free * GIB
 
 
 def test_inside_a_process_takes_what_there_is_room_for_and_others_wait(
-    gpu: dict[str, list[float]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    gpu: dict[str, list[float]], tmp_path: Path
 ) -> None:
-    monkeypatch.setenv(exclusive_memory.WORKERS, "13")
+    exclusive_memory.shared_by(13)
     with turn(CUDA), exclusive_memory.memory_turn(CUDA):  # the inner one waits for nothing
         assert gpu["fraction"] == [37 / 80] and len(gpu["emptied"]) == 2
         (lock,) = tmp_path.glob("*.lock")

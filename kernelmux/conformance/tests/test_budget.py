@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from kernelmux.conformance.cli import arguments
 from kernelmux.conformance.cli.main import main
+from kernelmux.conformance.cli.suite import ConformanceSuite, planned
 from kernelmux.conformance.judging.probe import Probe
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.report import artifacts
+from kernelmux.conformance.report.progress import Reporter
 from kernelmux.conformance.session import execute, time_budget
 from kernelmux.conformance.session.execute import BY_GPU, IN_PART, NOT, WHOLE, Outcome
 from kernelmux.conformance.session.plan import Item, items
-from kernelmux.conformance.session.time_budget import Share, WorkerTimeBudget
+from kernelmux.conformance.session.time_budget import Share
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import ArgumentError
+from kernelmux.runner.run import TimeLimit
 
 WHOLE_CI = time_budget.WHOLE["cpu"]["ci"]
 OPS = ("add", "softmax", "matmul", "rms_norm")
@@ -113,12 +118,23 @@ def test_without_a_gpu_the_items_of_a_variant_stay_together() -> None:
 
 def test_time_is_shared_out_among_what_is_left() -> None:
     item, other = Item("add", "cuda", "scalar", "exact"), Item("add", "cuda", "scalar", "layout")
-    limit = WorkerTimeBudget(time.time() + 100, 4, frozenset({item.id}))
-    share = limit.share(other, 40, 1.0)
-    assert share is not None and share.seconds == pytest.approx(10, rel=0.05) and not share.required
-    assert limit.share(other, 40, 200.0) is None  # it would not end in time
-    late = WorkerTimeBudget(time.time() - 1, 4, frozenset({item.id}))
-    assert late.share(other, 40, 0.0) is None and late.share(item, 40, 200.0) == Share(0.0, True)
+    known = {item.id: 200.0, other.id: 1.0}
+    options = Options(minutes=1.0)
+    asked, required = planned(options, [item, other], known, 1)
+    ranked = {i.id: i for i in asked}
+    limit = TimeLimit(time.monotonic() + 100, required)
+    assert limit.share(ranked[other.id], 40, 4) == pytest.approx(10, rel=0.05)
+    assert limit.share(replace(ranked[other.id], seconds=200.0), 40, 4) is None, "it would not end in time"
+    late = TimeLimit(time.monotonic() - 1, required)
+    assert late.share(ranked[other.id], 40, 4) is None and late.share(ranked[item.id], 40, 4) == 0.0
+
+
+def test_what_does_not_begin_in_time_is_a_skip_that_says_so() -> None:
+    item = Item("add", "cuda", "scalar", "exact")
+    options = Options(minutes=2.5)
+    suite = ConformanceSuite(options, Reporter([item], Console()), 0, None)
+    row = suite.late(planned(options, [item], {}, 1)[0][0])
+    assert (row["status"], row["asked"]) == ("skipped", NOT) and "2.5 minutes were too short" in row["text"]
 
 
 def test_an_item_stops_behind_the_trial_in_which_its_share_is_used_up(monkeypatch: pytest.MonkeyPatch) -> None:

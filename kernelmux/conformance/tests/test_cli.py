@@ -181,6 +181,7 @@ def test_the_folder_of_the_reports_keeps_what_is_not_ours(tmp_path: Path) -> Non
         "report-partial.html",
         "results-partial.jsonl",
     }
+    written |= {"rows.jsonl", ".rows.jsonl.lock"}  # those of the runner, with which --resume goes on
     assert {p.name for p in folder.iterdir()} - written == {"pytest.ini", "plan.json", "results.jsonl", "matrix.md"}
 
 
@@ -341,5 +342,5 @@ def test_a_missing_extra_is_named(tmp_path: Path) -> None:
     assert done.returncode == main.USAGE
     assert (
         done.stderr
-        == "conformance: pytest is not installed: pip install pytest pytest-xdist hypothesis Jinja2 filelock junitparser\n"
+        == "conformance: pytest is not installed: pip install pytest execnet hypothesis Jinja2 filelock junitparser nvidia-ml-py\n"
     )

@@ -1,52 +1,68 @@
-"""Workers take turns with the GPUs, and each sees its own as the first."""
+"""How many worker processes a run gets, and what its items need of GPUs."""
 
 from __future__ import annotations
 
-from collections import Counter
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-import torch
 
 from kernelmux.conformance.cli import run
+from kernelmux.conformance.cli.run import Ways
+from kernelmux.conformance.cli.suite import planned
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.session import worker_devices
+from kernelmux.conformance.session import scheduling
+from kernelmux.conformance.session.plan import Item
+
+GIB = 2**30
+CUDA = Options(device="cuda")
+DEVICES, EXACT, OFFSETS = (Item("add", "cuda", "tiled", check) for check in ("devices", "exact", "offsets"))
 
 
 @pytest.fixture
-def four(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(worker_devices.VARIABLE, raising=False)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-
-
-def test_gpus_are_shared_out_evenly(four: None) -> None:
-    orders = [worker_devices.own_first(worker_devices.visible(), f"gw{i}") for i in range(32)]
-    assert set(Counter(order[0] for order in orders).values()) == {8}
-    assert all(sorted(order) == ["0", "1", "2", "3"] for order in orders)
-
-
-def test_what_the_caller_may_see_is_shared_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(worker_devices.VARIABLE, "GPU-b, 3")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    worker_devices.take(worker_devices.visible(), "gw3")
-    assert worker_devices.visible() == ["3", "GPU-b"]
-
-
-def test_one_gpu_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(worker_devices.VARIABLE, raising=False)
-    worker_devices.take(["0"], "gw1")
-    worker_devices.take([], "gw1")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert worker_devices.visible() == ["0"]
-
-
-def test_more_gpus_get_more_workers(four: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def four(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Four GPUs of 80 GiB in a machine of 64 cores."""
+    found = [SimpleNamespace(memory=80 * GIB) for _ in range(4)]
     monkeypatch.setattr(run.target_device, "cores", lambda: 64)
-    card = SimpleNamespace(total_memory=80 * 2**30)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    cuda = Options(device="cuda")
-    assert run._workers("auto", 5000, cuda) == 4 * run.SHARE_GPU == 64
-    assert run._workers("auto", 5 * run.PER_PROCESS, cuda) == 5 and run._workers("3", 5000, cuda) == 3
-    card.total_memory = 10 * 2**30
-    assert run._workers("auto", 5000, cuda) == 4 * 4
+    monkeypatch.setattr(run.gpus, "visible", lambda: found)
+    return found
+
+
+def test_more_gpus_get_more_workers(four: list[Any]) -> None:
+    auto = Ways("auto")
+    assert run._workers(auto, 5000, CUDA) == 4 * run.SHARE_GPU == 64
+    assert run._workers(auto, 5 * run.PER_PROCESS, CUDA) == 5 and run._workers(Ways("3"), 5000, CUDA) == 3
+    four[0].memory = 10 * GIB
+    assert run._workers(auto, 5000, CUDA) == 4 * 4
+
+
+def test_few_items_are_done_by_one_process(four: list[Any]) -> None:
+    assert run._workers(Ways(), run.PARALLEL_FROM - 1, Options()) == 1
+    assert run._workers(Ways(), run.PARALLEL_FROM, Options()) == run._workers(Ways("auto"), 1, Options()) == 64
+
+
+def test_all_gpus_are_shared_and_a_node_of_a_cluster_uses_what_it_has() -> None:
+    assert run._processes(CUDA, Ways(), 64).gpu == run.SHARE_BYTES and run._processes(CUDA, Ways(), 64).most == 64
+    assert run._processes(CUDA, Ways(cluster="auto"), 64).most is None
+    assert run._processes(CUDA, Ways("8", cluster="auto"), 64).most == 8
+    assert run._processes(Options(), Ways(), 3).cpu and not run._processes(Options(), Ways(), 3).gpu
+
+
+def test_an_item_that_asks_about_a_second_gpu_gets_one_where_there_is_one(four: list[Any]) -> None:
+    for shared, needed in ((four, [2, 1, 1]), (four[:1], [1, 1, 1]), ([], [0, 0, 0])):
+        made, _ = planned(CUDA, [DEVICES, EXACT, OFFSETS], {}, 2, shared)
+        assert {item.id: item.gpus for item in made} == dict(
+            zip((DEVICES.id, EXACT.id, OFFSETS.id), needed, strict=True)
+        )
+
+
+def test_two_items_that_take_gigabytes_do_not_meet_on_a_gpu(four: list[Any]) -> None:
+    made, _ = planned(CUDA, [EXACT, OFFSETS], {}, 2, four)
+    memory = {item.id: item.memory for item in made}
+    assert not memory[EXACT.id] and 2 * memory[OFFSETS.id] > 80 * GIB > memory[OFFSETS.id]
+
+
+def test_the_limit_of_an_item_is_far_beyond_what_it_takes() -> None:
+    made, _ = planned(Options(tier="full"), [EXACT, OFFSETS], {OFFSETS.id: 1000.0}, 2)
+    limits = {item.id: item.limit for item in made}
+    assert limits == {EXACT.id: scheduling.LIMITS["full"], OFFSETS.id: 1000 * scheduling.TIMES}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from kernelmux.conformance.cli import main, run
 from kernelmux.conformance.judging.trial_outcome import Record
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.report import board, causes, progress
-from kernelmux.conformance.session import plan, tested_backends
+from kernelmux.conformance.session import plan, pytest_plugin, tested_backends
 from kernelmux.conformance.session.execute import Outcome
 from kernelmux.conformance.session.plan import UNAVAILABLE, Item
 from kernelmux.registry import catalog
@@ -202,7 +203,7 @@ def test_a_log_has_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     reporter = progress.Reporter(items, console)
     for item in items:
         now[0] += 1.0
-        reporter._take(Outcome(item, "failed" if item.check == "500" else "passed", f"{item.id}: wrong", 1.0))
+        reporter.take(Outcome(item, "failed" if item.check == "500" else "passed", f"{item.id}: wrong", 1.0))
     lines = console.export_text().splitlines()
     assert 40 <= sum(line.startswith("[") for line in lines) <= 75
     assert "FAILED add-cuda/scalar-500" in lines and "add-cuda/scalar-500: wrong" in lines
@@ -214,7 +215,7 @@ def test_no_plugin_that_happens_to_be_installed_is_in_the_run(
 ) -> None:
     """pytest-benchmark would warn in every worker process that it does nothing there."""
     pytest.importorskip("pytest_benchmark")
-    monkeypatch.delenv(run.ALONE, raising=False)
+    monkeypatch.delenv(pytest_plugin.ALONE, raising=False)
     run_of_two = ["--op", "add", "--backend", "torch_ref", "--check", "exact", "accuracy", "-n", "2"]
     assert main.main([*run_of_two, "--out", str(tmp_path)]) == main.OK
-    assert capfd.readouterr().err == "" and run.ALONE not in run.os.environ
+    assert capfd.readouterr().err == "" and pytest_plugin.ALONE not in os.environ

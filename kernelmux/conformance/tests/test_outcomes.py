@@ -254,7 +254,7 @@ def test_one_cause_is_told_once() -> None:
     console = Console(width=120, record=True, file=io.StringIO())
     reporter = Reporter([o.item for o in outcomes], console)
     for outcome in outcomes:
-        reporter._take(outcome)
+        reporter.take(outcome)
     causes.show(console, Options(), outcomes, "report.html")
     text = console.export_text()
     assert "the text of layout" in text and "the text of shapes" not in text

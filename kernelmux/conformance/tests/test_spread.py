@@ -1,19 +1,22 @@
-"""Items of one variant run in one worker process, where there are variants enough for all of them."""
+"""In which order workers get items: those of one variant in one process, where there are variants enough for all."""
 
 from __future__ import annotations
 
 from itertools import groupby
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from kernelmux.conformance import check as catalogue
-from kernelmux.conformance.session import scheduling
+from kernelmux.conformance.cli.suite import planned
+from kernelmux.conformance.options import Options
+from kernelmux.conformance.session import scheduling, time_budget
 from kernelmux.conformance.session.plan import Item
-from kernelmux.conformance.session.xdist_schedulers import ByVariant, LongestFirst
+from kernelmux.conformance.session.plan import items as session_items
+from kernelmux.runner.item import Slot
+from kernelmux.runner.plan import Plan
 
 CHECKS = ("accuracy", "exact", "layout", "memory")
+OPS = ("add", "softmax", "matmul", "rms_norm")
 LABELS = (("cuda", "tiled"), ("triton", "tiled"), ("triton", "simple"))
 
 
@@ -22,59 +25,64 @@ def items(*ops: str) -> dict[str, Item]:
     return {item.id: item for item in made}
 
 
-CONFIG: Any = SimpleNamespace(option=SimpleNamespace(), getvalue=lambda name: ["2*popen"], getoption=lambda name: 1)
-
-
-class Worker:
-    """What the scheduler sees of a process: it counts what it is sent."""
-
-    def __init__(self, ids: list[str]) -> None:
-        self.gateway = SimpleNamespace(spec="popen", id="gw")
-        self.shutting_down, self.ids, self.sent = False, ids, list[str]()
-
-    def send_runtest_some(self, indices: list[int]) -> None:
-        self.sent += [self.ids[i] for i in indices]
-
-    def shutdown(self) -> None:
-        self.shutting_down = True
-
-
-def started(plan: dict[str, Item], scheduler: Any) -> list[Worker]:
-    """Two workers that have been given their first items."""
-    ids = [f"plan.json::{name}" for name in plan]
-    workers = [Worker(ids), Worker(ids)]
-    for worker in workers:
-        scheduler.add_node(worker)
-        scheduler.add_node_collection(worker, ids)
-    scheduler.schedule()
-    return workers
-
-
-def shared_out(plan: dict[str, Item]) -> list[list[str]]:
-    """The items that each of two workers runs, the first one always being the faster."""
-    scheduler = ByVariant(CONFIG, None, plan)
-    workers = started(plan, scheduler)
-    done = 0
-    while done < len(workers[0].sent):
-        scheduler.mark_test_complete(workers[0], workers[0].ids.index(workers[0].sent[done]))
-        done += 1
-    return [worker.sent for worker in workers]
+def given_out(plan: Plan, slots: list[Slot]) -> list[list[str]]:
+    """The items that each of these workers gets, the first one always being the faster: it ends three before others one."""
+    taken: list[list[str]] = [[] for _ in slots]
+    for slot, names in zip(slots, taken, strict=True):
+        names += [item.id] if (item := plan.next(slot)) else []
+    while plan.left:
+        for number, slot in enumerate(slots):
+            for _ in range(1 if number else 3):
+                if slot.id in plan._running:
+                    plan.end(slot)
+                    taken[number] += [item.id] if (item := plan.next(slot)) else []
+    return taken
 
 
 def test_the_items_of_a_variant_stay_together_in_the_order_of_the_plan() -> None:
-    plan = items("add", "gelu")
-    fast, slow = shared_out(plan)
-    assert sorted(fast + slow) == sorted(f"plan.json::{name}" for name in plan)
+    every = items(*(f"op{n}" for n in range(scheduling.ENOUGH)))
+    made, _ = planned(Options(), list(every.values()), {}, 2)
+    fast, slow = given_out(Plan(made), [Slot("a"), Slot("b")])
+    assert sorted(fast + slow) == sorted(every) and len(fast) > len(slow)
     for ids in (fast, slow):
-        groups = [scheduling.group(plan[name.partition("::")[2]]) for name in ids]
-        assert len(dict.fromkeys(groups)) * len(CHECKS) == len(ids)
+        groups = [scheduling.group(every[name]) for name in ids]
         assert groups == sorted(groups, key=list(dict.fromkeys(groups)).index)
-        assert [plan[name.partition("::")[2]].check for name in ids[: len(CHECKS)]] == list(CHECKS)
-    assert len(fast) > len(slow)
+        assert [every[name].check for name in ids[: len(CHECKS)]] == list(CHECKS)
+    assert len(set(fast) & set(slow)) == 0
+
+
+def test_one_worker_runs_the_items_in_the_order_of_the_plan() -> None:
+    every = items(*(f"op{n}" for n in range(2 * scheduling.ENOUGH)))
+    (taken,) = given_out(Plan(planned(Options(), list(every.values()), {}, 1)[0]), [Slot("a")])
+    assert taken == list(every)
+    known = {name: float(place) for place, name in enumerate(every)}
+    (taken,) = given_out(Plan(planned(Options(), list(every.values()), known, 1)[0]), [Slot("a")])
+    assert taken == list(reversed(every))
+
+
+def test_on_gpus_workers_take_items_in_the_order_of_the_plan() -> None:
+    every = items("add", "gelu")
+    order = [item.id for item in scheduling.ordered(every.values(), {}, "cuda")]
+    made, required = planned(Options(device="cuda"), list(every.values()), {}, 2)
+    fast, slow = given_out(Plan(made), [Slot("a"), Slot("b")])
+    assert [i.id for i in made] == order and sorted(fast + slow) == sorted(order) and required == -1
+    assert all(ids == sorted(ids, key=order.index) for ids in (fast, slow))
+
+
+def test_what_is_asked_in_any_case_begins_before_all_others() -> None:
+    every = [i for i in session_items(Options(ops=OPS)) if i.backend in ("torch_ref", "cuda", "spec")]
+    chosen = Options(ops=OPS, minutes=1.0)
+    made, required = planned(chosen, every, {}, 2)
+    asked = time_budget.required(every, {})
+    assert {i.id for i in made if i.rank <= required} == asked == {i.id for i in made if i.work["required"]}
+    fast, slow = given_out(Plan(made), [Slot("a"), Slot("b")])
+    for ids in (fast, slow):
+        kinds = [name in asked for name in ids]
+        assert kinds == sorted(kinds, reverse=True) and any(kinds)
 
 
 def test_a_few_variants_are_not_worth_keeping_together() -> None:
-    few, many = items("add"), items(*(f"op{n}" for n in range(scheduling.ENOUGH)))
+    few, many = items("add").values(), items(*(f"op{n}" for n in range(scheduling.ENOUGH))).values()
     assert not scheduling.pays(few, 2) and scheduling.pays(many, 2) and not scheduling.pays(many, 64)
 
 
@@ -114,26 +122,3 @@ def test_on_gpus_what_needs_one_for_itself_is_spread_over_the_run() -> None:
     found = [Item(f"op{n}", "cuda", "tiled", check) for n in range(4) for check in ("accuracy", "exact", "offsets")]
     order = [i.check for i in scheduling.mixed(found, {})]
     assert [n for n, check in enumerate(order) if check == "offsets"] == [1, 4, 6, 9]
-
-
-def test_on_gpus_no_long_item_waits_behind_a_long_one() -> None:
-    """Eight items in the order of the plan, of which the first four are long."""
-    plan = {i.id: i for i in (Item("add", "cuda", "tiled", f"check{n}") for n in range(8))}
-    seconds = {name: 60.0 if n < 4 else 0.1 for n, name in enumerate(plan)}
-    scheduler = LongestFirst(CONFIG, None, seconds)
-    workers = started(plan, scheduler)
-    names = list(plan)
-
-    def sent() -> list[list[int]]:
-        return [[names.index(i.partition("::")[2]) for i in worker.sent] for worker in workers]
-
-    assert sent() == [[0, 7], [1, 6]]
-    scheduler.mark_test_complete(workers[0], 0)
-    assert sent() == [[0, 7, 2], [1, 6]]  # the short one runs now, and a long one is next
-    scheduler.mark_test_complete(workers[0], 7)
-    assert sent() == [[0, 7, 2, 5], [1, 6]]
-    for index in (2, 5):
-        scheduler.mark_test_complete(workers[0], index)
-    assert sent() == [[0, 7, 2, 5, 3, 4], [1, 6]]
-    scheduler.mark_test_complete(workers[0], 3)
-    assert [worker.shutting_down for worker in workers] == [True, False]

@@ -1,0 +1,74 @@
+"""Four nodes of a Ray cluster on this machine, in a network of their own: items end once each, whatever becomes of a
+node."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernelmux.registry.errors import ArgumentError
+from kernelmux.runner.cluster.engine import RayCluster
+from kernelmux.runner.cluster.local_cluster import possible
+from kernelmux.runner.item import Item, Slot
+from kernelmux.runner.machine import Workers
+from kernelmux.runner.start import chosen
+
+RAY = importlib.util.find_spec("ray") is not None
+needs_ray = pytest.mark.skipif(not RAY, reason="Ray is not installed: nox -s cluster has it")
+
+
+def trial(*words: str) -> dict[str, object]:
+    if lack := possible():
+        pytest.skip(lack)
+    own = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-m", "kernelmux.runner.cluster.trial", *words]
+    done = subprocess.run(command, capture_output=True, text=True, env=own, timeout=240)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, object] = json.loads(done.stdout[done.stdout.index("{") :])
+    return found
+
+
+@needs_ray
+def test_a_node_is_killed_and_another_joins_and_every_item_ends_once() -> None:
+    found = trial("sleep", "--items", "160", "--seconds", "0.5", "--slots", "2", "--disturbed")
+    assert found["ended"] == 160
+    assert found["twice"] == []
+    assert found["errors"] == []
+    assert 1 <= int(str(found["run again"])) <= 2  # what the lost node had
+    by_node = found["items by node"]
+    assert isinstance(by_node, dict)
+    assert len(by_node) == 5  # the one that joined has worked too
+    assert float(str(found["driver MB"])) < 500
+
+
+@needs_ray
+def test_what_is_no_cluster_is_an_error() -> None:
+    command = [sys.executable, "-m", "kernelmux", "conformance", "--op", "add", "--cluster", "127.0.0.1:1"]
+    own = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=own)
+    assert done.returncode == 2
+    assert "--cluster 127.0.0.1:1: expected a running Ray cluster" in done.stderr
+
+
+def test_without_ray_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ArgumentError, match=r"--cluster: needs Ray: pip install 'kernelmux\[cluster\]'"):
+        RayCluster("auto", "", None, Workers(cpu=True)).__enter__()
+
+
+def test_cards_are_chosen_by_a_part_of_their_names() -> None:
+    cards = ["nvidia_a100_sxm4_80gb", "nvidia_h100_80gb_hbm3"]
+    assert chosen(cards, []) == cards
+    assert chosen(cards, ["H100"]) == cards[1:]
+    assert chosen(["nvidia_h200"], ["all"]) == []
+    with pytest.raises(ArgumentError, match="--on t4: expected a part of nvidia_a100"):
+        chosen(cards, ["t4"])
+
+
+def test_a_slot_takes_what_is_for_its_card() -> None:
+    assert Slot("a", card="h100").admits(Item("x", card="h100"))
+    assert not Slot("a", card="h100").admits(Item("x", card="t4"))
