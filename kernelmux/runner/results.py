@@ -46,7 +46,9 @@ def read(path: Path) -> Recorded:
     size = data.rfind(b"\n") + 1
     try:
         lines = [json.loads(line) for line in data[:size].splitlines()]
-        if not lines or lines[0].get("kind") != "rows" or lines[0].get("schema") != SCHEMA:
+        if not lines:
+            raise ValueError("no line of it is whole")
+        if lines[0].get("kind") != "rows" or lines[0].get("schema") != SCHEMA:
             raise ValueError("its first line is of something else")
         if not all(isinstance(line, dict) for line in lines):
             raise ValueError("a line is no object")
@@ -141,7 +143,7 @@ def opened(
 
 
 def _resumed(path: Path, head: Mapping[str, Any]) -> list[Row]:
-    if not path.exists() or b"\n" not in path.read_bytes():
+    if not path.exists():
         raise ArgumentError(f"--resume: {path.parent} holds no run to go on with")
     found = read(path)
     for name, value in json.loads(json.dumps(head)).items():

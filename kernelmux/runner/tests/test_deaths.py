@@ -46,12 +46,12 @@ def test_a_death_is_of_one_item(tmp_path):
 
 
 def test_a_log_of_an_earlier_process_is_no_reason(tmp_path):
-    report, rows = toy.go(tmp_path, [Item("aborts", ["aborts"], 2), Item("exits", ["exits"])], 1)
+    _report, rows = toy.go(tmp_path, [Item("aborts", ["aborts"], 2), Item("exits", ["exits"])], 1)
     assert rows["exits"]["why"] == "the process ended with status 7; it printed:\na last word"
 
 
 def test_what_a_process_started_ends_with_it(tmp_path):
-    report, rows = toy.go(tmp_path, [Item("starts", ["starts_a_process"])], 1)
+    _report, rows = toy.go(tmp_path, [Item("starts", ["starts_a_process"])], 1)
     assert toy.wait_until(lambda: not toy.alive(rows["starts"]["child"]), 5)
 
 
@@ -65,7 +65,7 @@ def test_without_a_worker_a_run_ends_with_errors(tmp_path, start, why):
 
 def test_a_process_that_cannot_be_started(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
-    report, rows = toy.go(tmp_path, toy.items(3))
+    report, _rows = toy.go(tmp_path, toy.items(3))
     assert "no process could be started: FileNotFoundError" in report.errors[0]
 
 
@@ -97,6 +97,6 @@ def test_in_this_process_a_function_that_returns_is_told(tmp_path):
 def test_no_descriptor_is_left_by_many_deaths(tmp_path):
     """Each costs a process, its pipes and a thread."""
     before = len(os.listdir("/proc/self/fd")), threading.active_count()
-    report, rows = toy.go(tmp_path, [Item(f"raises{i}", ["raises"]) for i in range(8)], 2)
+    _report, rows = toy.go(tmp_path, [Item(f"raises{i}", ["raises"]) for i in range(8)], 2)
     assert len(rows) == 8
     assert toy.wait_until(lambda: (len(os.listdir("/proc/self/fd")), threading.active_count()) <= before, 5)

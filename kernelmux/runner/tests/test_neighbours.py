@@ -1,0 +1,83 @@
+"""What becomes of items on a GPU whose context another item loses. The GPUs are names alone: nothing asks a driver."""
+
+import pytest
+
+from kernelmux.runner.item import Item, Slot
+from kernelmux.runner.tests import toy
+
+
+def slots():
+    """Two on one GPU, which each see as CUDA_VISIBLE_DEVICES, and one on another."""
+    gpus = [("0", "1"), ("0", "1"), ("1", "0")]
+    return [Slot(f"s{i}", "node", g, environment={"CUDA_VISIBLE_DEVICES": ",".join(g)}) for i, g in enumerate(gpus)]
+
+
+def here(number, verb, folder):
+    """An item of each slot: each waits until all are there."""
+    return [verb, str(folder), f"there{number}", 3]
+
+
+@pytest.mark.parametrize("verb", ["loses", "killed_beside"])
+def test_neighbours_that_fail_are_run_again(tmp_path, verb):
+    """Those on the same GPU; on another a failure stays one. Slots begin in their order."""
+    folder = tmp_path / "there"
+    folder.mkdir()
+    every = [
+        Item("it", here(0, verb, folder), gpus=1, seconds=9),
+        Item("beside", here(1, "fails_beside", folder), gpus=1, seconds=8),
+        Item("elsewhere", here(2, "fails_beside", folder), gpus=1, seconds=7),
+    ]
+    _report, rows = run_in_order(tmp_path, every)
+    assert rows["beside"] == {"status": "passed", "again": True, **kept(rows["beside"])}
+    assert rows["elsewhere"]["status"] == "failed"
+    again = {line["again"]: line for line in toy.lines(tmp_path, "again")}
+    assert again.keys() == ({"beside"} if verb == "loses" else {"beside", "it"})
+    assert again["beside"]["failed"]["status"] == "failed"
+    assert again["beside"]["reason"].endswith("beside it")
+
+
+def test_neighbours_that_pass_are_kept_and_the_worker_is_another(tmp_path):
+    folder = tmp_path / "there"
+    folder.mkdir()
+    every = [
+        Item("it", here(0, "loses", folder), gpus=1, seconds=9),
+        Item("beside", here(1, "passes_beside", folder), gpus=1, seconds=8),
+        Item("elsewhere", here(2, "passes_beside", folder), gpus=1, seconds=7),
+    ]
+    _report, rows = run_in_order(tmp_path, [*every, *toy.items(6, 0.3)])
+    assert rows["it"]["status"] == "failed"
+    assert rows["beside"]["status"] == rows["elsewhere"]["status"] == "passed"
+    assert toy.lines(tmp_path, "again") == []
+    pids = {row["pid"] for row in rows.values()}
+    assert pids - set(toy.workers_of(tmp_path))  # what came after it was run by a new process
+    assert not toy.alive(rows["it"]["pid"])
+    assert sum(row["pid"] == rows["it"]["pid"] for row in rows.values()) == 1
+
+
+def test_a_slot_sees_its_gpus_only(tmp_path):
+    one = Slot("one", "node", ("7", "3"), environment={"CUDA_VISIBLE_DEVICES": "7,3"})
+    _report, rows = toy.go(tmp_path, [Item("reads", ["reads", "CUDA_VISIBLE_DEVICES"], gpus=2)], [one])
+    assert rows["reads"]["variable"] == "7,3"
+
+
+def kept(row):
+    return {name: row[name] for name in ("pid", "seconds")}
+
+
+def run_in_order(home, every):
+    """Each of the first three items in the slot of its number, whichever process is ready first."""
+    import kernelmux.runner.run as runs
+
+    class Ordered(runs.Run):
+        def begin(self, slot):
+            return super().begin(slot) if len(self.slots) == 3 and self._is_next(slot) else None
+
+        def _is_next(self, slot):
+            begun = len(self.suite.begun)
+            return begun >= 3 or slot.id == f"s{begun}"
+
+    before, toy.Run = toy.Run, Ordered
+    try:
+        return toy.go(home, every, slots())
+    finally:
+        toy.Run = before

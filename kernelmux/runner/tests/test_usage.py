@@ -1,0 +1,68 @@
+"""Where the workers' seconds went, and what the runner itself takes."""
+
+import time
+
+import pytest
+
+from kernelmux.runner.item import Item
+from kernelmux.runner.run import STARTING, Enough, Usage
+from kernelmux.runner.tests import toy
+
+
+def adds_up(usage):
+    return (usage.busy + sum(usage.waits.values())) / (usage.workers * usage.seconds)
+
+
+def test_seconds_add_up(tmp_path):
+    """Of workers that are busy, that wait for another item, that have nothing to do, and that are started anew."""
+    every = [
+        *toy.items(8, 0.1),
+        Item("compiles", ["passes", 0.6], 9),
+        Item("runs", ["passes", 0.5], 8, after="compiles"),
+        Item("loses", ["loses"], 7),
+        Item("killed", ["killed_once", str(tmp_path / "was_killed")], 6),
+        Item("raises", ["raises"], 5),
+    ]
+    report, _rows = toy.go(tmp_path, every, 3)
+    assert adds_up(report.usage) == pytest.approx(1.0, abs=0.03)
+    assert report.usage.waits[STARTING] > 0.05
+    assert 0 < report.usage.imports < report.usage.until_first
+
+
+def test_a_steady_set_of_workers_is_busy(tmp_path):
+    report, _rows = toy.go(tmp_path, toy.items(40, 0.05))
+    assert adds_up(report.usage) == pytest.approx(1.0, abs=0.02)
+    assert report.usage.share > 0.5
+
+
+def test_what_is_said_of_it():
+    usage = Usage(2, 10.0, 15.0)
+    usage.waits.update({"compilers": 3.0, "memory": 2.0, "others": 0.0})
+    assert str(usage) == "2 workers were busy 75 % of 10 s, 15 % waiting for compilers, 10 % waiting for memory"
+    assert str(Usage()) == "0 workers were busy 0 % of 0 s"
+
+
+def test_what_an_item_costs(tmp_path, capsys):
+    """Beside what it does, with two workers; and how long it is until the first begins."""
+    began = time.perf_counter()
+    report, _rows = toy.go(tmp_path, toy.items(200))
+    whole = time.perf_counter() - began
+    each = 2 * report.usage.seconds / 200
+    with capsys.disabled():
+        print(f"\n{1e3 * each:.2f} ms for an item, the first after {report.usage.until_first:.2f} s of {whole:.2f} s")
+    assert each < 0.060  # 0.002 on a machine with nothing else to do
+    assert report.usage.until_first < 10
+
+
+def test_a_suite_that_has_seen_enough(tmp_path):
+    class Once(toy.Toy):
+        def takes(self, item, row):
+            super().takes(item, row)
+            raise Enough
+
+    report, rows = toy.go(tmp_path, toy.items(10), suite=Once())
+    assert report.enough
+    assert len(rows) == 1
+    report, rows = toy.go(tmp_path, toy.items(10), suite=Once(), resume=True)
+    assert report.enough
+    assert len(rows) == 2
