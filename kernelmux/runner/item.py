@@ -15,9 +15,9 @@ class Item:
     id: its name, once in a plan. work: what the suite's function gets, as JSON. seconds: how long it is expected to take.
     rank: items of a lower rank begin before all others; within a rank the longest begin first. group: items of one
     group run in one worker where there are groups enough, in the order of the plan. gpus: 0 for an item that any worker
-    can run; 1 or 2 for so many GPUs. alone: nothing else runs on its GPU meanwhile. memory: bytes of its GPU that it
-    may take. card: the only kind of card that it is for ("nvidia_h200"), "" for any. after: the id of an item that has
-    to end first. limit: seconds after which its worker is ended.
+    can run; 1 or 2 for so many GPUs. cpu: only a worker without a GPU can run it. alone: nothing else runs on its GPU
+    meanwhile. memory: bytes of its GPU that it may take. card: the only kind of card that it is for ("nvidia_h200"), ""
+    for any. after: the id of an item that has to end first. limit: seconds after which its worker is ended.
     """
 
     id: str
@@ -26,6 +26,7 @@ class Item:
     rank: int = 0
     group: str = ""
     gpus: int = 0
+    cpu: bool = False
     alone: bool = False
     memory: int = 0
     card: str = ""
@@ -59,4 +60,4 @@ class Slot:
         """Whether it may run an item at all."""
         if item.card and item.card != self.card:
             return False
-        return item.gpus <= len(self.gpus) and item.alone == self.alone
+        return item.gpus <= len(self.gpus) and item.alone == self.alone and not (item.cpu and self.gpus)

@@ -45,7 +45,8 @@ class Workers:
 
 def on_cpu(count: int, node: str = "", card: str = "") -> list[Slot]:
     """So many slots without a GPU; card: for which they compile, and what the node declares."""
-    return [Slot(f"cpu{i}", node or platform.node(), card=card, environment=ONE_THREAD) for i in range(count)]
+    environment = {**ONE_THREAD, gpus.VARIABLE: ""}
+    return [Slot(f"cpu{i}", node or platform.node(), card=card, environment=environment) for i in range(count)]
 
 
 def on_gpus(count: int, each: int, node: str = "") -> list[Slot]:

@@ -20,15 +20,20 @@ COMPILERS, MEMORY, OTHERS, NOTHING = "compilers", "memory", "others", "nothing" 
 AHEAD = 16  # how many items behind one that does not fit are looked at
 PATIENCE = 64  # how many items go ahead of one that does not fit; then its GPU is kept for it
 
-_Kind = tuple[int, bool, str]
+_Kind = tuple[int, bool, bool, str]
+_Name = tuple[_Kind, int, str]
 
 
 @dataclass(eq=False)
 class _Group:
-    """Items of one rank that one worker runs after one another; `order` of the first. passed: how many went ahead."""
+    """Items of one rank that one worker runs after one another; `order` of the first. passed: how many went ahead.
+
+    name: by which more items find it while it has some, None for none.
+    """
 
     order: tuple[int, float, int]
     items: deque[Item]
+    name: _Name | None = None
     owner: str = ""
     seconds: float = 0.0
     passed: int = 0
@@ -59,32 +64,52 @@ class Plan:
     seconds: float = 0.0  # that those which have not begun are expected to take
     _queues: dict[_Kind, list[_Group]] = field(default_factory=lambda: defaultdict(list))
     _owned: dict[str, _Group] = field(default_factory=dict)  # by slot
+    _named: dict[_Name, _Group] = field(default_factory=dict)
+    _open: set[str] = field(default_factory=set)  # items that have not ended
     _waiting: dict[str, list[Item]] = field(default_factory=lambda: defaultdict(list))  # by the item before
     _gpus: dict[str, _Gpu] = field(default_factory=lambda: defaultdict(_Gpu))
     _running: dict[str, tuple[Item, Slot]] = field(default_factory=dict)
     _number: int = 0
 
     def __post_init__(self) -> None:
-        groups: dict[tuple[_Kind, int, str], list[Item]] = {}
-        every = list(self.items)
-        known = {item.id for item in every}
+        self.add(self.items)
+
+    def add(self, items: Iterable[Item]) -> None:
+        """More items. Those of a group that has some which have not begun come behind these."""
+        groups: dict[_Name, list[Item]] = {}
+        every = list(items)
+        known = {item.id for item in every} - self._open
         if len(known) < len(every):
             raise ValueError(f"expected each item once, got {len(every)} items with {len(known)} names")
+        self._open |= known
         for item in every:
             self.left, self.seconds = self.left + 1, self.seconds + item.seconds
-            if item.after in known:
+            if item.after in self._open:
                 self._waiting[item.after].append(item)
             else:
-                groups.setdefault((_kind(item), item.rank, item.group or f"\0{item.id}"), []).append(item)
-        for (kind, *_), found in groups.items():
-            self._queues[kind].append(self._group(found))
-        for queue in self._queues.values():
-            queue.sort()
+                groups.setdefault(_name(item), []).append(item)
+        new = [self._group(found) for found in groups.values() if not self._joins(found)]
+        for group in new:
+            self._queues[_kind(group.items[0])].append(group)
+        for kind in {_kind(group.items[0]) for group in new}:
+            self._queues[kind].sort()
+
+    def _joins(self, items: list[Item]) -> bool:
+        """Put items of one group behind its others; False if there are none."""
+        if group := self._named.get(_name(items[0])):
+            group.items.extend(items)
+            group.seconds += sum(item.seconds for item in items)
+        return group is not None
 
     def _group(self, items: list[Item], rank: int | None = None) -> _Group:
         self._number += 1
         total = sum(item.seconds for item in items)
-        return _Group((items[0].rank if rank is None else rank, -total, self._number), deque(items), "", total)
+        name = _name(items[0]) if items[0].group and rank is None else None
+        order = items[0].rank if rank is None else rank, -total, self._number
+        made = _Group(order, deque(items), name, "", total)
+        if name:
+            self._named[name] = made
+        return made
 
     def next(self, slot: Slot) -> Item | None:
         """The item that a slot begins now, None if there is none for it now; `waits_for` says why."""
@@ -115,7 +140,14 @@ class Plan:
             gpu.last_alone = item.alone
         if not group.items:
             self._owned.pop(group.owner, None)
+            self._forget(group)
         return item
+
+    def _forget(self, group: _Group) -> None:
+        """Let no more items find a group."""
+        if group.name:
+            self._named.pop(group.name, None)
+            group.name = None
 
     def _queues_of(self, slot: Slot) -> list[list[_Group]]:
         return [queue for kind, queue in self._queues.items() if queue and _admits(slot, kind)]
@@ -161,6 +193,7 @@ class Plan:
         """The slot has ended its item; what waited for that may begin."""
         item = self._release(slot)
         self.left -= 1
+        self._open.discard(item.id)
         for one in self._waiting.pop(item.id, ()):
             self._add(one)
         return item
@@ -180,6 +213,8 @@ class Plan:
         return item
 
     def _add(self, item: Item, rank: int | None = None) -> None:
+        if rank is None and self._joins([item]):
+            return
         insort(self._queues[_kind(item)], self._group([item], rank))
 
     def drop(self, slot: Slot) -> None:
@@ -187,6 +222,7 @@ class Plan:
         if (gpu := self._gpus[slot.gpu]).lone == slot:
             gpu.lone = None
         if group := self._owned.pop(slot.id, None):
+            self._forget(group)
             for item in group.items:
                 self._add(item)
 
@@ -197,6 +233,7 @@ class Plan:
         found += [i for waiting in self._waiting.values() for i in waiting]
         self._queues.clear()
         self._owned.clear()
+        self._named.clear()
         self._waiting.clear()
         self._gpus.clear()
         self.left -= len(found)
@@ -217,12 +254,17 @@ class Plan:
 
 
 def _kind(item: Item) -> _Kind:
-    return item.gpus, item.alone, item.card
+    return item.gpus, item.cpu, item.alone, item.card
+
+
+def _name(item: Item) -> _Name:
+    """The group of an item; one that is in none has a name of its own."""
+    return _kind(item), item.rank, item.group or f"\0{item.id}"
 
 
 def _admits(slot: Slot, kind: _Kind) -> bool:
-    gpus, alone, card = kind
-    return gpus <= len(slot.gpus) and alone == slot.alone and card in ("", slot.card)
+    gpus, cpu, alone, card = kind
+    return gpus <= len(slot.gpus) and alone == slot.alone and card in ("", slot.card) and not (cpu and slot.gpus)
 
 
 def _fits(item: Item, slot: Slot, gpu: _Gpu | None) -> bool:

@@ -90,13 +90,26 @@ def folder(path: Path, option: str = "--out") -> Path:
     return found
 
 
+def kept(home: Path) -> tuple[Row, ...]:
+    """The rows of all runs whose file (`opened`, with `keep`) is in a folder."""
+    return read(home / NAME).rows if _begun(home / NAME) else ()
+
+
+def _begun(path: Path) -> bool:
+    """Whether a file has a whole line."""
+    return path.exists() and b"\n" in path.read_bytes()
+
+
 @contextmanager
-def opened(home: Path, head: Mapping[str, Any], resume: bool) -> Iterator[tuple[ResultsFile, list[Row]]]:
+def opened(
+    home: Path, head: Mapping[str, Any], resume: bool, keep: bool = False
+) -> Iterator[tuple[ResultsFile, list[Row]]]:
     """The file of rows in a folder, and the rows that it has already: none, or those of a run of the same plan to go on
     with.
 
     head: what the rows are of; a run goes on only where it is the same. The rows of a run before stay beside it, as
-    `rows-before.jsonl`. ArgumentError where another run has the file, or there is nothing to go on with.
+    `rows-before.jsonl`; with `keep` those of all runs stay in the file, each behind its head. ArgumentError where another
+    run has the file, or there is nothing to go on with.
     """
     path, lock = home / NAME, FileLock(home / f".{NAME}.lock")
     try:
@@ -107,14 +120,15 @@ def opened(home: Path, head: Mapping[str, Any], resume: bool) -> Iterator[tuple[
         raise ArgumentError(f"{home}: expected a folder that can be written to: {error.strerror}") from error
     try:
         rows = _resumed(path, head) if resume else []
+        stays = resume or (keep and _begun(path))
         try:
-            if not resume and path.exists():
+            if not stays and path.exists():
                 os.replace(path, home / BEFORE)
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         except OSError as error:
             raise ArgumentError(f"{path}: expected a file that can be written to: {error.strerror}") from error
         try:
-            size = read(path).size if resume else 0
+            size = read(path).size if stays else 0
             os.ftruncate(file, size)
             made = ResultsFile(path, file, size)
             if not resume:
@@ -127,7 +141,7 @@ def opened(home: Path, head: Mapping[str, Any], resume: bool) -> Iterator[tuple[
 
 
 def _resumed(path: Path, head: Mapping[str, Any]) -> list[Row]:
-    if not path.exists() or b"\n" not in path.read_bytes():
+    if not _begun(path):
         raise ArgumentError(f"--resume: {path.parent} holds no run to go on with")
     found = read(path)
     for name, value in json.loads(json.dumps(head)).items():

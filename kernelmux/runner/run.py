@@ -122,19 +122,27 @@ class Run:
     ) -> None:
         """file: gets each row. done: rows of the run that this one goes on with."""
         self.suite, self.file, self.limit, self.report = suite, file, limit or TimeLimit(), RunReport()
-        every, rows = list(items), {line["item"]: line["row"] for line in done if "item" in line}
-        self.plan = Plan(item for item in every if item.id not in rows)
-        for item in every:
-            if item.id in rows:
-                self.report.rows[item.id] = rows[item.id]
-                self.report.resumed += 1
-                with suppress(Enough):  # what was enough for the run before
-                    suite.takes(item, rows[item.id])
+        self.plan, self._done = Plan(()), {line["item"]: line["row"] for line in done if "item" in line}
+        self._add(items)
         self.slots: dict[str, Slot] = {}
         self.working: dict[str, _Working] = {}
         self.idle: dict[str, tuple[float, str]] = {}
         self.tries: Counter[str] = Counter()
         self.started, self.first, self.last = time.monotonic(), 0.0, 0.0
+
+    def _add(self, items: Iterable[Item]) -> None:
+        """Items to run; those that the run before has ended count as they are, and so does what follows from them."""
+        every = list(items)
+        self.plan.add(item for item in every if item.id not in self._done)
+        for item in every:
+            if item.id in self._done:
+                self.report.resumed += 1
+                with suppress(Enough):  # what was enough for the run before
+                    self._end(item, self._done[item.id])
+
+    def _end(self, item: Item, row: Any) -> None:
+        self.report.rows[item.id] = row
+        self._add(self.suite.takes(item, row) or ())
 
     def begin(self, slot: Slot) -> tuple[Item, float] | None:
         """The next item of a slot, with the seconds that it may take."""
@@ -211,8 +219,7 @@ class Run:
         told = {"slot": slot.id, "node": slot.node, "card": slot.card, "seconds": round(seconds, 4)}
         tries = {"tries": min(self.tries[item.id] + 1, TRIES)} if self.tries[item.id] else {}
         self._write({kind: item.id, "row": row, **told, **tries})
-        self.report.rows[item.id] = row
-        self.suite.takes(item, row)
+        self._end(item, row)
 
     def _write(self, row: Row) -> None:
         if self.file:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from kernelmux.runner.item import Item
@@ -22,8 +22,8 @@ class Suite(Protocol):
     def begins(self, item: Item) -> None:
         """An item begins."""
 
-    def takes(self, item: Item, row: Any) -> None:
-        """The row of an item that has ended; to end the run, raise `run.Enough`."""
+    def takes(self, item: Item, row: Any) -> Iterable[Item] | None:
+        """The row of an item that has ended; gives the items that follow from it. To end the run, raise `run.Enough`."""
 
     def lost(self, item: Item, reason: str) -> Any:
         """The row of an item whose worker did not survive it."""

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from kernelmux.registry.cli import terminal
+from kernelmux.runner.interrupts import interrupts
 
-NEEDED = ("pytest", "pytest_benchmark", "jinja2")  # of perf and conformance, whose clock and checks are used
+# Of perf and conformance, whose clock and checks are used, and of the runner.
+NEEDED = ("pytest", "pytest_benchmark", "jinja2", "execnet", "filelock")
 
 
 def main() -> int:
     """The command line, or what to install for it."""
+    interrupts.listen("tune")
     if lack := terminal.missing(NEEDED):
         return terminal.say("tune", lack, terminal.USAGE)
-    from kernelmux.tune import cli
 
-    return cli.main()
+    def command() -> int:
+        with interrupts.held():
+            from kernelmux.tune import cli
+        return cli.main()
+
+    return terminal.run("tune", command)
 
 
 if __name__ == "__main__":

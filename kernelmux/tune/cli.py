@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -21,17 +21,26 @@ from kernelmux.registry.backend import tuned_configs
 from kernelmux.registry.backend.tuned_configs import TunedConfig
 from kernelmux.registry.cases import CHANNELS_LAST, TIERS, Case
 from kernelmux.registry.cli import terminal
-from kernelmux.registry.errors import ArgumentError, KernelmuxError
-from kernelmux.registry.spec import Call, OpSpec
+from kernelmux.registry.errors import ArgumentError, KernelmuxError, unknown
+from kernelmux.registry.spec import OpSpec
 from kernelmux.registry.util import user_folder
-from kernelmux.registry.util.files import between, file_stem
-from kernelmux.tune import report, run
-from kernelmux.tune.job import CAPABILITY, Job
-from kernelmux.tune.log import TuningLog
+from kernelmux.registry.util.files import between
+from kernelmux.runner import arguments as of_runner
+from kernelmux.runner import start
+from kernelmux.runner.interrupts import INTERRUPTED, interrupts
+from kernelmux.runner.item import Item
+from kernelmux.runner.machine import Workers
+from kernelmux.runner.run import RunReport, TimeLimit
+from kernelmux.tune import report, tables
+from kernelmux.tune.job import Job
 from kernelmux.tune.progress import Progress
+from kernelmux.tune.search import Search, known
+from kernelmux.tune.suite import ALWAYS, TuneSuite
 
 OK, FAILED = 0, 1
 MARKER = "<!-- tuned -->"
+SHARE = 16 << 30  # bytes of a GPU for each process that candidates and checks are spread over
+ON = "the kind of card to search for, where there are several"
 EPILOG = """
 examples:
   python -m kernelmux.tune --op matmul --backend triton                     every variant and workload
@@ -64,9 +73,10 @@ def parser() -> argparse.ArgumentParser:
         type=terminal.seconds,
         default=3600.0,
         metavar="S",
-        help="seconds for compiling, and as many for times (default: 3600)",
+        help="seconds after which nothing more is compiled or timed (default: 3600)",
     )
     made.add_argument("--jobs", type=terminal.positive, metavar="N", help="processes side by side (default: the CPUs)")
+    of_runner.spread(made, on=ON)
     made.add_argument("--tier", choices=TIERS[:-1], default="ci", help="of the checks of a winner (default: ci)")
     out = made.add_mutually_exclusive_group()
     out.add_argument("--out", metavar="FOLDER", help="of tables (default: yours, where plans look them up)")
@@ -114,14 +124,14 @@ def _main(args: argparse.Namespace) -> int:
         catalog.spec(op)  # a misspelt operator is named before a missing GPU
     catalog.check_dtypes(args.op, args.dtype)
     gpu = torch.cuda.is_available()
-    if not gpu and not args.dry_run:
+    if not (gpu or args.cluster or args.dry_run):
         raise ArgumentError("torch sees no GPU here, and nothing else can be timed; --dry-run lists what would be")
     if not args.op and (left := catalog.left_out(args.dtype)):
         console.print(left, markup=False, soft_wrap=True)
-    found = list(jobs(args, "cuda" if gpu else "cpu"))
+    found = list(dict.fromkeys(jobs(args, "cuda" if gpu and not args.cluster else "cpu")))
     if not found:
         raise ArgumentError("nothing to search: no variant with a space can run a call of this selection")
-    return _search(console, found, args, "cuda" if gpu else "cpu")
+    return _search(console, found, args)
 
 
 def jobs(args: argparse.Namespace, device: str) -> Iterator[Job]:
@@ -158,7 +168,7 @@ def _of_variant(spec: OpSpec, backend: str, variant: str, args: argparse.Namespa
         for dtype in spelt or usual:
             if dtype in spec.dtypes and (case.dtypes is None or dtype in case.dtypes):
                 job = Job(spec.name, backend, variant, text, dtypes.SHORT[dtype])
-                if not job.implementation.reasons(_call_of(spec, job, device)):
+                if not job.reasons(device):
                     yield job
 
 
@@ -168,36 +178,70 @@ def _without_dtypes(case: Case) -> tuple[str, list[torch.dtype]]:
     return (re.sub(r":\w+", "", case.text), [*formats]) if len(formats) == 1 else (case.text, [])
 
 
-def _call_of(spec: OpSpec, job: Job, device: str) -> Call:
-    capability = torch.cuda.get_device_capability() if device == "cuda" else CAPABILITY
-    return spec.hypothetical(
-        spec.case(job.workload), dtypes.parse(job.dtype), torch.device(device), capability=capability
-    )
+def _search(console: Console, found: list[Job], args: argparse.Namespace) -> int:
+    home = output_files.folder(Path(args.log), "--log")
+    if not args.dry_run:
+        output_files.folder(_folder(args), "--out")
+    progress = Progress(console)
+    suite = TuneSuite(found, args.most, args.tier, known(home), progress, times=not args.dry_run)
+    limit = TimeLimit(time.monotonic() + args.limit, required=ALWAYS)
+    asked = {"jobs": [job.name for job in found], "most": args.most, "tier": args.tier}
 
+    def items(cards: Sequence[str]) -> list[Item]:
+        return suite.items(card(cards, args.on, args.dry_run))
 
-def _search(console: Console, found: list[Job], args: argparse.Namespace, device: str) -> int:
-    gpu = torch.cuda.get_device_name() if device == "cuda" else "no GPU"
-    folder, processes = Path(args.log), args.jobs or os.cpu_count() or 1
-    settings = run.Settings(args.most, args.limit, processes, args.tier)
-    log, progress = TuningLog(folder / f"{file_stem(gpu)}.jsonl"), Progress(console)
-    output_files.folder(Path(args.log), "--log")
-    searches = run.begin(found, device, args.most)
-    run.compile_all(searches, settings, log, progress)
+    with progress:
+        ran = start.execute(
+            suite, items, _workers(args, len(found)), home, asked, False, limit, args.cluster, keep=True
+        )
+    if len(ran.rows):
+        console.print(f"{len(ran.rows)} items: {ran.usage}", markup=False, soft_wrap=True)
+    report.show(console, suite.searches)
     if args.dry_run:
-        report.show(console, searches)
         console.print("nothing was timed: --dry-run")
-        return OK
-    output_files.folder(_folder(args), "--out")
-    run.time_all(searches, settings, log, progress)
-    run.check_winners(searches, settings, progress)
-    report.show(console, searches)
-    entries, refuted = list(run.entries(searches)), run.refuted(searches)
-    paths = []
-    for out in dict.fromkeys(_table_of(search.job, _folder(args)) for search in searches):
+    else:
+        with interrupts.held():
+            _write(console, suite.searches, args)
+    return _status(suite.searches, ran)
+
+
+def _workers(args: argparse.Namespace, jobs: int) -> Workers:
+    """Processes without a GPU compile, one for each GPU times, and those that share GPUs find candidates and check."""
+    share = SHARE if jobs > 1 else sys.maxsize  # one is enough
+    return Workers(cpu=True, gpu=share, alone=not args.dry_run, most=args.jobs)
+
+
+def card(cards: Sequence[str], on: Sequence[str], dry: bool) -> str:
+    """The kind of card of a search, of those that there are; "" without one, for which a dry run suffices."""
+    if len(on) > 1 or of_runner.ALL in on:
+        raise ArgumentError(f"--on: a search is for one kind of card, got {' '.join(on)}")
+    if on and on[0] not in cards:
+        raise unknown("card", on[0], cards, "--on")
+    if not on and len(cards) > 1:
+        raise ArgumentError(f"--on: a search is for one kind of card, and there are {', '.join(cards)}: name one")
+    if not cards and not dry:
+        raise ArgumentError("no GPU is found, and nothing else can be timed; is nvidia-ml-py installed?")
+    return (*on, *cards, "")[0]
+
+
+def _write(console: Console, searches: Sequence[Search], args: argparse.Namespace) -> None:
+    """Write the tables of what was found, which may be less than was asked for."""
+    entries, refuted, paths = list(tables.entries(searches)), tables.refuted(searches), []
+    ended = [search for search in searches if search.found]
+    for out in dict.fromkeys(_table_of(search.job, _folder(args)) for search in ended):
         own = [entry for entry in entries if _table_of(entry, _folder(args)) == out]
-        paths.append(str(run.write(own, gpu, out, refuted)))
+        paths.append(str(tables.write(own, ended[0].gpu, out, refuted)))
     told = f"{len(entries)} of {len(searches)} searches found a faster configuration: {', '.join(paths)}"
     console.print(told, markup=False, soft_wrap=True)
+
+
+def _status(searches: Sequence[Search], ran: RunReport) -> int:
+    if ran.interrupted:
+        return terminal.say("tune", "interrupted", INTERRUPTED)
+    for error in ran.errors:
+        terminal.say("tune", error, terminal.USAGE)
+    if ran.errors or not any(search.found for search in searches):
+        return terminal.USAGE
     return FAILED if any(s.measured and s.measured.wrong for s in searches) else OK
 
 

@@ -66,6 +66,14 @@ class Job:
         values: dict[str, Any] = {**tensors, **case.scalars}
         return spec.bind(**values, capability=CAPABILITY if device == "cpu" else None)
 
+    def reasons(self, device: str) -> list[str]:
+        """Why the variant cannot run the call, on the GPU at hand ("cuda") or on one of `CAPABILITY` ("cpu")."""
+        spec = catalog.spec(self.op)
+        capability = torch.cuda.get_device_capability() if device == "cuda" else CAPABILITY
+        case, dtype = spec.case(self.workload), dtypes.parse(self.dtype)
+        call = spec.hypothetical(case, dtype, torch.device(device), capability=capability)
+        return list(self.implementation.reasons(call))
+
     @cached_property
     def identity(self) -> tuple[str, ...]:
         """What a result is remembered by: the job, and what kernels are made of."""
@@ -131,6 +139,12 @@ class Candidates:
     chosen: tuple[Config, ...]
     refused: dict[str, int]
     left: int
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> Candidates:
+        """What `asdict` took apart, perhaps on another machine."""
+        (kind, sizes), chosen = fields["key"], fields["chosen"]
+        return cls(**{**fields, "key": Key(kind, tuple(sizes)), "chosen": tuple(chosen)})
 
 
 def candidates(job: Job, problem: Any, most: int) -> Candidates:

@@ -3,44 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import rich.progress
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-EVERY = 20.0  # seconds between two lines of a phase
+EVERY = 20.0  # seconds between two lines
 
 
 class Progress:
-    """The phases of a search."""
-
-    Step = Callable[[], None]
+    """How many items of a search have ended, with the step of the last one. Entered while it runs."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
-
-    @contextmanager
-    def phase(self, name: str, total: int) -> Iterator[Step]:
-        """One phase of so many steps; gives what to call after each."""
-        columns = (TextColumn(f"tune: {name}"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn())
+        columns = (TextColumn("tune: {task.description}"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn())
         left = (TextColumn("left"), TimeRemainingColumn())
-        terminal, start = self.console.is_terminal, time.monotonic()
-        bar = rich.progress.Progress(*columns, *left, console=self.console, transient=True, disable=not terminal)
-        with bar:
-            task = bar.add_task(name, total=total)
-            told = start
+        off = not console.is_terminal
+        self.bar = rich.progress.Progress(*columns, *left, console=console, transient=True, disable=off)
+        self.task = self.bar.add_task("start", total=None)
+        self.start = self.told = time.monotonic()
 
-            def step() -> None:
-                nonlocal told
-                bar.update(task, advance=1)
-                if not terminal and time.monotonic() - told >= EVERY:
-                    told = time.monotonic()
-                    self._say(name, bar.tasks[0], told - start)
+    def __enter__(self) -> Progress:
+        self.bar.start()
+        return self
 
-            yield step
-        self._say(name, bar.tasks[0], time.monotonic() - start)
+    def __exit__(self, *details: object) -> None:
+        self.bar.stop()
 
-    def _say(self, name: str, task: rich.progress.Task, seconds: float) -> None:
-        self.console.print(f"{name}: {task.completed:.0f} of {task.total:.0f} in {seconds:.0f} s", markup=False)
+    def step(self, name: str, ended: int, total: int) -> None:
+        """An item of a step has ended: now so many of those that are to be expected."""
+        self.bar.update(self.task, description=name, completed=ended, total=total)
+        now = time.monotonic()
+        if not self.console.is_terminal and now - self.told >= EVERY:
+            self.told = now
+            text = f"{name}: {ended} of {total} in {now - self.start:.0f} s"
+            self.console.print(text, markup=False, soft_wrap=True)

@@ -12,7 +12,10 @@ from kernelmux.registry.backend.device_tables import Table
 from kernelmux.registry.backend.search_space import Config
 from kernelmux.registry.backend.tuned_configs import TunedConfig
 from kernelmux.registry.util.text_tables import counted
-from kernelmux.tune.run import Search
+from kernelmux.tune.search import Search
+
+NOT_REACHED = "the search ended before"
+NOT_RIGHT = "no configuration is right, or the search ended before the finals"
 
 
 def written(config: Config) -> str:
@@ -29,7 +32,9 @@ def show(console: Console, searches: list[Search]) -> None:
 
 
 def _lines(search: Search) -> Iterator[str]:
-    found = search.found
+    if (found := search.found) is None:
+        yield f"not searched: {search.problem or NOT_REACHED}"
+        return
     refused = sum(found.refused.values())
     size = len(found.chosen) + found.left + refused
     left = f"{refused} refused unseen, {found.left} left out (--most)"
@@ -42,8 +47,8 @@ def _lines(search: Search) -> Iterator[str]:
 
 def _outcome(search: Search) -> Iterator[str]:
     if (measured := search.measured) is None:
-        if search.refusal or search.seen:
-            yield f"not timed: {search.refusal or 'no configuration is right'}"
+        if search.problem or search.seen:
+            yield f"not timed: {search.problem or NOT_RIGHT}"
         return
     yield from (f"WRONG: {written(config)}: {why}" for config, why in measured.wrong)
     times = f"rule {measured.rule_us:.1f} us, fastest {measured.us:.1f} us ({measured.ratio:.2f}x)"
@@ -52,6 +57,8 @@ def _outcome(search: Search) -> Iterator[str]:
         yield f"REFUSED by the suite: {search.refusal}"
     elif not measured.gains:
         yield "the rule stays: the gain is within noise (2 %)"
+    elif search.refusal is None:
+        yield "not written: the suite was not asked"
 
 
 def listing(folder: Path) -> list[str]:

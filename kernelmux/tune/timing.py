@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -16,15 +15,13 @@ from kernelmux.perf.timing import inputs
 from kernelmux.perf.timing.clock import CudaStopwatch, poison
 from kernelmux.perf.timing.verify import Oracle, WrongOutput
 from kernelmux.registry.backend.search_space import Config, Forced
-from kernelmux.tune.job import Candidates, Job
-from kernelmux.tune.log import TrialResult, TuningLog
+from kernelmux.tune.job import Job
 
 SAMPLES = 7  # of a configuration; one of those that take more than HOPELESS times as long as the fastest
 HOPELESS = 2.0
 FINALISTS = 6
 ROUNDS = 31
 HOST_US = 60.0  # of a call, which the stream sleeps through
-SHOWN = 200  # characters of what went wrong
 NOISE = 1.02  # a configuration has to be faster than the rule by more than 2 %
 
 
@@ -42,6 +39,11 @@ class TuningOutcome:
     def gains(self) -> bool:
         """Whether it is faster than the rule by more than noise."""
         return self.ratio > NOISE
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> TuningOutcome:
+        """What `asdict` took apart, perhaps on another machine."""
+        return cls(**{**fields, "wrong": tuple((config, why) for config, why in fields["wrong"])})
 
 
 class Bench:
@@ -85,39 +87,14 @@ class Bench:
         self.oracle.check(result, self.job.implementation)
 
 
-def time_all(
-    bench: Bench, configs: Iterable[Config], log: TuningLog, until: float, watch: Callable[[], None]
-) -> dict[int, TrialResult]:
-    """The median of some samples for each configuration, by its place; those that the log has are not run again.
-
-    until: the time, by the monotonic clock, after which no other one begins.
-    """
-    found: dict[int, TrialResult] = {}
-    best = float("inf")
-    for i, config in enumerate(configs):
-        known = log.seen(bench.job, config)
-        if known is None and time.monotonic() > until:
-            continue
-        if known is None:
-            log.begins(bench.job, config)
-            known = _timed(bench, config, best)
-            log.ends(bench.job, config, known)
-        found[i] = known
-        best = min(best, known.us or best)
-        watch()
-    return found
-
-
-def _timed(bench: Bench, config: Config, best: float) -> TrialResult:
-    try:
-        bench.sample(config)  # loads the code
-        first = bench.sample(config)
-        more = [bench.sample(config) for _ in range(SAMPLES - 1)] if first < HOPELESS * best else []
-        return TrialResult(statistics.median([first, *more]))
-    except Exception as error:  # of a compiler, of Triton's launcher, of CUDA
-        if lost():
-            raise
-        return TrialResult(problem=f"{type(error).__name__}: {error}"[:SHOWN])
+def timed(bench: Bench, config: Config, best: float | None) -> float:
+    """The median of some samples of a configuration, in microseconds; one alone where it is hopelessly slower than the
+    best so far. Raises what a compiler, Triton's launcher or CUDA does."""
+    bench.sample(config)  # loads the code
+    first = bench.sample(config)
+    hopeless = best is not None and first >= HOPELESS * best
+    more = [] if hopeless else [bench.sample(config) for _ in range(SAMPLES - 1)]
+    return statistics.median([first, *more])
 
 
 def lost() -> bool:
@@ -129,14 +106,12 @@ def lost() -> bool:
     return False
 
 
-def finals(
-    bench: Bench, found: Candidates, seen: dict[int, TrialResult], check: Callable[[Config], None]
-) -> TuningOutcome | None:
-    """The fastest that are right, beside the rule, in turns; None if there are none."""
-    chosen, wrong = _right(found.chosen, seen, check)
+def finals(bench: Bench, rule: Config, timed: Iterable[Config]) -> TuningOutcome | None:
+    """The fastest that are right, beside the rule, in turns; None if there are none. timed: the fastest first."""
+    chosen, wrong = _right(bench, timed)
     if not chosen:
         return None
-    contest = [found.rule, *(c for c in chosen if c != found.rule)]
+    contest = [rule, *(c for c in chosen if c != rule)]
     times: list[list[float]] = [[] for _ in contest]
     for i in range(ROUNDS + 1):
         for place in sorted(range(len(contest)), key=lambda p: (p + i) % len(contest)):
@@ -146,21 +121,18 @@ def finals(
     return replace(_winner(contest, times), wrong=tuple(wrong))
 
 
-def _right(
-    configs: Sequence[Config], seen: dict[int, TrialResult], check: Callable[[Config], None]
-) -> tuple[list[Config], list[tuple[Config, str]]]:
+def _right(bench: Bench, timed: Iterable[Config]) -> tuple[list[Config], list[tuple[Config, str]]]:
     """The fastest whose result is right, and those that were passed over because theirs is not."""
-    timed = sorted((s.us, i) for i, s in seen.items() if s.us is not None)
     chosen: list[Config] = []
     wrong: list[tuple[Config, str]] = []
-    for _, i in timed:
+    for config in timed:
         if len(chosen) == FINALISTS:
             break
         try:
-            check(configs[i])
-            chosen.append(configs[i])
+            bench.check(config)
+            chosen.append(config)
         except WrongOutput as error:
-            wrong.append((configs[i], str(error)))
+            wrong.append((config, str(error)))
     return chosen, wrong
 
 

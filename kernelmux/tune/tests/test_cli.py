@@ -9,9 +9,9 @@ import torch
 from rich.console import Console
 
 from kernelmux.registry.backend import tuned_configs
-from kernelmux.registry.errors import SpecError
+from kernelmux.registry.errors import ArgumentError, SpecError
 from kernelmux.registry.util.files import GpuFiles
-from kernelmux.tune import ahead, cli, progress
+from kernelmux.tune import cli, progress, worker
 from kernelmux.tune.tests import fakes
 from kernelmux.tune.tests.fakes import TABLE
 
@@ -27,12 +27,18 @@ def test_timing_without_a_gpu_is_refused_and_says_what_works(capsys):
 
 @without_gpu
 def test_a_dry_run_lists_what_would_be_timed_and_why_the_rest_is_not(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(ahead, "compile_all", lambda tasks, *rest: {i: "no" * (i % 2) for i in range(len(tasks))})
+    def compiled(job, config, kind):
+        if config["num_warps" if job.variant == "persistent" else "GROUP_M"] == 8:
+            raise ValueError("no")
+        return 0
+
+    fakes.install_pool(monkeypatch, gpus=0)
+    monkeypatch.setattr(worker, "compiled", compiled)
     assert cli.main([*MATMUL, "--dry-run", "--most", "6", "--log", str(tmp_path)]) == 0
     told = capsys.readouterr().out
     assert "matmul triton/persistent, a=64x64 b=64x64 bf16" in told and "k_major" not in told
     assert "for a tile of which half and more lies beyond the result" in told
-    assert "dropped:" in told and "for no" in told and "nothing was timed: --dry-run" in told
+    assert "6 tried" in told and "for ValueError: no" in told and "nothing was timed: --dry-run" in told
 
 
 def test_images_lie_channels_last_where_the_option_or_the_workload_says_so():
@@ -90,12 +96,52 @@ def test_the_page_is_written_between_its_markers(capsys, tmp_path):
     assert "<!-- tuned -->" in capsys.readouterr().err
 
 
-def test_a_whole_search_writes_its_table(capsys, monkeypatch, tmp_path):
+@pytest.fixture
+def fake(monkeypatch):
+    """A GPU and two jobs that are made up."""
     fakes.install(monkeypatch)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *device: fakes.GPU)
     monkeypatch.setattr(cli, "jobs", lambda args, device: iter([fakes.JOB]))
-    monkeypatch.setattr(cli.run, "problem_of", lambda job, device: fakes.Problem(-1, 8))
+
+
+def test_a_search_is_for_one_kind_of_card():
+    assert cli.card(["h100"], [], False) == "h100" == cli.card(["h100", "h200"], ["h100"], False)
+    assert cli.card([], [], True) == ""
+    for cards, on, said in (
+        (["h100", "h200"], [], "there are h100, h200: name one"),
+        (["h100"], ["h200"], 'unknown card "h200" in --on; did you mean "h100"'),
+        (["h100", "h200"], ["h100", "h200"], "one kind of card, got h100 h200"),
+        (["h100"], ["all"], "one kind of card, got all"),
+        ([], [], "no GPU is found"),
+    ):
+        with pytest.raises(ArgumentError, match=said):
+            cli.card(cards, on, False)
+
+
+def test_ctrl_c_writes_what_was_found_so_far(capsys, monkeypatch, tmp_path, fake):
+    real, others = worker.timing.finals, []
+
+    def finals(bench, rule, timed):
+        if bench.job == fakes.OTHER:
+            others.append(bench)
+            raise KeyboardInterrupt
+        return real(bench, rule, timed)
+
+    monkeypatch.setattr(cli, "jobs", lambda args, device: iter([fakes.JOB, fakes.OTHER]))
+    monkeypatch.setattr(worker.timing, "finals", finals)
+    assert cli.main(["--op", "matmul", "--out", str(tmp_path), "--log", str(tmp_path / "log")]) == 130
+    told = capsys.readouterr()
+    assert "1 of 2 searches found a faster configuration" in told.out and told.err == "tune: interrupted\n"
+    assert [entry.config for entry in tuned_configs.TABLES.read(tmp_path / "fake_gpu_9000.json").rows] == [{"BLOCK": 8}]
+
+
+def test_a_search_of_which_nothing_can_run_fails(capsys, monkeypatch, tmp_path, fake):
+    monkeypatch.setattr(worker, "problem_of", lambda job, device: 1 / 0)
+    assert cli.main(["--op", "matmul", "--out", str(tmp_path), "--log", str(tmp_path / "log")]) == 2
+    assert "not searched: ZeroDivisionError" in capsys.readouterr().out and not list(tmp_path.glob("*.json"))
+
+
+def test_a_whole_search_writes_its_table(capsys, monkeypatch, tmp_path, fake):
     folders = ["--out", str(tmp_path), "--log", str(tmp_path / "log")]
     assert cli.main(["--op", "matmul", *folders]) == 1, "one of the configurations is wrong"
     assert "1 of 1 searches found a faster configuration" in capsys.readouterr().out
@@ -114,11 +160,11 @@ def test_a_whole_search_writes_its_table(capsys, monkeypatch, tmp_path):
     assert told == [f"{tmp_path}/tuned/fake_gpu_9000.json:", f"{tmp_path}/home/tuned/fake_gpu_9000.json:"]
 
 
-def test_a_long_phase_says_how_far_it_is_where_there_is_no_terminal(monkeypatch):
+def test_a_long_search_says_how_far_it_is_where_there_is_no_terminal(monkeypatch):
     file, clock = StringIO(), count(0, 15)  # seconds from one look to the next
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
-    with progress.Progress(Console(file=file, width=80)).phase("compiling", 4) as step:
-        for _ in range(4):
-            step()
+    with progress.Progress(Console(file=file, width=80)) as shown:
+        for i in range(4):
+            shown.step("compile", i + 1, 4)
     lines = file.getvalue().splitlines()
-    assert lines[-1].startswith("compiling: 4 of 4 in ") and lines[0].startswith("compiling: 2 of 4 in ")
+    assert lines == ["compile: 2 of 4 in 30 s", "compile: 4 of 4 in 60 s"]

@@ -1,6 +1,7 @@
 """The spaces of the shipped kernels: what a table gives them is what is launched, compiled and checked."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -12,9 +13,10 @@ from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.backend.device_tables import Table
 from kernelmux.registry.backend.tuned_configs import TunedConfig
 from kernelmux.registry.util.files import GpuFiles
-from kernelmux.tune import ahead, check
+from kernelmux.tune import check
 from kernelmux.tune.check import UNSEEN, refusal
-from kernelmux.tune.job import Job, candidates, problem_of
+from kernelmux.tune.job import Candidates, Job, candidates, problem_of
+from kernelmux.tune.worker import CANDIDATES, COMPILE, NO_GPU, Steps
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 GPU = "Fake GPU 9000"
@@ -98,12 +100,21 @@ def test_every_rule_of_matmul_is_among_what_a_search_may_try():
 
 def test_what_does_not_compile_is_told_and_the_others_are_compiled():
     tile = TILES[PRODUCT]
-    asked = [(PRODUCT, config, "bf16 rr unit16") for config in (tile, {**tile, "BLOCK_M": 48})]
-    seen = []
-    found = ahead.compile_all(asked, 2, 120.0, lambda: seen.append(1))
-    assert found[0] == "" and found[1].startswith("CompilationError"), found
-    assert len(seen) == 2
-    assert ahead.compile_all(asked, 1, 0.0, lambda: None) == {}, "after the time limit nothing is said"
+    work = {"step": COMPILE, "job": asdict(PRODUCT), "device": "cpu", "kind": "bf16 rr unit16", "key": "k"}
+    steps = Steps()
+    (broken, _), (made, lost) = (steps.row({**work, "config": {**tile, "BLOCK_M": m}}) for m in (48, tile["BLOCK_M"]))
+    assert broken["problem"].startswith("CompilationError") and broken["key"] == "k"
+    assert (made, lost) == ({"key": "k"}, False)
+    other, _ = steps.row({**work, "config": tile, "kind": "fp16 rr unit16"})
+    assert other["problem"].endswith("the call is not of the kind 'fp16 rr unit16'")
+
+
+def test_candidates_travel_as_json():
+    work = {"step": CANDIDATES, "job": asdict(PRODUCT), "device": "cpu", "most": 3}
+    row, _ = Steps().row(work)
+    assert row["gpu"]["gpu"] == NO_GPU and tuple(row["identity"]) == PRODUCT.identity
+    found = Candidates.of(json.loads(json.dumps(row["found"])))
+    assert found == candidates(PRODUCT, problem_of(PRODUCT, "cpu"), 3)
 
 
 def test_the_suite_judges_a_configuration_on_calls_of_its_kind(monkeypatch):
