@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 
 from kernelmux.registry.backend import tuned_configs
-from kernelmux.registry.errors import ArgumentError, SpecError
+from kernelmux.registry.errors import KernelmuxError, SpecError
 from kernelmux.registry.util.files import GpuFiles
 from kernelmux.tune import cli, progress, worker
 from kernelmux.tune.tests import fakes
@@ -114,7 +114,7 @@ def test_a_search_is_for_one_kind_of_card():
         (["h100"], ["all"], "one kind of card, got all"),
         ([], [], "no GPU is found"),
     ):
-        with pytest.raises(ArgumentError, match=said):
+        with pytest.raises(KernelmuxError, match=said):
             cli.card(cards, on, False)
 
 
