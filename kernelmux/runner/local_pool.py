@@ -29,7 +29,8 @@ from kernelmux.runner.item import Item, Slot
 START_LIMIT = 300.0  # seconds until a process has imported what it needs
 STARTS = 2  # that may fail one after the other; then a slot is given up
 WITHOUT = "PYTEST_XDIST_"  # variables of a pytest-xdist that this process may be a worker of
-LINES, TAIL = 8, 600  # of a log, and characters of it, that a reason shows
+LINES, TAIL = 8, 1200  # of a log, and characters of it, that a reason shows
+BEFORE = 2  # lines before a crash of Python
 DYING = 5.0  # seconds that a process takes at most, once its channel has closed
 
 READY, ROW, GONE, CLOSED = "ready", "row", "gone", "closed"
@@ -232,11 +233,17 @@ def _status(pid: int) -> int | None:
 
 
 def _tail(log: Path) -> str:
-    """What a process has printed last; of a crash, its first lines."""
+    """What a process has printed last; of a crash, what came before it and where it was."""
     try:
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     except OSError:
         return ""
     fatal = max((i for i, line in enumerate(lines) if line.startswith("Fatal Python error")), default=None)
-    shown = lines[-LINES:] if fatal is None else lines[fatal : fatal + LINES]
+    shown = lines[-LINES:] if fatal is None else [*lines[max(0, fatal - BEFORE) : fatal + 1], *_where(lines[fatal:])]
     return "; it printed:\n" + "\n".join(shown)[:TAIL] if shown else ""
+
+
+def _where(crash: list[str]) -> list[str]:
+    """The innermost frames of the thread that crashed, as faulthandler prints them behind those of others."""
+    current = next((i for i, line in enumerate(crash) if line.startswith("Current thread")), 0)
+    return crash[current + 1 : current + LINES]
