@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kernelmux.registry.errors import ArgumentError
 from kernelmux.runner import results
 from kernelmux.runner.interrupts import interrupts
 from kernelmux.runner.item import Item
@@ -46,7 +47,9 @@ def execute(
 
             with RayCluster(cluster, suite.serve, suite.setup, workers, home / "logs") as engine:
                 return run(made, engine)
+        if not (slots := workers.slots()):
+            raise ArgumentError("no GPU is seen by NVML: the package nvidia-ml-py is needed, and a driver")
         (logs := home / "logs").mkdir(exist_ok=True)
-        with LocalPool(workers.slots(), suite.serve, suite.setup, logs) as pool:
+        with LocalPool(slots, suite.serve, suite.setup, logs) as pool:
             interrupts.before_the_end = pool.kill
             return run(made, pool)

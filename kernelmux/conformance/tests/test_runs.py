@@ -90,7 +90,7 @@ def test_a_run_goes_on_with_the_same_items_alone(tmp_path: Path, capsys: pytest.
     assert main.main(given) == main.OK == main.main([*given, "--resume"])
     assert main.main([*given, "--dtype", "fp32", "--resume"]) == main.USAGE
     err = capsys.readouterr().err
-    assert "is of another run: asked" in err and err.count("\n") == 1
+    assert 'is of another run: dtypes was [], and is ["fp32"]; leave out --resume' in err and err.count("\n") == 1
 
 
 def test_two_runs_do_not_write_into_one_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,9 +188,9 @@ def served(monkeypatch: pytest.MonkeyPatch, *items: Item, **more: Any) -> list[t
 
 
 def test_a_worker_runs_pytest_once_for_all_items(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
+    calls: list[object] = []
     real = pytest_plugin.pytest.main
-    monkeypatch.setattr(pytest_plugin.pytest, "main", lambda *a, **k: calls.append(1) or real(*a, **k))
+    monkeypatch.setattr(pytest_plugin.pytest, "main", lambda *a, **k: (calls.append(a), real(*a, **k)))
     items = [Item("add", "torch_ref", "plain", check) for check in ("claims", "exact", "signature")]
     told = served(monkeypatch, *items)
     assert [row["item"]["check"] for row, _ in told] == ["claims", "exact", "signature"] and len(calls) == 1
