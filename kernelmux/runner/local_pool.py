@@ -30,7 +30,8 @@ from kernelmux.runner.item import Item, Slot
 START_LIMIT = 300.0  # seconds until a process has imported what it needs
 STARTS = 2  # that may fail one after the other; then a slot is given up
 WITHOUT = "PYTEST_XDIST_"  # variables of a pytest-xdist that this process may be a worker of
-LINES, TAIL, READ = 8, 600, 1 << 16  # of a log: lines and characters that a reason shows, of so many bytes at its end
+LINES, TAIL, READ = 8, 1200, 1 << 16  # of a log: lines and characters that a reason shows, of so many bytes at its end
+BEFORE = 2  # lines before a crash of Python
 DYING = 5.0  # seconds that a process takes at most to end, once it was killed or its channel has closed
 OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)  # which nothing in an item sends to itself
 LOOK = 0.1  # seconds between two looks at the limits
@@ -253,7 +254,7 @@ def _deaf() -> Iterator[None]:
 
 
 def _tail(process: _Process) -> str:
-    """What a process has printed last; of a crash, its first lines."""
+    """What a process has printed last; of a crash, what came before it and where it was."""
     try:
         with process.log.open("rb") as log:
             log.seek(max(process.log_from, log.seek(0, os.SEEK_END) - READ))
@@ -261,5 +262,11 @@ def _tail(process: _Process) -> str:
     except OSError:
         return ""
     fatal = max((i for i, line in enumerate(lines) if line.startswith("Fatal Python error")), default=None)
-    shown = lines[-LINES:] if fatal is None else lines[fatal : fatal + LINES]
+    shown = lines[-LINES:] if fatal is None else [*lines[max(0, fatal - BEFORE) : fatal + 1], *_where(lines[fatal:])]
     return "; it printed:\n" + "\n".join(shown)[:TAIL] if shown else ""
+
+
+def _where(crash: list[str]) -> list[str]:
+    """The innermost frames of the thread that crashed, as faulthandler prints them behind those of others."""
+    current = next((i for i, line in enumerate(crash) if line.startswith("Current thread")), 0)
+    return crash[current + 1 : current + LINES]

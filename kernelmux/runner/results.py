@@ -147,10 +147,18 @@ def _resumed(path: Path, head: Mapping[str, Any]) -> list[Row]:
         raise ArgumentError(f"--resume: {path.parent} holds no run to go on with")
     found = read(path)
     for name, value in json.loads(json.dumps(head)).items():
-        if found.head.get(name) != value:
-            told = f"{name} was {_short(found.head.get(name))}, and is {_short(value)}"
+        if (before := found.head.get(name)) != value:
+            name, before, value = _apart(name, before, value)
+            told = f"{name} was {_short(before)}, and is {_short(value)}"
             raise ArgumentError(f"--resume: {path} is of another run: {told}; leave out --resume to begin anew")
     return list(found.rows)
+
+
+def _apart(name: str, before: Any, now: Any) -> tuple[str, Any, Any]:
+    """The first field in which two objects differ, or the two as they are."""
+    if not (isinstance(before, dict) and isinstance(now, dict)):
+        return name, before, now
+    return next((n, before.get(n), now.get(n)) for n in (*before, *now) if before.get(n) != now.get(n))
 
 
 def _short(value: Any) -> str:

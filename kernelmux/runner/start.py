@@ -69,7 +69,8 @@ def _engine(suite: Suite, workers: Workers, home: Path, cluster: str) -> Iterato
         with RayCluster(cluster, suite.serve, suite.setup, workers) as engine:
             yield engine, engine.cards()
         return
-    slots = workers.slots()
+    if not (slots := workers.slots()):
+        raise ArgumentError("no GPU is seen by NVML: the package nvidia-ml-py is needed, and a driver")
     with LocalPool(slots, suite.serve, suite.setup, results.folder(home / "logs")) as pool:
         interrupts.before_the_end = pool.kill
         try:

@@ -25,9 +25,13 @@ class ConformanceSuite:
 
     def __init__(self, chosen: Options, reporter: Reporter, maxfail: int, setup: Any) -> None:
         self.chosen, self.reporter, self.maxfail, self.setup = chosen, reporter, maxfail, setup
+        self.begun = False
 
     def begins(self, item: Item) -> None:
-        """Nothing is shown of it."""
+        """Nothing is shown of it, but before the first how many the run before has done."""
+        if not self.begun and self.reporter.outcomes:
+            self.reporter.resumes()
+        self.begun = True
 
     def takes(self, item: Item, row: Any) -> None:
         """Show and keep an outcome; `Enough` at the last failure that the run waits for."""

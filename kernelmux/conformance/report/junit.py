@@ -18,7 +18,8 @@ UNLAWFUL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]") 
 def write(path: Path, outcomes: list[Outcome], seconds: float, told: Tested, errors: list[str]) -> None:
     """Write the file: a case per item, of the class operator.backend; an expected failure counts as skipped.
 
-    Where there are several cards, it is operator.backend.card. A backend that lacks a package, and what is wrong with the run as a whole, is an error of a case of its own.
+    Where there are several cards, the class is operator.backend.card. A backend that lacks a package, and what is wrong
+    with the run as a whole, is an error of a case of its own.
     """
     suite = TestSuite("conformance")
     suite.add_property("tested", _lawful(str(told)))

@@ -144,6 +144,12 @@ class Reporter:
             self.closed = True
             raise
 
+    def resumes(self) -> None:
+        """A line: how many outcomes there are from a run before."""
+        if not self.quiet:
+            text = f"going on with {len(self.outcomes)} of {self.total} items, of a run that was stopped"
+            self.console.print(text, highlight=False)
+
     def _wrong(self, outcome: Outcome) -> bool:
         """Whether it counts as a failure of the run."""
         return outcome.status == "failed"

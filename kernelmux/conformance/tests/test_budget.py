@@ -117,11 +117,13 @@ def test_without_a_gpu_the_items_of_a_variant_stay_together() -> None:
 
 
 def test_time_is_shared_out_among_what_is_left() -> None:
-    item, other = Item("add", "cuda", "scalar", "exact"), Item("add", "cuda", "scalar", "layout")
+    picked = list(registered.variants("torch_ref", "softmax"))[-1]  # its accuracy is asked in any case
+    item = Item("softmax", "torch_ref", picked, "accuracy")
+    other = Item("softmax", "cuda", next(iter(registered.variants("cuda", "softmax"))), "accuracy")
     known = {item.id: 200.0, other.id: 1.0}
     options = Options(minutes=1.0)
-    asked, required = planned(options, [item, other], known, 1)
-    ranked = {i.id: i for i in asked}
+    made, required = planned(options, [item, other], known, 1)
+    ranked = {i.id: i for i in made}
     limit = TimeLimit(time.monotonic() + 100, required)
     assert limit.share(ranked[other.id], 40, 4) == pytest.approx(10, rel=0.05)
     assert limit.share(replace(ranked[other.id], seconds=200.0), 40, 4) is None, "it would not end in time"

@@ -23,7 +23,7 @@ requires-python = ">=3.11"
 dependencies = [] # kernelmux, installed from its checkout: no package index has it
 
 [project.optional-dependencies]
-test = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.100", "Jinja2>=3.1", "filelock>=3.12"]
+test = ["pytest>=8", "execnet>=2.1", "hypothesis>=6.100", "Jinja2>=3.1", "filelock>=3.13", "nvidia-ml-py>=12"]
 
 [project.entry-points."{group}"]
 {package} = "{package}"
