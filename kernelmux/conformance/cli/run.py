@@ -218,7 +218,14 @@ def _write(chosen: Options, found: RunOutcome, whole: bool) -> None:
     ]
     text = "\n\n".join(parts)
     html = page.html(chosen, found.outcomes, found.tested, head, str(found.usage))
-    artifacts.write(chosen, found.outcomes, found.tested, text, html, found.seconds, whole, found.usage)
+    artifacts.write(chosen, found.outcomes, found.tested, text, html, found.seconds, whole, _usage(found.usage))
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    """Seconds from the first item to the last, of all workers together those with an item, and what others waited for."""
+    waits = {why: round(seconds, 2) for why, seconds in usage.waits.items()}
+    first = {"until_first": round(usage.until_first, 2), "seconds": round(usage.seconds, 2)}
+    return {"workers": usage.workers, **first, "busy": round(usage.busy, 2), "waits": waits}
 
 
 def _show(chosen: Options, found: RunOutcome, console: Console, whole: bool) -> None:
