@@ -14,10 +14,11 @@ class Item:
 
     id: its name, once in a plan. work: what the suite's function gets, as JSON. seconds: how long it is expected to take.
     rank: items of a lower rank begin before all others; within a rank the longest begin first. group: items of one
-    group run in one worker where there are groups enough, in the order of the plan. gpus: 0 for an item that any worker
-    can run; 1 or 2 for so many GPUs. cpu: only a worker without a GPU can run it. alone: nothing else runs on its GPU
-    meanwhile. memory: bytes of its GPU that it may take. card: the only kind of card that it is for ("nvidia_h200"), ""
-    for any. after: the id of an item that has to end first. limit: seconds after which its worker is ended.
+    group run in one worker where there are groups enough, in the order of the plan; together: in any case. gpus: 0 for an
+    item that any worker can run; 1 or 2 for so many GPUs. cpu: only a worker without a GPU can run it. alone: nothing else
+    runs on its GPU meanwhile. memory: bytes of its GPU that it may take. card: the only kind of card that it is for
+    ("nvidia_h200"), "" for any. after: the id of an item that has to end first. limit: seconds after which its worker is
+    ended.
     """
 
     id: str
@@ -25,6 +26,7 @@ class Item:
     seconds: float = 1.0
     rank: int = 0
     group: str = ""
+    together: bool = False
     gpus: int = 0
     cpu: bool = False
     alone: bool = False
@@ -40,7 +42,8 @@ class Slot:
 
     node: the machine. gpus: the GPUs it sees as CUDA_VISIBLE_DEVICES names them, its own first; () for one without.
     card: the kind of that GPU ("nvidia_h200"), or what a node declares. alone: it takes only items that need a GPU
-    alone; others take none of these. memory: bytes of its GPU.
+    alone; others take none of these. memory: bytes of its GPU. path: what it imports
+    from, () for what this process does. ends: its process ends once nothing is left for it, and leaves the GPU to others.
     """
 
     id: str
@@ -50,6 +53,8 @@ class Slot:
     alone: bool = False
     memory: int = 0
     environment: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False)
+    path: tuple[str, ...] = ()
+    ends: bool = False
 
     @property
     def gpu(self) -> str:

@@ -118,7 +118,7 @@ class LocalPool:
         log = self.logs / f"worker-{slot.id}.log"
         size = log.stat().st_size if log.exists() else 0
         made = self._processes[slot.id] = _Process(slot, time.monotonic() + self.start_limit, log, size)
-        told = {"serve": self.serve, "setup": self.setup, "path": sys.path, "log": str(log), "parent": os.getpid()}
+        told = {"serve": self.serve, "setup": self.setup, "path": list(slot.path) or sys.path, "log": str(log), "parent": os.getpid()}
         without = [name for name in os.environ if name.startswith(WITHOUT)]
         try:
             with _deaf():
@@ -147,6 +147,13 @@ class LocalPool:
         if process := self._processes.pop(slot.id, None):
             self._leave(process)
             self._start(slot)
+
+    def close(self, slot: Slot) -> None:
+        """End the process of a slot for good, and wait until what it has of a GPU is free. No event comes of it."""
+        if process := self._processes.pop(slot.id, None):
+            self._leave(process)
+            with suppress(subprocess.TimeoutExpired, AttributeError):  # a process that never started
+                process.popen.wait(DYING)
 
     def events(self, timeout: float) -> list[Event]:
         """What has happened, at the latest after so many seconds."""

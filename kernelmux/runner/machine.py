@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernelmux.runner import gpus
 from kernelmux.runner.gpus import Gpu
 from kernelmux.runner.item import Slot
 
 # Other cores are left to the other workers: a process of torch, or of its compiler, would start a thread for each.
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
 
@@ -25,13 +26,15 @@ class Workers:
     """The worker processes that a suite wants of a machine.
 
     cpu: processes without a GPU; gpu: that share the GPUs, each with so many bytes of one, less if there is no memory for
-    them; alone: one for each GPU, for items that need it alone. most: of the first two; None for one per core.
+    them; alone: one for each GPU, for items that need it alone. most: of the first two; None for one per core. timing:
+    those of the CPU and those alone compute with all cores, and those that share a GPU end once nothing is left for them.
     """
 
     cpu: bool = False
     gpu: int = 0
     alone: bool = False
     most: int | None = None
+    timing: bool = False
 
     def slots(self, node: str = "", card: str = "", cores: int | None = None) -> list[Slot]:
         """The slots of this machine. card: that a node without a GPU declares."""
@@ -39,7 +42,14 @@ class Workers:
         own = card or next((gpu.card for gpu in gpus.visible()), "")
         found = on_cpu(count, node, own) if self.cpu else []
         found += on_gpus(count, self.gpu, node) if self.gpu else []
-        return [*found, *(alone(node) if self.alone else [])]
+        found += alone(node) if self.alone else []
+        return [_timing(slot) for slot in found] if self.timing else found
+
+
+def _timing(slot: Slot) -> Slot:
+    if slot.gpus and not slot.alone:
+        return replace(slot, ends=True)
+    return replace(slot, environment={k: v for k, v in slot.environment.items() if k not in THREADS})
 
 
 def on_cpu(count: int, node: str = "", card: str = "") -> list[Slot]:

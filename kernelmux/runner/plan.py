@@ -117,7 +117,8 @@ class Plan:
             group = kept if _fits(kept.items[0], slot, gpu) else None
         else:
             own = own if own and _fits(own.items[0], slot, gpu) else None
-            group = self._unowned(slot, gpu, own) or own or self._longest(slot, gpu)
+            whole = own if own and own.items[0].together else None
+            group = whole or self._unowned(slot, gpu, own) or own or self._longest(slot, gpu)
         if group is None or (gpu and not slot.alone and self._is_for_lone(gpu, group)):
             return None
         if not group.owner:
@@ -174,7 +175,8 @@ class Plan:
 
     def _longest(self, slot: Slot, gpu: _Gpu | None) -> _Group | None:
         """The group of another slot with most left, whose last item this one may take."""
-        found = (g for g in self._owned.values() if slot.admits(g.items[-1]) and _fits(g.items[-1], slot, gpu))
+        others = (g for g in self._owned.values() if not g.items[-1].together)
+        found = (g for g in others if slot.admits(g.items[-1]) and _fits(g.items[-1], slot, gpu))
         return max(found, key=lambda group: group.seconds, default=None)
 
     def end(self, slot: Slot) -> Item:
@@ -207,6 +209,12 @@ class Plan:
         if group := self._owned.pop(slot.id, None):
             group.owner = ""
             insort(self._queues[_kind(group.items[0])], group)
+
+    def over(self, slot: Slot) -> bool:
+        """Whether nothing that is left is for a slot, but for what others have begun."""
+        waiting = (item for items in self._waiting.values() for item in items)
+        begun = (group.items[-1] for group in self._owned.values())
+        return not self._queues_of(slot) and not any(slot.admits(item) for item in (*begun, *waiting))
 
     def rest(self) -> list[Item]:
         """Take all items that have not begun: nothing else begins."""

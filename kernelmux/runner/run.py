@@ -7,7 +7,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from kernelmux.runner.interrupts import interrupts
@@ -35,6 +35,9 @@ class Engine(Protocol):
 
     def renew(self, slot: Slot) -> None:
         """Start another process in a slot."""
+
+    def close(self, slot: Slot) -> None:
+        """End the process of a slot for good."""
 
     def events(self, timeout: float) -> list[Event]:
         """What has happened."""
@@ -100,6 +103,10 @@ class TimeLimit:
             return None
         return max(left, 0.0) * workers / max(remaining, 1)
 
+    def most(self, item: Item) -> float:
+        """The seconds after which the worker of an item that begins now is ended."""
+        return item.limit
+
 
 @dataclass
 class _Working:
@@ -159,7 +166,7 @@ class Run:
             del self.idle[slot.id]
             self.working[slot.id] = _Working(item, now)
             self.suite.begins(item)
-            return item, share
+            return replace(item, limit=self.limit.most(item)), share
         self._waits(slot, time.monotonic(), self.plan.waits_for(slot))
         return None
 
@@ -199,6 +206,14 @@ class Run:
         if self.first:
             self.report.usage.waits[before] += now - max(since, self.first)
         self.idle[slot.id] = now, why
+
+    def leaves(self, slot: Slot) -> bool:
+        """Whether a slot without an item is to end, as nothing is left for it; it is forgotten then."""
+        if not slot.ends or not self.plan.over(slot):
+            return False
+        self._waits(slot, time.monotonic(), NOTHING)
+        del self.slots[slot.id], self.idle[slot.id]
+        return True
 
     def _hurt(self, slot: Slot, what: str) -> None:
         """What runs on the same GPU may fail by what has happened there."""
@@ -260,6 +275,8 @@ def run(run: Run, engine: Engine) -> RunReport:
         with interrupts.held():  # no row is to be taken in by half
             before = interrupts.first
             while run.plan.left and interrupts.first == before:
+                for slot in [slot for slot in idle.values() if run.leaves(slot)]:
+                    engine.close(idle.pop(slot.id))
                 for slot in list(idle.values()):
                     if begun := run.begin(slot):
                         del idle[slot.id]

@@ -17,7 +17,7 @@ import platform
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,17 @@ PARENT_DEATH_SIGNAL = 1  # of Linux's prctl
 def version() -> str:
     """A hash of the sources of kernelmux as they were when this process first asked; "" where there are none."""
     spec = importlib.util.find_spec("kernelmux")
-    made = hashlib.sha256()
-    for top in (spec and spec.submodule_search_locations) or ():
+    return version_of((spec and spec.submodule_search_locations) or ())
+
+
+def version_of(folders: Iterable[str | Path]) -> str:
+    """A hash of the sources in the folders of a package; "" without folders."""
+    made, tops = hashlib.sha256(), list(folders)
+    for top in tops:
         for path in sorted(p for p in Path(top).rglob("*") if p.suffix in SOURCES and p.is_file()):
             if "tests" not in (name := path.relative_to(top)).parts:
                 made.update(f"{name}\0".encode() + path.read_bytes())
-    return made.hexdigest()[:16] if spec else ""
+    return made.hexdigest()[:16] if tops else ""
 
 
 def function(place: str) -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
 from kernelmux.registry.cli import terminal
-from kernelmux.runner.interrupts import interrupts
+from kernelmux.runner.interrupts import INTERRUPTED, interrupts
 
 # Of perf and conformance, whose clock and checks are used, and of the runner.
 NEEDED = ("pytest", "pytest_benchmark", "jinja2", "execnet", "filelock")
@@ -24,4 +26,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    if (status := main()) == INTERRUPTED:
+        os._exit(status)  # at once: a second Ctrl-C may come while Python says goodbye to its libraries
+    raise SystemExit(status)

@@ -23,7 +23,7 @@ class TrialResult:
     problem: str = ""
 
 
-@dataclass
+@dataclass(eq=False)
 class Search:
     """What is known of a job.
 

@@ -52,11 +52,11 @@ class TuneSuite:
         self.most, self.tier, self.known, self.progress, self.times = most, tier, known, progress, times
         self.card, self.ended = "", 0
         self._follow = {
-            CANDIDATES: self._found,
-            COMPILE: self._compiled,
-            TIME: self._timed,
-            FINALS: self._judged,
-            CHECK: self._checked,
+            CANDIDATES: self._after_candidates,
+            COMPILE: self._after_compile,
+            TIME: self._after_time,
+            FINALS: self._after_finals,
+            CHECK: self._after_check,
         }
 
     def items(self, card: str) -> list[Item]:
@@ -88,7 +88,7 @@ class TuneSuite:
         self.progress.step(step, self.ended, sum(search.expected for search in self.searches))
         return more
 
-    def _found(self, search: Search, work: Row, row: Row) -> Iterable[Item]:
+    def _after_candidates(self, search: Search, work: Row, row: Row) -> Iterable[Item]:
         if problem := row.get("problem"):
             search.problem = problem
             return []
@@ -105,24 +105,24 @@ class TuneSuite:
         search.expected += len(new) * (1 + self.times) + 2 * self.times
         return new or self._finals(search)
 
-    def _compiled(self, search: Search, work: Row, row: Row) -> Iterable[Item]:
+    def _after_compile(self, search: Search, work: Row, row: Row) -> Iterable[Item]:
         if problem := row.get("problem"):
             search.dropped[work["place"]] = problem
         elif self.times:
             told = {name: work[name] for name in ("place", "config", "key")}
             return [self._item(TIME, search, {"group": search.job.name}, **told, best=search.best)]
         search.expected -= self.times
-        return self._ended(search)
+        return self._one_less(search)
 
-    def _timed(self, search: Search, work: Row, row: Row) -> Iterable[Item]:
+    def _after_time(self, search: Search, work: Row, row: Row) -> Iterable[Item]:
         problem = row.get("problem", "")
         if problem == LATE:
             search.dropped[work["place"]] = problem
         else:
             search.seen[work["place"]] = TrialResult(row.get("us"), problem)
-        return self._ended(search)
+        return self._one_less(search)
 
-    def _ended(self, search: Search) -> Iterable[Item]:
+    def _one_less(self, search: Search) -> Iterable[Item]:
         """One configuration has ended."""
         search.left -= 1
         return [] if search.left else self._finals(search)
@@ -133,7 +133,7 @@ class TuneSuite:
         search.expected -= 2 * self.times
         return []
 
-    def _judged(self, search: Search, work: Row, row: Row) -> Iterable[Item]:
+    def _after_finals(self, search: Search, work: Row, row: Row) -> Iterable[Item]:
         search.problem = row.get("problem", "")
         search.measured = TuningOutcome.of(row["outcome"]) if row.get("outcome") else None
         if search.measured and search.measured.gains:
@@ -141,7 +141,7 @@ class TuneSuite:
         search.expected -= 1
         return []
 
-    def _checked(self, search: Search, work: Row, row: Row) -> Iterable[Item]:
+    def _after_check(self, search: Search, work: Row, row: Row) -> Iterable[Item]:
         search.refusal = row.get("refusal") or row.get("problem", "")
         return []
 

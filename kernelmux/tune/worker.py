@@ -6,6 +6,7 @@ Configurations are compiled in processes that see no GPU; what was compiled lies
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
@@ -20,6 +21,7 @@ from kernelmux.tune.check import refusal
 from kernelmux.tune.job import Job, candidates, compiled, problem_of
 
 CANDIDATES, COMPILE, TIME, FINALS, CHECK = "candidates", "compile", "time", "finals", "check"
+NICE = 5  # of processes that compile: what is timed meanwhile comes first
 SHOWN = 200  # characters of what went wrong
 NO_GPU = "no GPU"
 
@@ -30,6 +32,8 @@ def serve(setup: Any, items: Iterator[tuple[Any, float]], tell: Callable[..., No
     """Take the steps that are asked for, and tell the row of each."""
     steps = Steps()
     for work, _ in items:
+        if work["step"] == COMPILE:
+            os.nice(max(0, NICE - os.nice(0)))
         tell(*steps.row(work))
 
 
@@ -47,13 +51,17 @@ class Steps:
         }
 
     def row(self, work: Row) -> tuple[Row, bool]:
-        """What a step found, or its `problem`; and whether the GPU answers this process no more."""
-        row = {"key": work["key"]} if "key" in work else {}
+        """What a step found, or its `problem`; and whether the GPU answers this process no more.
+
+        key: of a configuration, which is not tried again: so not where the inputs of its job could not be made.
+        """
+        key = {"key": work["key"]} if "key" in work else {}
         try:
-            return {**row, **self.steps[work["step"]](Job(**work["job"]), work)}, False
+            return {**key, **self.steps[work["step"]](Job(**work["job"]), work)}, False
         except Exception as error:  # of a compiler, of Triton's launcher, of CUDA
             problem = f"{type(error).__name__}: {str(error).strip()}"[:SHOWN]
-            return {**row, "problem": problem}, work["device"] == "cuda" and timing.lost()
+            known = {} if work["step"] == TIME and self.bench is None else key
+            return {**known, "problem": problem}, work["device"] == "cuda" and timing.lost()
 
     def _candidates(self, job: Job, work: Row) -> Row:
         device = work["device"]

@@ -88,10 +88,9 @@ def _execute(
     chosen: Options, items: list[Item], ways: Ways, reporter: Reporter, workers: int, seconds: dict[str, float]
 ) -> RunReport:
     apart = bool(ways.cluster) or (not chosen.pdb and (workers > 1 or chosen.device == "cuda"))
-    shared = gpus.visible() if apart and chosen.device == "cuda" else []
-    sharers = math.ceil(workers / len(shared)) if shared else 1
-    setup = pytest_plugin.setup(chosen, SHARE_GPU if ways.cluster else sharers, captured=not chosen.pdb and not apart)
-    plan, required = planned(chosen, items, seconds, workers, [] if ways.cluster else shared)
+    sharers, many, memory = _shared(ways, workers) if apart and chosen.device == "cuda" else (1, 0, 0)
+    setup = pytest_plugin.setup(chosen, sharers, captured=not chosen.pdb and not apart)
+    plan, required = planned(chosen, items, seconds, workers, many, memory)
     suite = ConformanceSuite(chosen, reporter, ways.maxfail, setup)
     asked = {name: value for name, value in chosen.as_dict().items() if name not in SHOWN}
     try:
@@ -113,6 +112,14 @@ def _execute(
             raise
         reporter.closed = reporter.closed or isinstance(reason, Closed)
         return RunReport(interrupted=True)
+
+
+def _shared(ways: Ways, workers: int) -> tuple[int, int, int]:
+    """How many processes share a GPU, how many GPUs an item may have, and the bytes of one, 0 where that is not known."""
+    if ways.cluster:
+        return SHARE_GPU, 1, 0
+    found = gpus.visible()
+    return math.ceil(workers / max(1, len(found))), max(1, len(found)), min((g.memory for g in found), default=0)
 
 
 def _outcome(
@@ -218,7 +225,14 @@ def _write(chosen: Options, found: RunOutcome, whole: bool) -> None:
     ]
     text = "\n\n".join(parts)
     html = page.html(chosen, found.outcomes, found.tested, head, str(found.usage))
-    artifacts.write(chosen, found.outcomes, found.tested, text, html, found.seconds, whole, found.usage)
+    artifacts.write(chosen, found.outcomes, found.tested, text, html, found.seconds, whole, _usage(found.usage))
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    """Seconds from the first item to the last, of all workers together those with an item, and what others waited for."""
+    waits = {why: round(seconds, 2) for why, seconds in usage.waits.items()}
+    first = {"until_first": round(usage.until_first, 2), "seconds": round(usage.seconds, 2)}
+    return {"workers": usage.workers, **first, "busy": round(usage.busy, 2), "waits": waits}
 
 
 def _show(chosen: Options, found: RunOutcome, console: Console, whole: bool) -> None:

@@ -10,7 +10,6 @@ from kernelmux.conformance.options import Options
 from kernelmux.conformance.report.progress import Reporter
 from kernelmux.conformance.session import plan, pytest_plugin, scheduling, time_budget
 from kernelmux.conformance.session.execute import NOT, Outcome, from_dict
-from kernelmux.runner.gpus import Gpu
 from kernelmux.runner.item import Item
 from kernelmux.runner.run import Enough
 
@@ -58,13 +57,18 @@ def _own(item: Item) -> plan.Item:
 
 
 def planned(
-    chosen: Options, items: Sequence[plan.Item], seconds: Mapping[str, float], workers: int, shared: Sequence[Gpu] = ()
+    chosen: Options,
+    items: Sequence[plan.Item],
+    seconds: Mapping[str, float],
+    workers: int,
+    gpus: int = 0,
+    memory: int = 0,
 ) -> tuple[list[Item], int]:
     """The items for the runner, and the last rank of those that are asked in any case, -1 for none.
 
     seconds: of items in earlier runs. workers: processes; 1 for this process itself, which runs the items in their order.
-    shared: the GPUs on which they run, () for none. Ranks keep the order of the plan: without a GPU the items of a variant
-    stay together in the place of the first.
+    gpus: how many an item may have, 0 for a run without; memory: bytes of each. Ranks keep the order of the plan: without a
+    GPU the items of a variant stay together in the place of the first.
     """
     first = time_budget.required(items, dict(seconds)) if chosen.minutes else set()
     if chosen.minutes:
@@ -86,8 +90,8 @@ def planned(
                 usual,
                 rank,
                 group,
-                gpus=scheduling.gpus(item, len(shared)),
-                memory=scheduling.memory(item, min((gpu.memory for gpu in shared), default=0)),
+                gpus=scheduling.gpus(item, gpus),
+                memory=scheduling.memory(item, memory),
                 limit=scheduling.limit(usual, chosen.tier),
             )
         )

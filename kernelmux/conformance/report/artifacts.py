@@ -8,6 +8,7 @@ import platform
 import shlex
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,6 @@ from kernelmux.registry import catalog
 from kernelmux.registry.backend import device_tables
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.backend.package_versions import version
-from kernelmux.runner.run import Usage
 
 SCHEMA = 1
 FOREVER = 1e9  # seconds
@@ -64,7 +64,7 @@ def write(
     html: str,
     seconds: float,
     whole: bool,
-    usage: Usage | None = None,
+    usage: Mapping[str, Any] | None = None,
 ) -> None:
     """Write all reports of a run into its folder; whole: every item of the suite has reported. usage: of its workers."""
     home = folder(options)
@@ -187,15 +187,10 @@ def _in_time(options: Options, outcomes: list[Outcome]) -> str:
     return f"{len(outcomes)} items within {within}: {', '.join(parts)}; --minutes N asks more, --tier ci everything"
 
 
-def _summary(options: Options, outcomes: list[Outcome], seconds: float, usage: Usage | None) -> dict[str, Any]:
+def _summary(
+    options: Options, outcomes: list[Outcome], seconds: float, usage: Mapping[str, Any] | None
+) -> dict[str, Any]:
     told = omissions(options, outcomes)
     asked = {"asked": told} if told else {}
-    used = {"usage": _usage(usage)} if usage else {}
+    used = {"usage": usage} if usage else {}
     return {"kind": "summary", **counts(outcomes), "seconds": round(seconds, 2), **asked, **used}
-
-
-def _usage(usage: Usage) -> dict[str, Any]:
-    """Seconds from the first item to the last, of all workers together those with an item, and what others waited for."""
-    waits = {why: round(seconds, 2) for why, seconds in usage.waits.items()}
-    first = {"until_first": round(usage.until_first, 2), "seconds": round(usage.seconds, 2)}
-    return {"workers": usage.workers, **first, "busy": round(usage.busy, 2), "waits": waits}

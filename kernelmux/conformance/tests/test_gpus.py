@@ -48,16 +48,18 @@ def test_all_gpus_are_shared_and_a_node_of_a_cluster_uses_what_it_has() -> None:
     assert run._processes(Options(), Ways(), 3).cpu and not run._processes(Options(), Ways(), 3).gpu
 
 
-def test_an_item_that_asks_about_a_second_gpu_gets_one_where_there_is_one(four: list[Any]) -> None:
-    for shared, needed in ((four, [2, 1, 1]), (four[:1], [1, 1, 1]), ([], [0, 0, 0])):
-        made, _ = planned(CUDA, [DEVICES, EXACT, OFFSETS], {}, 2, shared)
+def test_an_item_that_asks_about_a_second_gpu_gets_one_where_there_is_one() -> None:
+    for count, needed in ((4, [2, 1, 1]), (1, [1, 1, 1]), (0, [0, 0, 0])):
+        made, _ = planned(CUDA, [DEVICES, EXACT, OFFSETS], {}, 2, count)
         assert {item.id: item.gpus for item in made} == dict(
             zip((DEVICES.id, EXACT.id, OFFSETS.id), needed, strict=True)
         )
 
 
 def test_two_items_that_take_gigabytes_do_not_meet_on_a_gpu(four: list[Any]) -> None:
-    made, _ = planned(CUDA, [EXACT, OFFSETS], {}, 2, four)
+    sharers, count, room = run._shared(Ways(), 64)
+    assert (sharers, count, room) == (16, 4, 80 * GIB) and run._shared(Ways(cluster="auto"), 64) == (16, 1, 0)
+    made, _ = planned(CUDA, [EXACT, OFFSETS], {}, 2, count, room)
     memory = {item.id: item.memory for item in made}
     assert not memory[EXACT.id] and 2 * memory[OFFSETS.id] > 80 * GIB > memory[OFFSETS.id]
 

@@ -126,7 +126,7 @@ def test_the_real_ledgers_say_what_the_matrix_says(
 WITHOUT = """
 import sys
 
-sys.modules |= dict.fromkeys(("pytest", "xdist", "hypothesis", "jinja2", "filelock"))
+sys.modules |= dict.fromkeys(("pytest", "execnet", "hypothesis", "jinja2", "filelock", "pynvml"))
 from kernelmux.registry.cli import main as cli
 
 assert cli.main(["ledger", "add"]) == 0

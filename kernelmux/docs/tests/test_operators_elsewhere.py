@@ -28,12 +28,13 @@ from kernelmux.perf.tests import synthetic
 from kernelmux.registry import catalog, elsewhere
 from kernelmux.registry.backend import device_tables, timings, tuned_configs
 from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend.device_tables import Table
 from kernelmux.registry.backend.tuned_configs import TunedConfig
 from kernelmux.registry.call import dispatch, refresh
 from kernelmux.registry.cli import type_stubs
 from kernelmux.registry.util import entry_points
 from kernelmux.registry.util.files import GpuFiles
-from kernelmux.tune import cli, run
+from kernelmux.tune import cli, tables
 from kernelmux.tune.job import Job
 
 EXAMPLE = Path(__file__).parents[3] / "examples/operator_package/our_ops"
@@ -156,7 +157,7 @@ def test_tiles_are_kept_in_the_package(home, ours):
     ours_job, theirs = (Job("softmax", "triton", v, "x=4x8", "bf16") for v in ("online", SHORT))
     assert cli._table_of(ours_job, ours / "tuned") == ours / "tuned"
     assert cli._table_of(theirs, ours / "tuned") == home / "tuned" and cli._table_of(theirs, ours) == ours
-    run.write([entry], GPU, home / "tuned")
+    tables.write([entry], Table(GPU), home / "tuned")
     assert tuned_configs.times(GPU, "softmax", "x=4096x1024", "bf16") == {f"triton/{SHORT}": 1.0} and not entry.stale
 
 

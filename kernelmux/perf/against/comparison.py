@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import IO, Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 from kernelmux.perf.against.agenda import Agenda, agenda
 from kernelmux.perf.against.session import Session, Setup
 from kernelmux.perf.against.verdict import CONFIDENCE, FASTER, SLOWER, Judged, confirmed
 from kernelmux.perf.planning.plan import Row
 from kernelmux.perf.rows import machine
-from kernelmux.perf.rows.codec import DERIVED
+from kernelmux.perf.rows.codec import DERIVED, decode, encode
 from kernelmux.perf.rows.machine import MeasuringMachine
 from kernelmux.perf.rows.options import PerfOptions
+from kernelmux.runner import results
+from kernelmux.runner.results import ResultsFile
+from kernelmux.runner.worker import version
 
 
 class ComparisonProgress(Protocol):
@@ -53,21 +57,54 @@ class TreeComparison:
         return [row for row in self.rows if row.verdict in verdicts]
 
 
+AGAIN = "again:"  # before the name of a row that is timed for the second time
+
+
+@dataclass
+class Verdicts:
+    """The rows that have been judged, by name, and the file that gets each as it comes."""
+
+    file: ResultsFile
+    known: dict[str, Judged]
+
+    def of(self, session: Session, row: Row, before: str = "") -> Judged:
+        """The verdict of a row, which is timed unless a run before this one has done it."""
+        name = before + row.id
+        if name not in self.known:
+            self.known[name] = session.judge(row)
+            self.file.append({"item": name, "row": encode(self.known[name])})
+        return self.known[name]
+
+
 def compare(
-    setup: Setup, options: PerfOptions, everything: bool, command: str, log: IO[str], watch: ComparisonProgress
+    setup: Setup,
+    options: PerfOptions,
+    everything: bool,
+    command: str,
+    home: Path,
+    watch: ComparisonProgress,
+    resume: bool = False,
 ) -> TreeComparison:
-    """Time and judge; Ctrl-C ends it with the rows it has. BackendUnavailable for a tree that cannot be imported."""
+    """Time and judge; Ctrl-C ends it with the rows it has. BackendUnavailable for a tree that cannot be imported.
+
+    home: the folder that gets the verdicts as they come, and what the processes print. resume: go on with those there.
+    """
     judged: list[Judged] = []
     interrupted = False
-    try:
-        with Session(setup, log) as session:
-            found, on = agenda(*session.rows(options), everything), session.machine()
-            _all(session, found.rows, judged, watch)
-        _confirm(setup, found, judged, log, watch)
-    except KeyboardInterrupt:
-        if not judged:
-            raise
-        interrupted = True
+    with results.opened(home, _head(setup, options, everything), resume) as (file, done):
+        known = {line["item"]: decode(Judged, line["row"], line["item"]) for line in done if "item" in line}
+        verdicts, logs = Verdicts(file, known), home / "logs"
+        logs.mkdir(exist_ok=True)
+        try:
+            with Session(setup, logs) as session:
+                session.greet()
+                found, on = agenda(*session.rows(options), everything), session.machine()
+                _all(session, found.rows, judged, verdicts, watch)
+            _confirm(setup, found, judged, verdicts, logs, watch)
+        except KeyboardInterrupt:
+            if not judged:
+                raise
+            interrupted = True
     return TreeComparison(
         date=machine.today(),
         command=command,
@@ -84,15 +121,27 @@ def compare(
     )
 
 
-def _all(session: Session, rows: list[Row], judged: list[Judged], watch: ComparisonProgress) -> None:
+def _head(setup: Setup, options: PerfOptions, everything: bool) -> dict[str, Any]:
+    """What verdicts are of: both trees as they stand, and what was asked for."""
+    sources = [version(tree.root / "kernelmux") for tree in (setup.base, setup.here)]
+    chosen = {name: value for name, value in options.as_dict().items() if name != "out"}
+    asked = {"options": chosen, "rounds": setup.rounds, "everything": everything}
+    return {"program": "perf --against", "version": " ".join(sources), "asked": asked}
+
+
+def _all(
+    session: Session, rows: list[Row], judged: list[Judged], verdicts: Verdicts, watch: ComparisonProgress
+) -> None:
     watch.expect(len(rows), again=False)
     for row in rows:
         watch.begin(row)
-        judged.append(session.judge(row))
+        judged.append(verdicts.of(session, row))
         watch.end(judged[-1])
 
 
-def _confirm(setup: Setup, found: Agenda, judged: list[Judged], log: IO[str], watch: ComparisonProgress) -> None:
+def _confirm(
+    setup: Setup, found: Agenda, judged: list[Judged], verdicts: Verdicts, logs: Path, watch: ComparisonProgress
+) -> None:
     """Time again what has changed, in new processes: where memory lies can move a time by as much as a change does."""
     doubted = [i for i, row in enumerate(judged) if row.verdict in (SLOWER, FASTER)]
     if not doubted:
@@ -100,8 +149,9 @@ def _confirm(setup: Setup, found: Agenda, judged: list[Judged], log: IO[str], wa
     for i in doubted:
         judged[i] = replace(judged[i], note="not confirmed")  # what Ctrl-C leaves
     watch.expect(len(doubted), again=True)
-    with Session(setup, log) as session:
+    with Session(setup, logs) as session:
+        session.greet()
         for i in doubted:
             watch.begin(found.rows[i])
-            judged[i] = confirmed(replace(judged[i], note=""), session.judge(found.rows[i]))
+            judged[i] = confirmed(replace(judged[i], note=""), verdicts.of(session, found.rows[i], AGAIN))
             watch.end(judged[i])

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from kernelmux.perf.against.process import Failure, TreeWorker
+from kernelmux.perf.against.tree_workers import Failure, TreeWorker, TreeWorkers
 from kernelmux.perf.against.trees import Tree
 from kernelmux.perf.against.verdict import FAILED, NO_BASE, Judged, Round, judge
 from kernelmux.perf.planning.plan import Row
@@ -35,27 +35,26 @@ class Setup:
 
 
 class Session:
-    """Two processes of the base and one of this tree; a context that ends them."""
+    """Two processes of the base and one of this tree; a context that ends them. logs: a folder for what they print."""
 
-    def __init__(self, setup: Setup, log: IO[str]) -> None:
-        self.setup, self.log = setup, log
-        self.workers: list[TreeWorker] = []
+    def __init__(self, setup: Setup, logs: Path) -> None:
+        self.setup = setup
+        trees = (setup.base, setup.here, setup.base)
+        self.started = TreeWorkers(trees, setup.device, logs, setup.limit)
+        self.workers = self.started.workers
 
     def __enter__(self) -> Session:
-        try:
-            for tree in (self.setup.base, self.setup.here, self.setup.base):
-                self.workers.append(TreeWorker(tree, self.setup.device, self.log, self.setup.limit))
-            with _failures_as_unavailable():
-                for worker in self.workers:
-                    worker.greet()
-        except BaseException:
-            self.__exit__()
-            raise
+        self.started.__enter__()
         return self
 
     def __exit__(self, *details: object) -> None:
-        for worker in self.workers:
-            worker.close()
+        self.started.__exit__()
+
+    def greet(self) -> None:
+        """Wait until the processes have started, each with its tree; BackendUnavailable."""
+        with _failures_as_unavailable():
+            for worker in self.workers:
+                worker.greet()
 
     def rows(self, options: PerfOptions) -> tuple[Any, Any]:
         """The rows of the base and of this tree."""
@@ -111,8 +110,8 @@ def _failures_as_unavailable() -> Iterator[None]:
     try:
         yield
     except Failure as failure:
-        log = failure.worker.log.name
-        told = Path(log).read_text(errors="replace").strip().splitlines()[-15:]
+        log = failure.worker.log
+        told = log.read_text(errors="replace").strip().splitlines()[-15:] if log.exists() else []
         text = f"--against: {failure.worker.tree.name} does not work with this harness: {failure}; the end of {log}:"
         raise BackendUnavailable("\n".join([text, *told])) from failure
 

@@ -1,38 +1,27 @@
-"""The process of one tree: reads requests on stdin and answers on stdout, a line of JSON each (see `stand`).
-
-    PYTHONPATH=<tree> python -P kernelmux/perf/against/worker.py cuda
+"""What the process of one tree runs, asked a question after another (see `stand`).
 
 The registry and the backends are those of the tree; `kernelmux.perf` is the one that this file belongs to, so that both
-trees are timed and checked in the same way, and a revision need not know this command.
+trees are timed and checked in the same way, and a revision need not know this command. So this module is loaded by its
+place, and imports nothing of ours before it has brought that package.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 
-def main(device: str) -> None:
-    """Answer requests until stdin ends, or the GPU answers no more."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a backend prints belongs to the log
+def serve(setup: Any, items: Iterator[tuple[Any, float]], tell: Callable[..., None]) -> None:
+    """Answer questions, [number, request, ...], by [number, status, value], until the GPU answers no more."""
     _bring("kernelmux.perf", Path(__file__).resolve().parents[1])
     from kernelmux.perf.against.stand import Stand
 
-    stand = Stand(device)
-    for line in sys.stdin:
-        _tell(answers, stand.answer(*json.loads(line)))
-        if stand.lost:
-            return
-
-
-def _tell(answers: IO[str], told: object) -> None:
-    answers.write(json.dumps(told) + "\n")
-    answers.flush()
+    stand = Stand(setup["device"])
+    for (number, request, *arguments), _ in items:
+        tell([number, *stand.answer(request, *arguments)], stand.lost)
 
 
 def _bring(name: str, folder: Path) -> None:
@@ -44,7 +33,3 @@ def _bring(name: str, folder: Path) -> None:
         raise ImportError(f"{folder} holds no package")
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -91,11 +91,11 @@ def run(console: Console, options: PerfOptions, args: argparse.Namespace, comman
     """Compare this tree with another one and return the exit status; ArgumentError before the work for wrong options."""
     _check(args)
     plan.rows(options)  # for its errors
-    folder = output_files.folder(Path(args.out), "--out")
-    with terminable(), trees.opened(args.against, trees.here()) as base, (folder / "against.log").open("w") as log:
+    folder = output_files.folder(Path(args.out), "--out").resolve()
+    with terminable(), trees.opened(args.against, trees.here()) as base:
         setup = Setup(base, trees.here(), options.device, options.row_limit, args.rounds or ROUNDS)
         with Progressing(console) as watch:
-            found = compare(setup, options, args.all, command, log, watch)
+            found = compare(setup, options, args.all, command, folder, watch, args.resume)
     verdict_text.show(console, found)
     _write(console, found, folder)
     return status(found)
@@ -127,7 +127,7 @@ def _write(console: Console, found: TreeComparison, folder: Path) -> None:
     told = {"kind": "kernelmux.perf.against", "schema": 1, **encode(found)}
     output_files.write(folder / "against.json", json_rows(told) + "\n")
     output_files.write(folder / "against.md", verdict_text.markdown(found))
-    console.print(f"verdicts: {folder}/against.md, against.json; against.log", markup=False, soft_wrap=True)
+    console.print(f"verdicts: {folder}/against.md, against.json; logs/", markup=False, soft_wrap=True)
 
 
 def status(found: TreeComparison) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +26,8 @@ from kernelmux.perf.rows import machine, output_files
 from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.perf.rows.row_result import FAILED as ROW_FAILED
 from kernelmux.perf.rows.row_result import RowResult, Timed
-from kernelmux.perf.session import supervisor
+from kernelmux.perf.session import run as session
+from kernelmux.perf.session.run import Where, WorkerReports
 from kernelmux.perf.timing import noise_floor, overhead
 from kernelmux.perf.wording import noise, wording
 from kernelmux.registry import catalog
@@ -91,17 +92,45 @@ def _line(row: RowResult) -> str:
 
 def run(console: Console, rows: list[Row], options: PerfOptions, args: argparse.Namespace, command: str) -> int:
     """Run the rows, report, and return the exit status."""
+    return reported(console, rows, options, args, True, lambda one, given: _one(console, one, options, given, command))
+
+
+def reported(
+    console: Console,
+    rows: list[Row],
+    options: PerfOptions,
+    args: argparse.Namespace,
+    by_row: bool,
+    report: Callable[[WorkerReports, argparse.Namespace], int],
+) -> int:
+    """Run the rows, report on each kind of card, in a folder of its own if there are several; the worst exit status."""
     check_outputs(args)
-    with RowProgress(console, sum(not row.problem for row in rows)) as watch:
-        outcome = supervisor.run(rows, options, watch)
-    if outcome.interrupted and not any(isinstance(row, Timed) for row in outcome.rows):
+    with RowProgress(console, sum(not row.problem for row in rows), by_row) as watch:
+        outcomes = session.run(rows, options, watch, where(args))
+    if outcomes[0].interrupted and not any(isinstance(row, Timed) for one in outcomes for row in one.rows):
         raise KeyboardInterrupt
+    if len(outcomes) == 1:
+        return report(outcomes[0], args)
+    statuses = []
+    for outcome in outcomes:
+        own = {"out": str(Path(args.out) / outcome.card), "html": None}
+        statuses.append(report(outcome, argparse.Namespace(**{**vars(args), **own})))
+        console.print()
+    return max(statuses)
+
+
+def where(args: argparse.Namespace) -> Where:
+    """Where the rows run."""
+    return Where(args.resume, args.cluster, tuple(args.on))
+
+
+def _one(console: Console, outcome: WorkerReports, options: PerfOptions, args: argparse.Namespace, command: str) -> int:
     left = "" if options.ops else catalog.left_out(plan.chosen_dtypes(options))
     measured = replace(results_of(outcome, command, options), left=left)
     introduce(console, measured, options)
     tables.show(console, measured.rows, options.device == "cuda")
     interrupted = outcome.interrupted
-    if not interrupted:
+    if not interrupted and not options.elsewhere:
         try:
             measured = _further(console, measured, options)
         except KeyboardInterrupt:  # the rows are timed, and are kept
@@ -126,7 +155,7 @@ def overheads(console: Console, options: PerfOptions, args: argparse.Namespace, 
     return FAILED if any(row.error for row in found) else OK
 
 
-def results_of(outcome: supervisor.WorkerReports, command: str, options: PerfOptions) -> Results:
+def results_of(outcome: WorkerReports, command: str, options: PerfOptions) -> Results:
     """What the workers reported, each variant with its second time; a backend that lacks its package is an error."""
     rows = tuple(noise_floor.fold(outcome.rows))
     return Results(
@@ -135,9 +164,10 @@ def results_of(outcome: supervisor.WorkerReports, command: str, options: PerfOpt
         machine=outcome.machine,
         ceilings=outcome.ceilings,
         rows=rows,
-        errors=(*outcome.errors, *lacking(options)),
+        errors=(*outcome.errors, *(() if options.elsewhere else lacking(options))),
         seconds=outcome.seconds,
         compiled=outcome.compiled,
+        usage=outcome.usage,
         tested=tuple(dict.fromkeys(row.backend for row in rows if isinstance(row, Timed))),
     )
 
@@ -172,6 +202,8 @@ def conclude(console: Console, measured: Results, earlier: Results | None, stric
     slower = compare.show(console, earlier, measured) if earlier else 0
     unstable = tables.noise(console, noise.noise(measured.rows))
     tables.busy(console, measured.rows, measured.overhead)
+    if measured.usage:
+        console.print(measured.usage, style="dim", markup=False, highlight=False, soft_wrap=True)
     tables.summary(console, measured.rows, measured.errors, wording.tested(measured))
     if interrupted:
         return terminal.say("perf", "interrupted; the rows that were timed are kept", terminal.INTERRUPTED)

@@ -18,8 +18,7 @@ from kernelmux.perf.record.history import GpuRecord
 from kernelmux.perf.record.run_file import Results
 from kernelmux.perf.report import screen
 from kernelmux.perf.rows.options import PerfOptions
-from kernelmux.perf.rows.row_result import Timed
-from kernelmux.perf.session import supervisor
+from kernelmux.perf.session.run import WorkerReports
 from kernelmux.perf.timing import overhead
 from kernelmux.perf.wording import wording
 from kernelmux.registry.util import cards
@@ -29,15 +28,23 @@ HANDFUL = ("softmax", "matmul", "rms_norm", "gelu", "add", "attention")  # whose
 
 def run(console: Console, options: PerfOptions, args: argparse.Namespace, told: str, limit: TimeBudget) -> int:
     """Time what the default report needs, show and write it, and return the exit status."""
-    command.check_outputs(args)
     rows = brief.report(options)
     count = sum(not row.problem for row in rows)
     if not console.is_terminal:
         console.print(f"{count} rows in at most {limit.minutes:g} minutes; --every-row times all there are")
-    with command.RowProgress(console, count, by_row=False) as watch:
-        outcome = supervisor.run(rows, options, watch)
-    if outcome.interrupted and not any(isinstance(row, Timed) for row in outcome.rows):
-        raise KeyboardInterrupt
+    return command.reported(
+        console, rows, options, args, False, lambda one, given: _one(console, one, options, given, told, limit)
+    )
+
+
+def _one(
+    console: Console,
+    outcome: WorkerReports,
+    options: PerfOptions,
+    args: argparse.Namespace,
+    told: str,
+    limit: TimeBudget,
+) -> int:
     measured = command.results_of(outcome, told, options)
     _introduce(console, measured)
     if options.device == "cuda":

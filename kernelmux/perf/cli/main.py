@@ -25,6 +25,7 @@ from kernelmux.registry.call import temporary_backends
 from kernelmux.registry.cli import target_device, terminal
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.util import cards, user_folder
+from kernelmux.runner import arguments
 
 OUTPUTS = ("--out", "--html")
 LIMIT, QUICK_LIMIT = 120.0, 45.0  # seconds of a row
@@ -36,6 +37,7 @@ MINUTES = (
 )
 # With one of these the rows that fit are timed as for a record: a fixed number of samples, and all columns.
 RIGOROUS = tuple("every_row workload dtype samples quick aa peers impl stale into_checkout sweep against".split())
+HERE_ALONE = ("against", "card", "impl", "overhead", "stale", "sweep")  # what --cluster does not go with
 OK = 0
 
 EPILOG = """
@@ -90,6 +92,7 @@ def parser() -> argparse.ArgumentParser:
     _sweeps(made)
     _against(made)
     _reports(made)
+    arguments.add(made)
     return made
 
 
@@ -232,8 +235,9 @@ def limit_of(args: argparse.Namespace, device: str, began: float) -> TimeBudget:
 
 def options_of(args: argparse.Namespace, began: float = 0.0) -> PerfOptions:
     """The options of a command line; KernelmuxError for options that are wrong or do not fit together."""
-    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if device == "cuda" and not torch.cuda.is_available():
+    device = args.device or ("cuda" if args.cluster or torch.cuda.is_available() else "cpu")
+    _check_cluster(args)
+    if device == "cuda" and not args.cluster and not torch.cuda.is_available():
         raise ArgumentError("--device cuda: torch sees no GPU here")
     if args.record and device != "cuda":
         raise ArgumentError("--record: only times of a real GPU are recorded, and torch sees none here")
@@ -282,7 +286,14 @@ def options_of(args: argparse.Namespace, began: float = 0.0) -> PerfOptions:
         peers=args.peers or (quick and device == "cuda" and not args.op),
         rest=args.rest or REST_SECONDS,
         impl=":".join(map(str, temporary_backends.located(args.impl))) if args.impl else "",
+        elsewhere=bool(args.cluster) and device == "cuda",
     )
+
+
+def _check_cluster(args: argparse.Namespace) -> None:
+    """ArgumentError for options that do not go with --cluster."""
+    if args.cluster and (given := [name for name in HERE_ALONE if getattr(args, name) not in (None, False, "", [])]):
+        raise ArgumentError(f"--cluster: runs rows on other machines; leave out --{given[0].replace('_', '-')}")
 
 
 def _jobs(args: argparse.Namespace, quick: bool) -> int:
@@ -292,10 +303,10 @@ def _jobs(args: argparse.Namespace, quick: bool) -> int:
     return 0 if quick and 0 < len(set(args.op)) <= FEW else min(JOBS, max(1, target_device.cores() - 1))
 
 
-def main(arguments: Sequence[str] | None = None, began: float | None = None) -> int:
-    """Run the command line and return the exit status. began: when the process did, in seconds since the epoch."""
-    start = began or time.time()
-    words = sys.argv[1:] if arguments is None else list(arguments)
+def main(given: Sequence[str] | None = None, began: float | None = None) -> int:
+    """Run the command line and return the exit status. began: when the process did, by time.monotonic."""
+    start = began or time.monotonic()
+    words = sys.argv[1:] if given is None else list(given)
     return terminal.run("perf", lambda: _as_card(parser().parse_args(words), words, start))
 
 
@@ -371,7 +382,7 @@ def _check_some(rows: list[plan.Row]) -> None:
 
 def _command_line(words: list[str]) -> str:
     """The command line for the record, without the options that say where the reports went."""
-    kept = [w for i, w in enumerate(words) if w not in OUTPUTS and not (i and words[i - 1] in OUTPUTS)]
+    kept = [w for i, w in enumerate(words) if w not in (*OUTPUTS, "--resume") and not (i and words[i - 1] in OUTPUTS)]
     return shlex.join(["python", "-m", "kernelmux.perf", *kept])
 
 

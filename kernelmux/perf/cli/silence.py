@@ -15,7 +15,6 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -98,14 +97,18 @@ def _judged(options: PerfOptions, sets: int, times: int) -> Iterator[Judged]:
     """The verdicts, set by set; the processes start side by side and then wait for their turn."""
     here = trees.here()
     setup = Setup(here, here, options.device, options.row_limit)
-    with tempfile.NamedTemporaryFile("w", prefix="kernelmux-silence-") as log, ExitStack() as opened:
-        sessions = [Session(setup, log) for _ in range(sets)]
-        with ThreadPoolExecutor(sets) as threads:
-            for session in threads.map(Session.__enter__, sessions):
-                opened.push(session)
+    with tempfile.TemporaryDirectory(prefix="kernelmux-silence-") as folder, ExitStack() as opened:
+        sessions = [opened.enter_context(Session(setup, _logs(Path(folder, str(i))))) for i in range(sets)]
+        for session in sessions:
+            session.greet()
         rows: Any = agenda(*sessions[0].rows(options), everything=True).rows
         for session in sessions:
             yield from (session.judge(row) for row in rows for _ in range(times))
+
+
+def _logs(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from kernelmux.perf.report import tables
 from kernelmux.perf.rows import output_files
 from kernelmux.perf.rows.options import QUICK_SAMPLES, PerfOptions
 from kernelmux.perf.rows.row_result import FAILED as ROW_FAILED
-from kernelmux.perf.session import supervisor
+from kernelmux.perf.session import run as session
 from kernelmux.perf.sweeps import curve as measured
 from kernelmux.perf.sweeps.curve import Curve, Point
 from kernelmux.perf.sweeps.grammar import parse
@@ -63,7 +63,7 @@ def run(console: Console, sweeps: list[PlannedSweep], options: PerfOptions, args
     _check_plot(args)
     rows = rows_of(sweeps)
     with command.RowProgress(console, sum(not row.problem for row in rows)) as watch:
-        outcome = supervisor.run(rows, options, watch)
+        (outcome,) = session.run(rows, options, watch, session.Where(args.resume))
     results = command.results_of(outcome, told, options)
     if outcome.interrupted and not results.timed:
         raise KeyboardInterrupt

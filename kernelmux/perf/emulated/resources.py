@@ -103,8 +103,8 @@ def until(console: Console, options: PerfOptions, end: float) -> tuple[tuple[Ker
     todo, kernels, left = defaults(options), list[KernelNeed](), list[str]()
     with console.status(f"compiling {len(todo)} variants"), _side_by_side(todo, options) as found:
         for candidate, future in zip(todo, found, strict=True):
-            wait([future], max(0.0, end - time.time()))
-            if not future.done() or (_killed(future) and time.time() >= end):
+            wait([future], max(0.0, end - time.monotonic()))
+            if not future.done() or (_killed(future) and time.monotonic() >= end):
                 left.append(f"{candidate.op} {candidate.label}")
             else:
                 kernels += _result(candidate, future, options)

@@ -23,6 +23,7 @@ from kernelmux.registry.cases import Case
 from kernelmux.registry.spec import OpSpec
 
 COMPILED = "torch_compile"
+MEMORY = 80 << 30  # bytes of a GPU that is not here
 SETS = 32  # times the bytes of a call that a GPU has to have
 KNOWN = (
     "matmul",
@@ -65,7 +66,8 @@ def report(options: PerfOptions) -> list[Row]:
 def _group(spec: OpSpec, options: PerfOptions) -> Iterable[Row]:
     (case,) = plan.workloads(spec, replace(options, workloads=(LARGE,)))
     if options.device == "cuda":
-        case = plan.large(spec, comparable(spec, fitting(spec, torch.cuda.get_device_properties(0).total_memory)))
+        memory = MEMORY if options.elsewhere else torch.cuda.get_device_properties(0).total_memory
+        case = plan.large(spec, comparable(spec, fitting(spec, memory), options.elsewhere))
     return plan.of_group(spec, case, _dtype(spec, case), options)
 
 
@@ -75,10 +77,10 @@ def fitting(spec: OpSpec, memory: int) -> tuple[Case, ...]:
     return tuple(found) or (min(spec.workloads, key=lambda case: _bytes(spec, case)),)
 
 
-def comparable(spec: OpSpec, cases: tuple[Case, ...]) -> tuple[Case, ...]:
+def comparable(spec: OpSpec, cases: tuple[Case, ...], elsewhere: bool = False) -> tuple[Case, ...]:
     """Those that torch's plain form takes on a GPU, with which the others are compared; all where it takes none."""
     plain = registered.variants(BASELINE, spec.name).get(PLAIN)
-    gpu, capability = torch.device("cuda"), torch.cuda.get_device_capability()
+    gpu, capability = torch.device("cuda"), None if elsewhere else torch.cuda.get_device_capability()
 
     def taken(case: Case) -> bool:
         call = spec.hypothetical(case, _dtype(spec, case), gpu, capability)

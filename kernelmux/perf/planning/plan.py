@@ -168,10 +168,10 @@ def _dtypes(spec: OpSpec, case: Case, options: PerfOptions) -> list[torch.dtype]
 
 def of_group(spec: OpSpec, case: Case, dtype: torch.dtype, options: PerfOptions) -> Iterator[Row]:
     """The rows that do one piece of work; KernelmuxError for a call that the operator does not have."""
-    capability = torch.cuda.get_device_capability() if options.device == "cuda" else None
+    capability = torch.cuda.get_device_capability() if options.device == "cuda" and not options.elsewhere else None
     call = spec.hypothetical(case, dtype, torch.device(options.device), capability)
     for name, only in _labels(options):
-        found = list(_variants(name, only, spec, call))
+        found = list(_variants(name, only, spec, call, options.elsewhere))
         if name == BASELINE and not _is_asked(BASELINE, options):  # beside the others: what they are compared with
             found = [one for one in found if one[0] == PLAIN and not one[1]] or found[-1:]
         if options.impl and not options.backends:  # beside it: what each backend would run
@@ -224,9 +224,11 @@ def priority(name: str) -> int:
         return 1 << 30
 
 
-def _variants(name: str, only: str | None, spec: OpSpec, call: Call) -> Iterator[tuple[str, str, bool]]:
-    """Variants of a backend, why one cannot run the call, and whether that is a defect."""
-    if reason := registered.unavailable(name, call.device):
+def _variants(
+    name: str, only: str | None, spec: OpSpec, call: Call, elsewhere: bool = False
+) -> Iterator[tuple[str, str, bool]]:
+    """Variants of a backend, why one cannot run the call, and whether that is a defect. elsewhere: its workers say so."""
+    if not elsewhere and (reason := registered.unavailable(name, call.device)):
         yield only or "", reason, False
         return
     try:

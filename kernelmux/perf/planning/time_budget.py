@@ -6,7 +6,7 @@ import math
 import time
 from dataclasses import dataclass
 
-BEGAN = time.time()  # imported first by `__main__`: importing torch is part of the run
+BEGAN = time.monotonic()  # imported first by `__main__`: importing torch is part of the run
 DEFAULT = {"cuda": 5.0, "cpu": 2.0}  # minutes of the default report
 PER_OPERATOR = 0.7  # minutes of one operator on a GPU
 COMPILING = 0.4  # share of what is left that compiling ahead may take
@@ -18,7 +18,7 @@ ROWS_ON_CPU = 0.4  # share of the minutes; the kernels are compiled in the rest
 
 @dataclass(frozen=True)
 class TimeBudget:
-    """minutes: of the whole run; 0 for no limit. began: seconds since the epoch."""
+    """minutes: of the whole run; 0 for no limit. began: by time.monotonic."""
 
     minutes: float = 0.0
     device: str = "cuda"
@@ -26,7 +26,7 @@ class TimeBudget:
 
     @property
     def end(self) -> float:
-        """When everything has to be done but writing, in seconds since the epoch; infinite without a limit."""
+        """When everything has to be done but writing, by time.monotonic; infinite without a limit."""
         seconds = 60 * self.minutes
         return self.began + max(seconds - WRITING[self.device], SHORT * seconds) if self.minutes else math.inf
 
@@ -40,4 +40,4 @@ class TimeBudget:
 
 def compiling_seconds(until: float, most: float) -> float:
     """Seconds that compiling ahead may take, if rows begin until then."""
-    return max(1.0, min(most, COMPILING * (until - time.time()))) if until else most
+    return max(1.0, min(most, COMPILING * (until - time.monotonic()))) if until else most

@@ -95,7 +95,7 @@ class Results:
     """All results of a run or of a record. errors: why rows could not be run at all. ceilings: of a GPU.
 
     tested: the backends that were timed. left: which operators the run was not about, in words. seconds: of the parts of
-    the run; compiled: of each row that was compiled ahead.
+    the run; compiled: of each row that was compiled ahead. usage: how busy the workers were.
     """
 
     date: str
@@ -108,6 +108,7 @@ class Results:
     left: str = field(default="", metadata=SPARSE)
     seconds: dict[str, float] = field(default_factory=dict, metadata=SPARSE)
     compiled: dict[str, float] = field(default_factory=dict, metadata=SPARSE)
+    usage: str = field(default="", metadata=SPARSE)
     overhead: tuple[Overhead, ...] = field(default=(), metadata=SPARSE)
     resources: tuple[KernelNeed, ...] = field(default=(), metadata=SPARSE)
     moved: tuple[Moved, ...] = field(default=(), metadata=SPARSE)

@@ -41,6 +41,7 @@ def whole(results: Results, image: str) -> str:
     parts += [f"**{_sentence(error)}**" for error in results.errors]
     parts += [_sentence(left) for left in wording.left_out(results)]
     parts += [f"**{_sentence(busy)}**"] if busy else []
+    parts += [_sentence(results.usage)] if results.usage else []
     if results.ceilings:
         parts.append(_sentence(wording.roofs(results.ceilings)) + "\n\n" + legend(results.timed))
     parts += [f"![roofline]({image})"] if image else []

@@ -72,6 +72,7 @@ def context(results: Results, earlier: Results | None = None) -> Context:
         "skipped": sorted({f"{row.label}: {row.error}" for row in results.rows if row.status == SKIPPED}),
         "errors": results.errors,
         "tested": wording.tested(results),
+        "usage": results.usage,
         "late": list(wording.left_out(results)),
         "busy": wording.busy(results.rows, results.overhead),
         "stale": sum(row.stale for row in results.timed),

@@ -18,8 +18,9 @@ class PerfOptions:
     jobs: processes that compile ahead. peers: other libraries as well (`perf.peers`). rest: seconds before a row.
     brief: times after a rest alone, without the held state, the host time and the time in a CUDA graph.
     until_known: samples until the median is known (`stopping`), not a fixed number; checks on a small sample.
-    until: after this no further row begins, in seconds since the epoch; 0 for no limit.
+    until: after this no further row begins, by time.monotonic; 0 for no limit.
     impl: "path.py:function", beside torch and the variant that each backend would run.
+    elsewhere: on GPUs of a cluster, of which this machine need not have one.
     """
 
     ops: tuple[str, ...] = ()
@@ -39,6 +40,7 @@ class PerfOptions:
     until_known: bool = False
     until: float = 0.0
     impl: str = ""
+    elsewhere: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -1,1 +1,1 @@
-"""The processes that time rows: the supervisor, the harness of a worker, its tests, compilation ahead of them."""
+"""What perf brings to the common runner (`kernelmux.runner`): items, their rows, and what a worker process does."""

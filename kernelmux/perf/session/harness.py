@@ -1,14 +1,15 @@
-"""The state of a worker process: the plan, the ceilings, the current group of inputs, and the file of results."""
+"""What a worker process does with a row: compile it ahead of its time, or time it on the ceilings of this process."""
 
 from __future__ import annotations
 
 import gc
-import json
 import math
+import os
+import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,80 +17,77 @@ import torch
 from kernelmux.perf import peers
 from kernelmux.perf.planning.plan import Row
 from kernelmux.perf.rows import machine
-from kernelmux.perf.rows.codec import decode, encode
-from kernelmux.perf.rows.options import PerfOptions, from_dict
+from kernelmux.perf.rows.codec import encode
+from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.perf.rows.roofline import Ceilings
-from kernelmux.perf.rows.row_result import FAILED, LATE, SKIPPED, WRONG, RowResult, Timed
+from kernelmux.perf.rows.row_result import FAILED, SKIPPED, WRONG, RowResult, Timed
 from kernelmux.perf.timing import ceilings, inputs, measure, reseed
 from kernelmux.perf.timing.clock import VirtualClock
 from kernelmux.perf.timing.verify import WrongOutput
+from kernelmux.registry.backend import Implementation, tamper_guard
 from kernelmux.registry.backend import lookup as registered
-from kernelmux.registry.backend import tamper_guard
 from kernelmux.registry.call import temporary_backends
+from kernelmux.registry.spec import Call
 
-PLAN, EVENTS = "plan.json", "events.jsonl"
 CHECKED = {"cuda": 1 << 24, "cpu": 1 << 20}  # elements at most that the check of a quick row computes anew
-TIME_UP = "the minutes of this run were over"
 
 
 class Patched(AssertionError):
     """The implementation has replaced a function that judges or times it."""
 
 
-class Harness:
-    """Runs rows and writes an event for each before and after."""
+class CannotRun(Exception):
+    """The card of this process refuses a row that was planned for another one."""
 
-    def __init__(self, folder: Path, clock: VirtualClock) -> None:
-        told = json.loads((folder / PLAN).read_text())
-        self.options: PerfOptions = from_dict(told["options"])
-        if self.options.peers:
+
+class Harness:
+    """The state of a worker process. formats: of the matrix products whose ceilings the rows need; () for all.
+
+    result: of the last row; lost: the GPU no longer answers. facts: of the machine, once a row has begun.
+    """
+
+    def __init__(self, options: PerfOptions, formats: tuple[str, ...], clock: VirtualClock) -> None:
+        self.options, self.formats, self.clock = options, formats, clock
+        if options.peers:
             peers.join()
         self.joined = ExitStack()  # for as long as the process lives
         self.joined.enter_context(tamper_guard.watched())
-        self.joined.enter_context(temporary_backends.joined(self.options.impl, "".join(self.options.ops)))
-        self.rows = [decode(Row, fields, PLAN) for fields in told["rows"]]
-        self.events, self.clock = folder / EVENTS, clock
+        self.joined.enter_context(temporary_backends.joined(options.impl, "".join(options.ops)))
         self.ceilings: Ceilings | None = None
+        self.facts: dict[str, Any] = {}
         self.shared: tuple[tuple[str, str, str], measure.Shared] | None = None
+        self.result: RowResult | None = None
         self.lost = False
 
-    def start(self) -> None:
-        """Say what this machine is, and measure its ceilings."""
-        self.tell("machine", encode(machine.describe(self.options.device)))
+    def begin(self) -> None:
+        """Before the first row that is timed: what this machine is, and its ceilings. Nothing else runs on the GPU now."""
+        if self.facts:
+            return
+        facts = {"machine": encode(machine.describe(self.options.device))}
         if self.options.device == "cuda":
             began = time.perf_counter()
-            self.ceilings = ceilings.measure(self._formats())
-            self.tell("seconds", {"ceilings": time.perf_counter() - began})
+            self.ceilings = ceilings.measure(self.formats)
             torch.cuda.empty_cache()
-            self.tell("ceilings", encode(self.ceilings))
-
-    def tell(self, event: str, told: Any = None) -> None:
-        """Append one event; it is on disk whatever happens to this process next."""
-        with self.events.open("a", encoding="utf-8") as file:
-            file.write(json.dumps([event, told]) + "\n")
-
-    def _formats(self) -> tuple[str, ...]:
-        """The matrix products whose ceilings the rows need, if the run is brief; else all, which is ()."""
-        if not self.options.until_known:
-            return ()
-        return tuple(dict.fromkeys(inputs.planned(row).matrix_format for row in self.rows if not row.problem))
+            facts |= {"ceilings": encode(self.ceilings), "seconds": {"ceilings": time.perf_counter() - began}}
+        self.facts = facts
 
     def run(self, row: Row, benchmark: Any) -> None:
-        """Time a row; its failure is an event as well, and raised."""
-        if self.options.until and time.time() > self.options.until:
-            self.tell("row", encode(row.not_timed(LATE, TIME_UP)))
-            return
-        self.tell("start", row.id)
+        """Time a row; its failure is a result as well, and raised."""
         start = time.perf_counter()
         try:
             self._end(self._timed(row, benchmark), start)
         except Exception as error:
             self._recover()
-            self._end(row.not_timed(_status(row, error), f"{type(error).__name__}: {error}"), start)
+            self._end(row.not_timed(_status(row, error), _text(error)), start)
             raise
 
+    def taken(self) -> RowResult | None:
+        """The result of the last row, once."""
+        result, self.result = self.result, None
+        return result
+
     def _end(self, result: RowResult, start: float) -> None:
-        self.tell("row", encode(replace(result, seconds=time.perf_counter() - start)))
+        self.result = replace(result, seconds=time.perf_counter() - start)
 
     def _timed(self, row: Row, benchmark: Any) -> Timed:
         benchmark.group = " ".join(row.group)
@@ -97,6 +95,8 @@ class Harness:
         began = time.perf_counter()
         shared = self._shared(row)
         drawn = time.perf_counter() - began
+        if self.options.elsewhere:
+            _require_no_reason(row, implementation, shared.inputs.call)
         try:
             result = measure.time_row(row, implementation, shared, benchmark, self.clock, self.options, self.ceilings)
         finally:
@@ -111,30 +111,72 @@ class Harness:
         """What the rows of a group share; what the group before shared is released first."""
         if self.shared is None or self.shared[0] != row.group:
             self.shared = None
-            gc.collect()
-            if self.options.device == "cuda":
-                torch.cuda.empty_cache()
+            self._empty()
             device = self.options.device
             checked = CHECKED[device] if self.options.until_known else math.inf
             self.shared = (row.group, measure.Shared(inputs.make(row, device), reseed.draw(row, device), checked))
         return self.shared[1]
 
-    def _recover(self) -> None:
-        """After a failure: release what it may have damaged, and test whether the device still answers."""
-        self.shared = None
-        gc.collect()
-        if self.options.device != "cuda":
-            return
+    def compile(self, row: Row) -> dict[str, Any]:
+        """Call a row once, so that the process that times it finds its code on disk; it reports what fails."""
+        began, error = time.perf_counter(), ""
         try:
-            torch.cuda.synchronize()
-            torch.cuda.empty_cache()
+            self._called(row)
+        except Exception as raised:
+            error = _text(raised)
+            print(f"{row.id}: {error}", flush=True)
+        self._recover()
+        return {"compiled": time.perf_counter() - began, "error": error}
+
+    def _called(self, row: Row) -> None:
+        implementation = registered.variants(row.backend, row.op)[row.variant]
+        call = inputs.one(row, self.options.device)
+        implementation.fn(*inputs.Inputs((call,)).arguments(implementation)[0])
+
+    def _recover(self) -> None:
+        """Release what a row has left, and test whether the device still answers."""
+        self.shared = None
+        try:
+            if self.options.device == "cuda":
+                torch.cuda.synchronize()
+            self._empty()
         except RuntimeError:
             self.lost = True
-            self.tell("lost")
+
+    def _empty(self) -> None:
+        gc.collect()
+        if self.options.device == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _require_no_reason(row: Row, implementation: Implementation, call: Call) -> None:
+    """CannotRun if the machine at hand refuses the call, which was planned on one without a GPU."""
+    if reason := registered.unavailable(row.backend, call.device):
+        raise CannotRun(reason)
+    if reasons := implementation.reasons(call):
+        raise CannotRun("; ".join(reasons))
+
+
+def _text(error: Exception) -> str:
+    return str(error) if isinstance(error, CannotRun) else f"{type(error).__name__}: {error}"
 
 
 def _status(row: Row, error: Exception) -> str:
     """What an error makes of a row: what another library cannot do is no failure of a run, what it gets wrong is told."""
+    if isinstance(error, CannotRun):
+        return SKIPPED
     if row.backend != peers.NAME:
         return FAILED
     return WRONG if isinstance(error, WrongOutput) else SKIPPED
+
+
+Tell = Callable[..., None]  # a row, and whether the process is lost
+
+
+def environment() -> dict[str, str]:
+    """The caller's, with its import path: under Bazel or an editable install a child would not find us.
+
+    Without what pytest-xdist left there, if the caller is a worker of it: pytest-benchmark would measure nothing.
+    """
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST_")}
+    return own | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

@@ -8,7 +8,7 @@ from kernelmux.perf.rows import roofline
 from kernelmux.perf.rows.machine import MeasuringMachine
 from kernelmux.perf.rows.roofline import Ceilings, Work
 from kernelmux.perf.rows.row_result import NotTimed, Timed
-from kernelmux.perf.session.supervisor import environment
+from kernelmux.perf.session.harness import environment
 from kernelmux.perf.sweeps.curve import Curve, Point
 from kernelmux.perf.timing import noise_floor
 from kernelmux.registry import catalog

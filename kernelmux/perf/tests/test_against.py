@@ -13,13 +13,17 @@ import torch
 
 from kernelmux.perf.against import stand, trees, verdict
 from kernelmux.perf.against.agenda import agenda
+from kernelmux.perf.against.comparison import AGAIN
+from kernelmux.perf.against.session import Session
 from kernelmux.perf.against.trees import Tree
 from kernelmux.perf.against.verdict import AMBIGUOUS, FAILED, FASTER, NO_BASE, SAME, SLOWER, Judged, Round, judge
 from kernelmux.perf.cli import main
 from kernelmux.perf.planning.plan import Row
 from kernelmux.perf.rows.codec import encode
 from kernelmux.perf.rows.options import PerfOptions
+from kernelmux.runner import results
 
+WORDS = "--against HEAD --op add square silu gelu softmax --backend torch_ref --dtype fp32 --rounds 8 --out"
 ROW = Row("softmax", "x=16384x8192", "bf16", "cuda", "registers")
 REAL = Path(trees.__file__).resolve().parents[3]
 
@@ -153,7 +157,7 @@ def tree(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def compared(tree, tmp_path_factory):
-    """A tree with changes that are not committed, against its HEAD: exit status, printed text, against.json, against.md."""
+    """A tree with changes that are not committed, against its HEAD: exit status, against.json, against.md, the folder."""
     out = tmp_path_factory.mktemp("out")
     write(
         tree, add=module("x", "y", body="time.sleep(2e-3); return x + y"), square=module("x", body="return x * x + 1")
@@ -162,27 +166,42 @@ def compared(tree, tmp_path_factory):
     patch = pytest.MonkeyPatch()
     patch.setattr(trees, "here", lambda: Tree("this tree", tree))
     patch.setattr(torch.cuda, "is_available", lambda: False)
-    words = "--against HEAD --op add square silu gelu softmax --backend torch_ref --dtype fp32 --rounds 8 --out"
     try:
-        status = main.main([*words.split(), str(out)])
+        status = main.main([*WORDS.split(), str(out)])
     finally:
         patch.undo()
-    return status, json.loads((out / "against.json").read_text()), (out / "against.md").read_text()
+    return status, json.loads((out / "against.json").read_text()), (out / "against.md").read_text(), out
 
 
 def test_every_row_that_differs_has_a_verdict(compared):
-    status, told, _ = compared
+    status, told, _, _ = compared
     found = {row["op"]: row for row in told["rows"]}
     expected = {"silu": FAILED, "square": FAILED, "add": SLOWER, "gelu": NO_BASE}
     assert {op: row["verdict"] for op, row in found.items()} == expected
     assert status == 1
     assert found["add"]["ratio"] > 5 and found["add"]["low"] > 1 + found["add"]["limit"]
     assert "wrong at" in found["square"]["note"] and "wrong at" in found["gelu"]["note"]
-    assert "did not survive" in found["silu"]["note"] and "exit status 7" in found["silu"]["note"]
+    assert "did not survive" in found["silu"]["note"] and "with status 7" in found["silu"]["note"]
+
+
+def test_a_comparison_that_was_ended_goes_on_where_it_was(compared, tree, tmp_path, monkeypatch):
+    """Verdicts that are there are not found again: not even in the second set of processes."""
+    out = Path(compared[3])
+    recorded = results.read(out / results.NAME)
+    names = [line["item"] for line in recorded.rows]
+    assert [name.partition("-")[0] for name in names] == ["add", "square", "silu", "gelu", f"{AGAIN}add"]
+    shutil.copy(out / results.NAME, tmp_path)
+    monkeypatch.setattr(trees, "here", lambda: Tree("this tree", tree))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(Session, "judge", lambda *_: pytest.fail("it is timed once more"))
+    words = [*WORDS.split(), str(tmp_path), "--resume"]
+    assert main.main(words) == 1
+    assert json.loads((tmp_path / "against.json").read_text())["rows"] == compared[1]["rows"]
+    assert main.main([*words, "--all"]) == 2
 
 
 def test_what_is_equal_is_not_timed_and_the_report_says_so(compared):
-    _, told, text = compared
+    _, told, text, _ = compared
     labels = [(name.partition(" ")[0], name.rpartition("/")[2]) for name in told["equal"]]
     assert labels == [("softmax", "plain"), ("softmax", "exact")]
     assert (told["only_base"], told["only_here"], told["respecified"]) == ([], [], [])

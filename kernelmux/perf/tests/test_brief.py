@@ -22,8 +22,8 @@ from kernelmux.perf.record.run_file import KernelNeed, Overhead
 from kernelmux.perf.report import markdown, page, screen
 from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.perf.rows.row_result import LATE, NotTimed
-from kernelmux.perf.session import supervisor
-from kernelmux.perf.session.harness import TIME_UP
+from kernelmux.perf.session import run as session
+from kernelmux.perf.session.run import TIME_UP
 from kernelmux.perf.tests import synthetic
 from kernelmux.perf.timing import inputs
 from kernelmux.perf.wording import wording
@@ -171,13 +171,14 @@ def test_the_reports_have_their_share_of_the_minutes():
     )
     assert TimeBudget(2.0, "cpu", 1e9).rows_until < TimeBudget(2.0, "cpu", 1e9).end < 1e9 + 120
     assert TimeBudget(0.1, "cuda", 1e9).end == pytest.approx(1e9 + 6 * time_budget.SHORT)
-    assert time_budget.compiling_seconds(time.time() + 100, 150.0) == pytest.approx(40, abs=1)
+    assert time_budget.compiling_seconds(time.monotonic() + 100, 150.0) == pytest.approx(40, abs=1)
     assert time_budget.compiling_seconds(0.0, 150.0) == 150.0
 
 
 def test_rows_after_the_minutes_are_named_and_do_not_fail(tmp_path):
     rows = [Row("add", "x=4099 y=4099", "fp32", plan.BASELINE, "plain")]
-    outcome = supervisor.run(rows, PerfOptions(out=str(tmp_path), until=time.time() - 1), lambda seen: None)
+    options = PerfOptions(out=str(tmp_path), until=time.monotonic() - 1)
+    (outcome,) = session.run(rows, options, lambda seen: None)
     (row,) = outcome.rows
     assert (row.status, row.error) == (LATE, TIME_UP)
     found = synthetic.results([*synthetic.ladder(), row])
@@ -187,8 +188,8 @@ def test_rows_after_the_minutes_are_named_and_do_not_fail(tmp_path):
 
 def test_operators_that_a_run_was_not_about_are_named(monkeypatch, tmp_path):
     """Those that take none of its dtypes, unless --op has said so."""
-    done = supervisor.WorkerReports(rows=synthetic.ladder(), machine=synthetic.results([]).machine, ceilings=None)
-    monkeypatch.setattr(supervisor, "run", lambda *_: done)
+    done = session.WorkerReports(rows=synthetic.ladder(), machine=synthetic.results([]).machine, ceilings=None)
+    monkeypatch.setattr(session, "run", lambda *_: [done])
     for words, left in (("", True), ("--op int8_matmul", False)):
         given = f"{words} --dtype i8 --device cpu --quick --out {tmp_path}".split()
         args, console = main.parser().parse_args(given), Console(record=True, width=200)
@@ -214,7 +215,7 @@ def test_a_backend_without_its_package_fails_the_run_unless_it_is_left_out(monke
     assert "--backend torch_ref triton" in told
     assert not list(command.lacking(PerfOptions(backends=("torch_ref", "triton"))))
     assert list(command.lacking(PerfOptions(backends=("all",)))) == [told]
-    assert command.results_of(supervisor.WorkerReports(), "", PerfOptions()).errors == (told,)
+    assert command.results_of(session.WorkerReports(), "", PerfOptions()).errors == (told,)
     found = synthetic.results(synthetic.ladder(), errors=(told,))
     assert "pip install cupy-cuda13x" in markdown.whole(found, "") and "pip install cupy-cuda13x" in page.html(found)
     assert command.conclude(Console(quiet=True), found, None, False, False) == 1
@@ -301,7 +302,7 @@ def test_a_cpu_takes_one_screen(monkeypatch):
 
     def whole(console):
         front._introduce(console, found)
-        told = front._on_cpu(console, found, PerfOptions(), TimeBudget(2.0, "cpu", time.time()))
+        told = front._on_cpu(console, found, PerfOptions(), TimeBudget(2.0, "cpu", time.monotonic()))
         assert told.resources == needs and told.overhead == costs and told.moved
         front._say(console, wording.left_out(found))
         command.conclude(console, found, None, False, False)
@@ -324,7 +325,7 @@ def test_kernels_are_compiled_until_the_time_is_over(monkeypatch):
     monkeypatch.setattr(resources, "PROCESSES", 1)
     monkeypatch.setattr(resources, "needs", planted_needs)
     began = time.monotonic()
-    needs, left = resources.until(console, PerfOptions(), time.time() + 3)
+    needs, left = resources.until(console, PerfOptions(), time.monotonic() + 3)
     assert [need.label for need in needs] == ["cuda/quick"] and left == ("add cuda/slow", "add cuda/never")
     assert time.monotonic() - began < 30
 

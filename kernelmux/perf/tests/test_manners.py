@@ -8,6 +8,7 @@ import sys
 import time
 from functools import partial
 from io import StringIO
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,11 +25,12 @@ from kernelmux.perf.report import compare, markdown, page, tables
 from kernelmux.perf.rows import output_files
 from kernelmux.perf.rows.codec import encode
 from kernelmux.perf.rows.options import PerfOptions
-from kernelmux.perf.session import supervisor
+from kernelmux.perf.session import run as session
 from kernelmux.perf.tests import synthetic
 from kernelmux.perf.timing import measure
 from kernelmux.perf.wording import wording
 from kernelmux.registry.cli import terminal
+from kernelmux.runner import local_pool, results
 
 BACKEND = """
 from kernelmux.registry.backend import Backend
@@ -190,8 +192,9 @@ def test_a_run_into_a_users_folder_touches_no_file_of_theirs(here):
     assert main.main(["--op", "add", "--dtype", "fp32", "--quick", "--samples", "3", "--out", "."]) == 0
     assert (here / "pytest.ini").read_text() == "[pytest]\naddopts = --no-such-option\n"
     assert (here / "precious").read_text() == "keep me" and not (here / "report.md").is_symlink()
-    written = {"results.json", "report.md", "report.html", "benchmark.json", "worker.log"}
+    written = {"results.json", "report.md", "report.html", "benchmark.json", "rows.jsonl", ".rows.jsonl.lock", "logs"}
     assert {path.name for path in here.iterdir()} == written | {"pytest.ini", "precious"}
+    assert [path.name for path in (here / "logs").iterdir()] == ["worker-cpu0.log"]
 
 
 def test_results_with_more_rows_are_kept_beside_those_of_a_smaller_run(tmp_path):
@@ -216,7 +219,9 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
 # --- interruptions ----------------------------------------------------------------------------------------------
 
 
-def test_ctrl_c_keeps_the_rows_that_were_timed(tmp_path):
+@pytest.fixture
+def hanging(tmp_path):
+    """A run whose first variant is timed, and whose second one hangs."""
     env = synthetic.backend_of_their_own(tmp_path, BACKEND, ADD)
     words = "--device cpu --op add --backend theirs --dtype fp32 --samples 3 --out out".split()
     process = subprocess.Popen(
@@ -233,21 +238,38 @@ def test_ctrl_c_keeps_the_rows_that_were_timed(tmp_path):
     while "theirs/right" not in (line := process.stdout.readline()):
         assert line, process.stderr.read()
     time.sleep(1)
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=600)
-    assert (process.returncode, errors) == (130, "perf: interrupted; the rows that were timed are kept\n")
+    yield process
+    process.kill()
+
+
+def test_ctrl_c_keeps_the_rows_that_were_timed(hanging, tmp_path):
+    os.killpg(hanging.pid, signal.SIGINT)
+    _, errors = hanging.communicate(timeout=600)
+    assert (hanging.returncode, errors) == (130, "perf: interrupted; the rows that were timed are kept\n")
     kept = {(r["backend"], r["variant"]) for r in json.loads((tmp_path / "out/results.json").read_text())["rows"]}
     assert kept == {("theirs", "right")}
+
+
+def test_a_run_that_was_killed_leaves_rows_and_no_process(hanging, tmp_path):
+    hanging.kill()
+    hanging.communicate(timeout=60)
+    told = results.read(tmp_path / "out/rows.jsonl").rows
+    assert [line["item"].rpartition("-")[2] for line in told if "item" in line] == ["theirs/right"]
+    (worker,) = (line["pid"] for line in told if "worker" in line)
+    end = time.monotonic() + 20
+    while Path(f"/proc/{worker}/exe").exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{worker}/exe").exists()
 
 
 def test_ctrl_c_before_the_first_row_writes_nothing(here, monkeypatch, capsys):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(supervisor, "_one_worker", interrupted)
+    monkeypatch.setattr(local_pool.LocalPool, "events", interrupted)
     status, lines = told(capsys, "--op", "add", "--out", "out")
     assert (status, lines) == (130, ["perf: interrupted"])
-    assert not list((here / "out").iterdir())
+    assert not {"results.json", "report.md"} & {path.name for path in (here / "out").iterdir()}
 
 
 def test_ctrl_c_behind_the_rows_keeps_them(here, monkeypatch, capsys):
@@ -263,22 +285,18 @@ def test_ctrl_c_behind_the_rows_keeps_them(here, monkeypatch, capsys):
 
 def test_an_output_that_nothing_reads_ends_the_workers_quietly(here, monkeypatch):
     """As `| head` does: the pipe breaks while a row is reported."""
-    started = []
-
-    def events(process, *_):
-        started.append(process)
-        return iter([("start", "a row")])
-
-    monkeypatch.setattr(supervisor, "_command", lambda *_: [sys.executable, "-c", "import time; time.sleep(600)"])
-    monkeypatch.setattr(supervisor, "_events", events)
 
     def broken(event):
         raise BrokenPipeError
 
     row = Row("add", "x=4099 y=4099", "fp32", "torch_ref", "plain")
     with pytest.raises(BrokenPipeError):
-        supervisor.run([row], PerfOptions(out="out"), broken)
-    assert started[0].poll() is not None
+        session.run([row], PerfOptions(out="out"), broken)
+    (started,) = [line["pid"] for line in results.read(here / "out/rows.jsonl").rows if "worker" in line]
+    end = time.monotonic() + 10
+    while Path(f"/proc/{started}").exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{started}").exists()
 
 
 def test_the_command_reports_its_end_as_a_shell_does(capfd):
@@ -349,5 +367,5 @@ def test_rows_that_permit_tf32_are_timed_with_it_and_no_others(precision, monkey
 
 
 def test_places_are_asked_about_before_the_work(here, monkeypatch, capsys):
-    monkeypatch.setattr(command.supervisor, "run", lambda *_: pytest.fail("the work has begun"))
+    monkeypatch.setattr(session, "run", lambda *_: pytest.fail("the work has begun"))
     assert told(capsys, "--op", "add", "--out", "/dev/null")[0] == 2

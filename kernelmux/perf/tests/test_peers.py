@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import pkgutil
 import re
 import sys
@@ -22,7 +21,6 @@ from kernelmux.perf.peers._libraries import columns_first
 from kernelmux.perf.planning import plan
 from kernelmux.perf.planning.plan import Row
 from kernelmux.perf.report import beside, tables
-from kernelmux.perf.rows.codec import encode
 from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.perf.rows.row_result import NotTimed
 from kernelmux.perf.session.harness import Harness
@@ -250,18 +248,15 @@ def test_without_other_libraries_there_is_nothing_to_compare() -> None:
     ],
 )
 def test_a_wrong_library_is_called_wrong_before_it_is_timed_and_a_refusal_is_no_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fn: Any, kind: type[Exception], status: str, error: str
+    monkeypatch: pytest.MonkeyPatch, fn: Any, kind: type[Exception], status: str, error: str
 ) -> None:
     row = Row("add", "x=64 y=64", "fp32", peers.NAME, "theirs")
-    (tmp_path / "plan.json").write_text(
-        json.dumps({"options": PerfOptions(peers=True).as_dict(), "rows": [encode(row)]})
-    )
+    harness = Harness(PerfOptions(peers=True), (), VirtualClock())
     with monkeypatch.context() as patched, pytest.raises(kind):  # there is no benchmark that could time it
         patched.setattr(registered, "variants", lambda name, op: {"theirs": Implementation(fn=fn, idea="")})
-        Harness(tmp_path, VirtualClock()).run(row, SimpleNamespace(extra_info={}))
-    (_, begun), (event, told) = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())
-    assert (begun, event, told["status"]) == (row.id, "row", status)
-    assert re.match(error, told["error"])
+        harness.run(row, SimpleNamespace(extra_info={}))
+    assert harness.result and (harness.result.id, harness.result.status) == (row.id, status)
+    assert re.match(error, harness.result.error)
 
 
 @pytest.mark.usefixtures("joined")

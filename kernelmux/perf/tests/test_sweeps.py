@@ -15,7 +15,7 @@ from kernelmux.perf.pictures import curves, figures, themes
 from kernelmux.perf.record.run_file import Results
 from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.perf.rows.row_result import NotTimed
-from kernelmux.perf.session import supervisor
+from kernelmux.perf.session import run as session
 from kernelmux.perf.sweeps import curve
 from kernelmux.perf.sweeps.curve import Point
 from kernelmux.perf.sweeps.grammar import LONGEST, Sweep, between, parse
@@ -285,12 +285,10 @@ def test_no_two_of_some_lines_have_one_colour():
 def test_an_interrupted_sweep_is_written_but_not_recorded(tmp_path, monkeypatch, capsys):
     made = planned(parse("softmax:N=256,512"), PerfOptions())
     rows = [replace(synthetic.row(), **made.rows[0].identity)]
-    outcome = supervisor.WorkerReports(
-        rows=list(rows), machine=synthetic.GPU, ceilings=synthetic.H200, interrupted=True
-    )
-    monkeypatch.setattr(supervisor, "run", lambda *args: outcome)
+    outcome = session.WorkerReports(rows=list(rows), machine=synthetic.GPU, ceilings=synthetic.H200, interrupted=True)
+    monkeypatch.setattr(session, "run", lambda *args: [outcome])
     monkeypatch.setattr(curve, "FOLDER", tmp_path / "records")
-    args = Namespace(out=str(tmp_path), plot=None, record=True)
+    args = Namespace(out=str(tmp_path), plot=None, record=True, resume=False)
     assert sweep.run(Console(), [made], PerfOptions(device="cuda"), args, "told") == 130
     assert "not recorded: it is not complete" in capsys.readouterr().out
     assert curve.read(tmp_path / "sweep-softmax-N.csv").lengths == (256,) and not (tmp_path / "records").exists()
@@ -302,11 +300,11 @@ def test_a_sweep_of_several_lines_is_told_and_recorded(tmp_path, monkeypatch, ca
     made = planned(parse("softmax:N=256,512"), PerfOptions())
     told = replace(made, rows=tuple(rows), workloads={"x=4096x256": 256, "x=4096x512": 512}, shape="x=4096xN")
     rows = [NotTimed(**rows[3].identity, status="wrong", error="WrongOutput: y"), *rows[:3], *rows[4:]]
-    outcome = supervisor.WorkerReports(rows=list(rows), machine=synthetic.GPU, ceilings=synthetic.H200)
-    monkeypatch.setattr(supervisor, "run", lambda *args: outcome)
+    outcome = session.WorkerReports(rows=list(rows), machine=synthetic.GPU, ceilings=synthetic.H200)
+    monkeypatch.setattr(session, "run", lambda *args: [outcome])
     monkeypatch.setattr(curve, "FOLDER", tmp_path / "records")
     monkeypatch.setattr(sweep, "rows_of", lambda sweeps: [])
-    args = Namespace(out=str(tmp_path), plot=None, record=True, into_checkout=True)
+    args = Namespace(out=str(tmp_path), plot=None, record=True, into_checkout=True, resume=False)
     assert (
         sweep.run(Console(width=160), [told], PerfOptions(device="cuda"), args, "python -m kernelmux.perf --record")
         == 0

@@ -6,6 +6,7 @@ import os
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ PACKAGES = ("torch", "triton", "cupy-cuda13x", "cupy-cuda12x")
 CACHES = ("TRITON_CACHE_DIR", "CUPY_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "KERNELMUX_CACHE_DIR")
 GATHER = 0.01  # seconds after an event in which others are waited for: an answer costs the driver about a millisecond
 
-Given = tuple[str, Item | None, float]  # a slot, the item that it is to begin, and its seconds; None: a new process
+# A slot, the item that it is to begin, and its seconds; None: a new process, or with CLOSE none any more.
+Given = tuple[str, Item | None, float]
+CLOSE = -1.0
 
 
 class Agent:
@@ -38,7 +41,7 @@ class Agent:
         """Begin what is given; what has happened, at the latest after `wait` seconds."""
         for name, item, seconds in given:
             if item is None:
-                self.pool.renew(self.slots[name])
+                (self.pool.close if seconds == CLOSE else self.pool.renew)(self.slots[name])
             else:
                 self.pool.send(self.slots[name], item, seconds)
         found = self.pool.events(wait)
@@ -59,9 +62,7 @@ class Agent:
 
 def _named(slot: Slot, node: str) -> Slot:
     """The slot under a name that no other node has."""
-    return Slot(
-        f"{node[:8]}-{slot.id}", node, slot.gpus, slot.card, slot.alone, slot.memory, environment=slot.environment
-    )
+    return replace(slot, id=f"{node[:8]}-{slot.id}", node=node)
 
 
 def caches() -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import Any
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.util.files import file_stem
 from kernelmux.runner.cluster import shipping
-from kernelmux.runner.cluster.agent import Agent, Given
+from kernelmux.runner.cluster.agent import CLOSE, Agent, Given
 from kernelmux.runner.item import Item, Slot
 from kernelmux.runner.local_pool import CLOSED, READY, Event
 from kernelmux.runner.machine import Workers
@@ -99,6 +99,9 @@ class RayCluster:
 
     def renew(self, slot: Slot) -> None:
         self._give(slot, None, 0.0)
+
+    def close(self, slot: Slot) -> None:
+        self._give(slot, None, CLOSE)
 
     def _give(self, slot: Slot, item: Item | None, seconds: float) -> None:
         if node := self.nodes.get(slot.node):

@@ -113,7 +113,7 @@ class Pool:
         return told
 
     def starting(self) -> bool:
-        return bool(self.waiting)
+        return any(event.kind == READY for event in self.waiting)
 
 
 def patches() -> Iterator[tuple[object, str, Any]]:

@@ -22,7 +22,7 @@ from kernelmux.tune.suite import ALWAYS, LATE, TuneSuite
 from kernelmux.tune.tests import fakes
 from kernelmux.tune.tests.fakes import BROKEN, CARD, GPU, JOB, OTHER, RULE, SPACE, WRONG, Problem
 
-HEAD = Table(GPU, (), "8.9", 128, dict(device_tables.installed()))
+HEAD: Table[tuned_configs.TunedConfig] = Table(GPU, (), "8.9", 128, dict(device_tables.installed()))
 
 
 @pytest.fixture(autouse=True)
@@ -141,6 +141,17 @@ def test_a_gpu_that_answers_no_more_costs_a_configuration_and_a_process(tmp_path
     found = search(tmp_path)
     assert found.wins and fakes.Pool.renewed == 1
     assert found.problems == {"RuntimeError: out of registers": 1}
+
+
+def test_inputs_that_cannot_be_made_say_nothing_of_a_configuration(tmp_path, monkeypatch):
+    def make(row, device):
+        raise MemoryError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(timing.inputs, "make", make)
+        found = search(tmp_path)
+    assert found.problems == {"MemoryError: no room": 7} and "not timed" in told(found)
+    assert not known(tmp_path) and search(tmp_path).wins
 
 
 def test_a_second_search_goes_on_where_the_first_was_stopped(tmp_path, monkeypatch):
