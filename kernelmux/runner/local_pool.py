@@ -118,7 +118,13 @@ class LocalPool:
         log = self.logs / f"worker-{slot.id}.log"
         size = log.stat().st_size if log.exists() else 0
         made = self._processes[slot.id] = _Process(slot, time.monotonic() + self.start_limit, log, size)
-        told = {"serve": self.serve, "setup": self.setup, "path": list(slot.path) or sys.path, "log": str(log), "parent": os.getpid()}
+        told = {
+            "serve": self.serve,
+            "setup": self.setup,
+            "path": list(slot.path) or sys.path,
+            "log": str(log),
+            "parent": os.getpid(),
+        }
         without = [name for name in os.environ if name.startswith(WITHOUT)]
         try:
             with _deaf():

@@ -72,14 +72,14 @@ PROGRAMS = {
     "perf": Program(
         (
             *("kernelmux.perf", "--op", "softmax", "silu", "--backend", "torch_ref", "--device", "cpu", "--quick"),
-            *("--record", "--out", "{out}"),
+            *("--out", "{out}"),
         ),
         timed=True,
     ),
     "against": Program(
         (
             *("kernelmux.perf", "--against", "{top}", "--all", "--op", "softmax", "silu", "--backend", "torch_ref"),
-            *("--device", "cpu", "--dtype", "fp32", "--workload", "x=64x256", "--rounds", "3", "--out", "{out}"),
+            *("--device", "cpu", "--dtype", "fp32", "--workload", "x=64x256", "--rounds", "8", "--out", "{out}"),
         ),
         timed=True,
     ),
