@@ -16,7 +16,7 @@ from kernelmux.perf.rows.machine import MeasuringMachine
 from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.runner import results
 from kernelmux.runner.results import ResultsFile
-from kernelmux.runner.worker import version
+from kernelmux.runner.worker import version_of
 
 
 class ComparisonProgress(Protocol):
@@ -123,7 +123,7 @@ def compare(
 
 def _head(setup: Setup, options: PerfOptions, everything: bool) -> dict[str, Any]:
     """What verdicts are of: both trees as they stand, and what was asked for."""
-    sources = [version(tree.root / "kernelmux") for tree in (setup.base, setup.here)]
+    sources = [version_of([tree.root / "kernelmux"]) for tree in (setup.base, setup.here)]
     chosen = {name: value for name, value in options.as_dict().items() if name != "out"}
     asked = {"options": chosen, "rounds": setup.rounds, "everything": everything}
     return {"program": "perf --against", "version": " ".join(sources), "asked": asked}
