@@ -6,6 +6,7 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -141,11 +142,12 @@ class Run:
     def _add(self, items: Iterable[Item]) -> None:
         """Items to run; those that the run before has ended count as they are, and so do those that follow from them."""
         every = {item.id: item for item in items}
-        ended = [every.pop(name) for name in self._done if name in every]
+        ended = [every.pop(name) for name in self._done if name in every] if every else []
         self.plan.add(every.values())
         for item in ended:
-            self._take(item, self._done.pop(item.id))
             self.report.resumed += 1
+            with suppress(Enough):  # it was for the run before
+                self._take(item, self._done.pop(item.id))
 
     def _take(self, item: Item, row: Any) -> None:
         self.report.rows[item.id] = row

@@ -2,9 +2,10 @@
 
 python -m kernelmux.runner.tests.kill_at_random --program toy --times 50 --seed 1
 
-Each time a small run begins in new folders. At a moment drawn over its usual length its process group, or its driver
-alone, is killed. Then every file in the folders has to be whole, no process may be left 2 s later, and with --resume the
-run has to end with the rows of one that nobody disturbed, each once. Exit status 1 if one of these does not hold.
+Each time a small run begins in new folders. At a moment drawn over its usual length, mostly from its first row on, its
+process group or its driver alone is killed. Then every file in the folders has to be whole, no process may be left 2 s
+later, and with --resume the run has to end with the rows of one that nobody disturbed, each once. Exit status 1 if one
+of these does not hold.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from kernelmux.runner import results
 
 TOP = Path(__file__).resolve().parents[3]
 MARK = "KERNELMUX_KILLED_RUN"  # by which the processes of a run are found
+EARLY = 0.25  # the share of kills before the first row
 SURVIVES = 2.0  # seconds in which all processes of a run that was killed have to end
 VOLATILE = {"pid", "seconds", "date", "time", "when", "host"}  # names in a row whose values differ from run to run
 NUMBER = re.compile(r"\d+(\.\d+)?(e-?\d+)?")
@@ -36,13 +38,15 @@ NUMBER = re.compile(r"\d+(\.\d+)?(e-?\d+)?")
 @dataclass(frozen=True)
 class Program:
     """A small run. words: its command line; {out} stands for a new folder, {top} for the checkout. resume: what goes on
-    with it. rows: where its rows are, below `out`. timed: whether rows are of times, so that only their names are compared.
+    with it. rows: where its rows are, below `out`. timed: whether they are of times, so that only their names are
+    compared. keeps: whether those of all runs stay in the file, each behind its head.
     """
 
     words: tuple[str, ...]
     resume: tuple[str, ...] = ("--resume",)
     rows: str = results.NAME
     timed: bool = False
+    keeps: bool = False
 
 
 PROGRAMS = {
@@ -68,24 +72,25 @@ PROGRAMS = {
     "perf": Program(
         (
             *("kernelmux.perf", "--op", "softmax", "silu", "--backend", "torch_ref", "--device", "cpu", "--quick"),
-            *("--record", "--out", "{out}"),
+            *("--out", "{out}"),
         ),
         timed=True,
     ),
     "against": Program(
         (
             *("kernelmux.perf", "--against", "{top}", "--all", "--op", "softmax", "silu", "--backend", "torch_ref"),
-            *("--device", "cpu", "--dtype", "fp32", "--workload", "x=64x256", "--rounds", "3", "--out", "{out}"),
+            *("--device", "cpu", "--dtype", "fp32", "--workload", "x=64x256", "--rounds", "8", "--out", "{out}"),
         ),
         timed=True,
     ),
     "tune": Program(
         (
-            *("kernelmux.tune", "--op", "softmax", "--backend", "triton", "--dtype", "fp32", "--workload", "x=64x256"),
-            *("--most", "6", "--dry-run", "--log", "{out}"),
+            *("kernelmux.tune", "--op", "matmul", "--backend", "triton/persistent", "--workload", "a=64x64 b=64x64"),
+            *("--dtype", "bf16", "--most", "6", "--jobs", "2", "--dry-run", "--log", "{out}"),
         ),
         resume=(),
         timed=True,
+        keeps=True,
     ),
 }
 
@@ -137,11 +142,21 @@ class Trial:
                 continue
         return found
 
+    def has_rows(self):
+        path = self.out / self.program.rows
+        return path.exists() and b'\n{"item"' in path.read_bytes()
+
     def rows(self):
-        """By item, without what differs from run to run; how often each stands there."""
-        found = [line for line in results.read(self.out / self.program.rows).rows if "item" in line]
-        told = {line["item"]: None if self.program.timed else same(line["row"]) for line in found}
-        return told, Counter(line["item"] for line in found)
+        """By item, without what differs from run to run; how often each stands there, at most for each run of the file."""
+        told, times, own = {}, Counter(), Counter()
+        for line in results.read(self.out / self.program.rows).rows:
+            if line.get("kind") == "rows" and self.program.keeps:
+                own = Counter()
+            if (name := line.get("item")) is not None:
+                told[name] = None if self.program.timed else same(line["row"])
+                own[name] += 1
+                times[name] = max(times[name], own[name])
+        return told, times
 
     def damaged(self):
         """The files that are not whole."""
@@ -177,15 +192,18 @@ def same(value):
 
 
 def undisturbed(program, folder):
-    """The rows of a run that nobody disturbs, and its seconds."""
-    trial, began = Trial(program, folder), time.monotonic()
-    status = trial.start().wait()
+    """The rows of a run that nobody disturbs, the seconds until its first and until its end, and its exit status."""
+    trial, began, first = Trial(program, folder), time.monotonic(), 0.0
+    run = trial.start()
+    while (status := run.poll()) is None:
+        time.sleep(0.01)
+        first = first or (time.monotonic() - began if trial.has_rows() else 0.0)
     if status not in (0, 1):
         raise SystemExit(f"an undisturbed run ended with status {status}:\n{trial.text.read_text(encoding='utf-8')}")
     rows, times = trial.rows()
     if max(times.values(), default=0) != 1:
         raise SystemExit(f"expected each row once in an undisturbed run, got {times}")
-    return rows, time.monotonic() - began, status
+    return rows, first, time.monotonic() - began, status
 
 
 def kill(program, folder, after, group, wanted, status):
@@ -232,10 +250,11 @@ def kills(name, times, seed, tell=print):
     """Kill a program so many times."""
     program, chance, found = PROGRAMS[name], random.Random(seed), Found()
     with tempfile.TemporaryDirectory(prefix="kernelmux-killed-") as top:
-        wanted, seconds, status = undisturbed(program, folder_in(top, "undisturbed"))
-        tell(f"{name}: {len(wanted)} rows in {seconds:.1f} s")
+        wanted, first, end, status = undisturbed(program, folder_in(top, "undisturbed"))
+        tell(f"{name}: {len(wanted)} rows in {end:.1f} s, the first after {first:.1f} s")
         for number in range(times):
-            after, group = chance.uniform(0, seconds), chance.random() < 0.5
+            after = chance.uniform(0, first) if chance.random() < EARLY else chance.uniform(first, end)
+            group = chance.random() < 0.5
             within, rows, wrong = kill(program, folder := folder_in(top, str(number)), after, group, wanted, status)
             found.times, found.within = found.times + 1, found.within + within
             found.rows += [rows] if within else []

@@ -69,7 +69,9 @@ def workers(number):
 def drawn(number, mean, seed=SEED):
     """Items whose seconds are as far apart as those of real ones: log-normal, a tenth of them above twice the mean."""
     chance = random.Random(seed)
-    return [Item(f"i{i}", seconds=mean * chance.lognormvariate(-0.5, 1.0)) for i in range(number)]
+    seconds = [chance.lognormvariate(0.0, 1.0) for _ in range(number)]
+    total = sum(seconds)
+    return [Item(f"i{i}", seconds=one * mean * number / total) for i, one in enumerate(seconds)]
 
 
 def mixed(number, gpus=8, each=8, seed=SEED):

@@ -113,7 +113,7 @@ def test_cards_and_gpus_are_respected():
 
 
 def test_names_stand_once():
-    with pytest.raises(ValueError, match="expected each item once, got . again"):
+    with pytest.raises(ValueError, match="expected each item once, got a again"):
         Plan([Item("a"), Item("a")])
 
 

@@ -66,3 +66,22 @@ def test_a_suite_that_has_seen_enough(tmp_path):
     report, rows = toy.go(tmp_path, toy.items(10), suite=Once(), resume=True)
     assert report.enough
     assert len(rows) == 2
+
+
+class Follows(toy.Toy):
+    """Each item of a row without a follower gives one, three deep."""
+
+    def takes(self, item, row):
+        super().takes(item, row)
+        return [Item(f"{item.id}+", ["passes"])] if item.id.count("+") < 3 else []
+
+
+def test_items_follow_from_rows_and_so_they_do_when_a_run_goes_on(tmp_path):
+    report, rows = toy.go(tmp_path, toy.items(2), suite=Follows())
+    assert sorted(rows) == sorted(f"passes{i}{n * '+'}" for i in range(2) for n in range(4))
+    path = tmp_path / "rows.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if '"passes1++' not in line), encoding="utf-8")
+    report, again = toy.go(tmp_path, toy.items(2), suite=Follows(), resume=True)
+    assert report.resumed == 6
+    assert report.rows.keys() == again.keys() == rows.keys()
