@@ -21,7 +21,7 @@ from kernelmux.registry.backend import tuned_configs
 from kernelmux.registry.backend.tuned_configs import TunedConfig
 from kernelmux.registry.cases import CHANNELS_LAST, TIERS, Case
 from kernelmux.registry.cli import terminal
-from kernelmux.registry.errors import ArgumentError, KernelmuxError, unknown
+from kernelmux.registry.errors import ArgumentError, KernelmuxError
 from kernelmux.registry.spec import OpSpec
 from kernelmux.registry.util import user_folder
 from kernelmux.registry.util.files import between
@@ -40,7 +40,7 @@ from kernelmux.tune.suite import ALWAYS, TuneSuite
 OK, FAILED = 0, 1
 MARKER = "<!-- tuned -->"
 SHARE = 16 << 30  # bytes of a GPU for each process that candidates and checks are spread over
-ON = "the kind of card to search for, where there are several"
+ON = "the kind of card to search for, or a part of its name, where there are several"
 EPILOG = """
 examples:
   python -m kernelmux.tune --op matmul --backend triton                     every variant and workload
@@ -213,15 +213,12 @@ def _workers(args: argparse.Namespace, jobs: int) -> Workers:
 
 def card(cards: Sequence[str], on: Sequence[str], dry: bool) -> str:
     """The kind of card of a search, of those that there are; "" without one, for which a dry run suffices."""
-    if len(on) > 1 or of_runner.ALL in on:
-        raise ArgumentError(f"--on: a search is for one kind of card, got {' '.join(on)}")
-    if on and on[0] not in cards:
-        raise unknown("card", on[0], cards, "--on")
-    if not on and len(cards) > 1:
-        raise ArgumentError(f"--on: a search is for one kind of card, and there are {', '.join(cards)}: name one")
-    if not cards and not dry:
+    found = start.chosen(cards, on) or cards
+    if len(found) > 1:
+        raise ArgumentError(f"--on: expected one kind of card for a search, of {', '.join(found)}")
+    if not found and not dry:
         raise ArgumentError("no GPU is found, and nothing else can be timed; is nvidia-ml-py installed?")
-    return (*on, *cards, "")[0]
+    return (*found, "")[0]
 
 
 def _write(console: Console, searches: Sequence[Search], args: argparse.Namespace) -> None:

@@ -106,12 +106,13 @@ def fake(monkeypatch):
 
 def test_a_search_is_for_one_kind_of_card():
     assert cli.card(["h100"], [], False) == "h100" == cli.card(["h100", "h200"], ["h100"], False)
+    assert cli.card(["nvidia_h100", "nvidia_h200"], ["H200"], False) == "nvidia_h200"
     assert cli.card([], [], True) == ""
     for cards, on, said in (
-        (["h100", "h200"], [], "there are h100, h200: name one"),
-        (["h100"], ["h200"], 'unknown card "h200" in --on; did you mean "h100"'),
-        (["h100", "h200"], ["h100", "h200"], "one kind of card, got h100 h200"),
-        (["h100"], ["all"], "one kind of card, got all"),
+        (["h100", "h200"], [], "expected one kind of card for a search, of h100, h200"),
+        (["h100", "h200"], ["all"], "expected one kind of card for a search, of h100, h200"),
+        (["a100", "h100", "h200"], ["H"], "expected one kind of card for a search, of h100, h200"),
+        (["h100"], ["h200"], "--on h200: expected a part of h100"),
         ([], [], "no GPU is found"),
     ):
         with pytest.raises(KernelmuxError, match=said):
