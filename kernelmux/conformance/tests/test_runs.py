@@ -178,7 +178,7 @@ def test_items_without_a_worker_are_an_error_of_the_run() -> None:
 # --- in a worker ------------------------------------------------------------------------------------------------
 
 
-def served(*items: Item) -> list[tuple[dict[str, Any], bool]]:
+def served(monkeypatch: pytest.MonkeyPatch, *items: Item, **more: Any) -> list[tuple[dict[str, Any], bool]]:
     """What a worker tells of items: rows, and whether it is lost."""
     told: list[tuple[dict[str, Any], bool]] = []
     given = ((pytest_plugin.work(item), float("inf")) for item in items)
@@ -188,15 +188,16 @@ def served(*items: Item) -> list[tuple[dict[str, Any], bool]]:
 
 
 def test_a_worker_runs_pytest_once_for_all_items(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, real = list[object](), pytest_plugin.pytest.main
+    calls: list[object] = []
+    real = pytest_plugin.pytest.main
 
-    def counted(*given: Any, **more: Any) -> Any:
+    def main(*given: object, **more: object) -> object:
         calls.append(given)
         return real(*given, **more)
 
-    monkeypatch.setattr(pytest_plugin.pytest, "main", counted)
+    monkeypatch.setattr(pytest_plugin.pytest, "main", main)
     items = [Item("add", "torch_ref", "plain", check) for check in ("claims", "exact", "signature")]
-    told = served(*items)
+    told = served(monkeypatch, *items)
     assert [row["item"]["check"] for row, _ in told] == ["claims", "exact", "signature"] and len(calls) == 1
     assert [row["status"] for row, _ in told] == ["skipped", "passed", "passed"] and not any(lost for _, lost in told)
 
@@ -206,7 +207,7 @@ def test_an_error_of_pytest_is_a_failing_item(monkeypatch: pytest.MonkeyPatch) -
         raise RuntimeError("out of order")
 
     monkeypatch.setattr(pytest_plugin, "execute", wrong)
-    ((row, lost),) = served(EXACT)
+    ((row, lost),) = served(monkeypatch, EXACT)
     assert row["status"] == "failed" and "out of order" in row["text"] and not lost
 
 
@@ -230,5 +231,5 @@ def test_ctrl_c_in_an_item_is_not_an_outcome(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(pytest_plugin, "execute", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        served(EXACT)
+        served(monkeypatch, EXACT)
     assert pytest_plugin.ALONE not in os.environ
