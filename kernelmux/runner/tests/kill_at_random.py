@@ -21,6 +21,7 @@ import tempfile
 import time
 import uuid
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,53 +43,33 @@ class Program:
     compared. keeps: whether those of all runs stay in the file, each behind its head.
     """
 
-    words: tuple[str, ...]
-    resume: tuple[str, ...] = ("--resume",)
+    words: Sequence[str]
+    resume: Sequence[str] = ("--resume",)
     rows: str = results.NAME
     timed: bool = False
     keeps: bool = False
 
 
+SOFTMAX = "--op softmax --backend torch_ref --device cpu"
 PROGRAMS = {
-    "toy": Program(
-        ("kernelmux.runner.tests.toy_program", "--out", "{out}", "--items", "60", "--seconds", "0.01", "-n", "2")
-    ),
+    "toy": Program("kernelmux.runner.tests.toy_program --out {out} --items 60 --seconds 0.01 -n 2".split()),
     "conformance": Program(
-        (
-            *(
-                "kernelmux.conformance",
-                "--op",
-                "softmax",
-                "--backend",
-                "torch_ref",
-                "--device",
-                "cpu",
-                "--tier",
-                "smoke",
-            ),
-            *("-n", "2", "--out", "{out}"),
-        )
+        f"kernelmux.conformance {SOFTMAX} --tier smoke --check shapes layout exact state scalars -n 2 --out {{out}}".split()
     ),
-    "perf": Program(
-        (
-            *("kernelmux.perf", "--op", "softmax", "silu", "--backend", "torch_ref", "--device", "cpu", "--quick"),
-            *("--out", "{out}"),
-        ),
-        timed=True,
-    ),
+    "perf": Program(f"kernelmux.perf {SOFTMAX} --quick --out {{out}}".split(), timed=True),
     "against": Program(
         (
-            *("kernelmux.perf", "--against", "{top}", "--all", "--op", "softmax", "silu", "--backend", "torch_ref"),
-            *("--device", "cpu", "--dtype", "fp32", "--workload", "x=64x256", "--rounds", "8", "--out", "{out}"),
-        ),
+            f"kernelmux.perf --against {{top}} --all {SOFTMAX} --dtype fp32 --workload x=64x256 x=32x128 --rounds 8 "
+            "--out {out}"
+        ).split(),
         timed=True,
     ),
     "tune": Program(
-        (
-            *("kernelmux.tune", "--op", "matmul", "--backend", "triton/persistent", "--workload", "a=64x64 b=64x64"),
-            *("--dtype", "bf16", "--most", "6", "--jobs", "2", "--dry-run", "--log", "{out}"),
-        ),
-        resume=(),
+        [
+            *"kernelmux.tune --op matmul --backend triton/persistent --dtype bf16 --most 6 --jobs 2 --dry-run".split(),
+            *("--workload", "a=64x64 b=64x64", "--log", "{out}"),
+        ],
+        resume=[],
         timed=True,
         keeps=True,
     ),
@@ -101,7 +82,6 @@ class Found:
 
     times: int = 0
     within: int = 0
-    begun: int = 0
     rows: list[int] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
@@ -191,6 +171,11 @@ def same(value):
     return "#" if isinstance(value, float) else value
 
 
+def shown(row):
+    text = json.dumps(row)
+    return text if len(text) < 300 else f"{text[:300]}..."
+
+
 def undisturbed(program, folder):
     """The rows of a run that nobody disturbs, the seconds until its first and until its end, and its exit status."""
     trial, began, first = Trial(program, folder), time.monotonic(), 0.0
@@ -240,7 +225,11 @@ def kill(program, folder, after, group, wanted, status):
     wrong += [f"missing: {name}" for name in wanted.keys() - rows.keys()]
     wrong += [f"too much: {name}" for name in rows.keys() - wanted.keys()]
     wrong += [f"{count} times: {name}" for name, count in times.items() if count > 1]
-    wrong += [f"differs: {n}: {rows[n]}, not {wanted[n]}" for n in rows.keys() & wanted.keys() if rows[n] != wanted[n]]
+    wrong += [
+        f"differs: {n}: {shown(rows[n])}, not {shown(wanted[n])}"
+        for n in rows.keys() & wanted.keys()
+        if rows[n] != wanted[n]
+    ]
     wrong += [f"lost: {name}" for name in before.keys() - rows.keys()]
     wrong += ["...:\n" + trial.text.read_text(encoding="utf-8")[-2000:]] if wrong else []
     return within, len(before), wrong
