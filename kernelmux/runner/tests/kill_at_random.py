@@ -32,6 +32,7 @@ TOP = Path(__file__).resolve().parents[3]
 MARK = "KERNELMUX_KILLED_RUN"  # by which the processes of a run are found
 EARLY = 0.25  # the share of kills before the first row
 SURVIVES = 2.0  # seconds in which all processes of a run that was killed have to end
+AGAIN = "again:"  # what the names of rows begin with that are timed again
 VOLATILE = {"pid", "seconds", "date", "time", "when", "host"}  # names in a row whose values differ from run to run
 NUMBER = re.compile(r"\d+(\.\d+)?(e-?\d+)?")
 
@@ -40,7 +41,7 @@ NUMBER = re.compile(r"\d+(\.\d+)?(e-?\d+)?")
 class Program:
     """A small run. words: its command line; {out} stands for a new folder, {top} for the checkout. resume: what goes on
     with it. rows: where its rows are, below `out`. timed: whether they are of times, so that only their names are
-    compared. keeps: whether those of all runs stay in the file, each behind its head.
+    compared, and none of what is timed again where times are not clear. keeps: whether those of all runs stay in the file, each behind its head.
     """
 
     words: Sequence[str]
@@ -132,7 +133,7 @@ class Trial:
         for line in results.read(self.out / self.program.rows).rows:
             if line.get("kind") == "rows" and self.program.keeps:
                 own = Counter()
-            if (name := line.get("item")) is not None:
+            if (name := line.get("item")) and not (self.program.timed and name.startswith(AGAIN)):
                 told[name] = None if self.program.timed else same(line["row"])
                 own[name] += 1
                 times[name] = max(times[name], own[name])
