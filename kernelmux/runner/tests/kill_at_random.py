@@ -41,7 +41,8 @@ NUMBER = re.compile(r"\d+(\.\d+)?(e-?\d+)?")
 class Program:
     """A small run. words: its command line; {out} stands for a new folder, {top} for the checkout. resume: what goes on
     with it. rows: where its rows are, below `out`. timed: whether they are of times, so that only their names are
-    compared, and none of what is timed again where times are not clear. keeps: whether those of all runs stay in the file, each behind its head.
+    compared, and none of what is timed again where times are not clear. keeps: whether those of all runs stay in the
+    file, each behind its head.
     """
 
     words: Sequence[str]
