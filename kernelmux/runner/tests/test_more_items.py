@@ -58,7 +58,7 @@ def test_items_that_waited_join_their_group():
 
 def test_a_name_that_is_there_is_no_new_item():
     plan = Plan([Item("a")])
-    with pytest.raises(ValueError, match="expected each item once, got 1 items with 0 names"):
+    with pytest.raises(ValueError, match="expected each item once, got a again"):
         plan.add([Item("a")])
 
 
