@@ -190,7 +190,12 @@ def served(monkeypatch: pytest.MonkeyPatch, *items: Item, **more: Any) -> list[t
 def test_a_worker_runs_pytest_once_for_all_items(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[object] = []
     real = pytest_plugin.pytest.main
-    monkeypatch.setattr(pytest_plugin.pytest, "main", lambda *a, **k: (calls.append(a), real(*a, **k)))
+
+    def main(*given: object, **more: object) -> object:
+        calls.append(given)
+        return real(*given, **more)
+
+    monkeypatch.setattr(pytest_plugin.pytest, "main", main)
     items = [Item("add", "torch_ref", "plain", check) for check in ("claims", "exact", "signature")]
     told = served(monkeypatch, *items)
     assert [row["item"]["check"] for row, _ in told] == ["claims", "exact", "signature"] and len(calls) == 1

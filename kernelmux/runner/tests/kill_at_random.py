@@ -130,7 +130,9 @@ class Trial:
 
     def rows(self):
         """By item, without what differs from run to run; how often each stands there, at most for each run of the file."""
-        told, times, own = {}, Counter(), Counter()
+        told: dict[str, object] = {}
+        times: Counter[str] = Counter()
+        own: Counter[str] = Counter()
         for line in results.read(self.out / self.program.rows).rows:
             if line.get("kind") == "rows" and self.program.keeps:
                 own = Counter()

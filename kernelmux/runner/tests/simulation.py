@@ -48,7 +48,9 @@ class Simulated:
 def simulate(items, slots, took=None, driver=0.0):
     """Run a plan. took: seconds of items that do not take what is expected; driver: for each event, one by one."""
     took, began = took or {}, time.process_time()
-    plan, order, heap, idle, now, free = Plan(items), [], [], {slot.id: slot for slot in slots}, 0.0, 0.0
+    plan, idle, now, free = Plan(items), {slot.id: slot for slot in slots}, 0.0, 0.0
+    order: list[str] = []
+    heap: list[tuple[float, int, Slot]] = []
     while plan.left:
         for slot in list(idle.values()):
             if (item := plan.next(slot)) is not None:

@@ -18,10 +18,9 @@ TOP = Path(__file__).resolve().parents[3]
 
 def start(home, *words, **more):
     environment = {**os.environ, "PYTHONPATH": str(TOP)}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(
-        [*PROGRAM, "--out", str(home), *words], text=True, cwd=TOP, env=environment, **pipes, **more
-    )
+    command = [*PROGRAM, "--out", str(home), *words]
+    more |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, text=True, cwd=TOP, env=environment, **more)
 
 
 def run(home, *words):

@@ -16,7 +16,7 @@ ALL = "KERNELMUX_KILL_TESTS"  # set it to kill the slow ones, too: minutes
 def test_five_kills(name):
     if name != "toy" and not os.environ.get(ALL):
         pytest.skip(f"takes minutes: set {ALL}=1")
-    lines = []
+    lines: list[str] = []
     assert not killing.kills(name, 5, seed=2, tell=lines.append).faults
     assert len(lines) == 6
 

@@ -33,7 +33,7 @@ def test_as_long_ones_begin_in_their_order():
 def test_a_group_stays_with_its_worker():
     plan = Plan([Item(f"{g}{i}", group=g) for i in range(3) for g in "ab"])
     one, two = slots(2)
-    found = {one.id: [], two.id: []}
+    found: dict[str, list[str]] = {one.id: [], two.id: []}
     for _ in range(3):
         for slot in (one, two):
             found[slot.id].append(plan.next(slot).id)

@@ -57,7 +57,8 @@ class Simulated:
 
     def go(self):
         """Run until nothing can begin; the ids that have ended."""
-        now, heap = 0.0, []
+        now = 0.0
+        heap: list[tuple[float, str]] = []
         while True:
             begun = True
             while begun:

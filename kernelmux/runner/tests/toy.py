@@ -96,7 +96,7 @@ def wait_until(holds, seconds=20.0):
 
 def descendants(pid):
     """All processes that a process has started, and those of them."""
-    parents = {}
+    parents: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:

@@ -6,6 +6,7 @@ import resource
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 
@@ -120,7 +121,7 @@ def jumps():
     """The clock of the machine is set, forth and back."""
     now = time.time
     for hours in (1000, -1000):
-        time.time = lambda hours=hours: now() + 3600 * hours
+        time.time = partial(_shifted, now, 3600 * hours)
         time.sleep(0.2)
     time.time = now
 
@@ -163,3 +164,7 @@ VERBS = {
     "tells_twice": passes,
     "tells_nothing": passes,
 }
+
+
+def _shifted(now, seconds):
+    return now() + seconds
