@@ -21,6 +21,7 @@ import tempfile
 import time
 import uuid
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,6 +32,7 @@ TOP = Path(__file__).resolve().parents[3]
 MARK = "KERNELMUX_KILLED_RUN"  # by which the processes of a run are found
 EARLY = 0.25  # the share of kills before the first row
 SURVIVES = 2.0  # seconds in which all processes of a run that was killed have to end
+AGAIN = "again:"  # what the names of rows begin with that are timed again
 VOLATILE = {"pid", "seconds", "date", "time", "when", "host"}  # names in a row whose values differ from run to run
 NUMBER = re.compile(r"\d+(\.\d+)?(e-?\d+)?")
 
@@ -39,56 +41,37 @@ NUMBER = re.compile(r"\d+(\.\d+)?(e-?\d+)?")
 class Program:
     """A small run. words: its command line; {out} stands for a new folder, {top} for the checkout. resume: what goes on
     with it. rows: where its rows are, below `out`. timed: whether they are of times, so that only their names are
-    compared. keeps: whether those of all runs stay in the file, each behind its head.
+    compared, and none of what is timed again where times are not clear. keeps: whether those of all runs stay in the
+    file, each behind its head.
     """
 
-    words: tuple[str, ...]
-    resume: tuple[str, ...] = ("--resume",)
+    words: Sequence[str]
+    resume: Sequence[str] = ("--resume",)
     rows: str = results.NAME
     timed: bool = False
     keeps: bool = False
 
 
+SOFTMAX = "--op softmax --backend torch_ref --device cpu"
 PROGRAMS = {
-    "toy": Program(
-        ("kernelmux.runner.tests.toy_program", "--out", "{out}", "--items", "60", "--seconds", "0.01", "-n", "2")
-    ),
+    "toy": Program("kernelmux.runner.tests.toy_program --out {out} --items 60 --seconds 0.01 -n 2".split()),
     "conformance": Program(
-        (
-            *(
-                "kernelmux.conformance",
-                "--op",
-                "softmax",
-                "--backend",
-                "torch_ref",
-                "--device",
-                "cpu",
-                "--tier",
-                "smoke",
-            ),
-            *("-n", "2", "--out", "{out}"),
-        )
+        f"kernelmux.conformance {SOFTMAX} --tier smoke --check shapes layout exact state scalars -n 2 --out {{out}}".split()
     ),
-    "perf": Program(
-        (
-            *("kernelmux.perf", "--op", "softmax", "silu", "--backend", "torch_ref", "--device", "cpu", "--quick"),
-            *("--out", "{out}"),
-        ),
-        timed=True,
-    ),
+    "perf": Program(f"kernelmux.perf {SOFTMAX} --quick --out {{out}}".split(), timed=True),
     "against": Program(
         (
-            *("kernelmux.perf", "--against", "{top}", "--all", "--op", "softmax", "silu", "--backend", "torch_ref"),
-            *("--device", "cpu", "--dtype", "fp32", "--workload", "x=64x256", "--rounds", "8", "--out", "{out}"),
-        ),
+            f"kernelmux.perf --against {{top}} --all {SOFTMAX} --dtype fp32 --workload x=64x256 x=32x128 --rounds 8 "
+            "--out {out}"
+        ).split(),
         timed=True,
     ),
     "tune": Program(
-        (
-            *("kernelmux.tune", "--op", "matmul", "--backend", "triton/persistent", "--workload", "a=64x64 b=64x64"),
-            *("--dtype", "bf16", "--most", "6", "--jobs", "2", "--dry-run", "--log", "{out}"),
-        ),
-        resume=(),
+        [
+            *"kernelmux.tune --op matmul --backend triton/persistent --dtype bf16 --most 6 --jobs 2 --dry-run".split(),
+            *("--workload", "a=64x64 b=64x64", "--log", "{out}"),
+        ],
+        resume=[],
         timed=True,
         keeps=True,
     ),
@@ -101,7 +84,6 @@ class Found:
 
     times: int = 0
     within: int = 0
-    begun: int = 0
     rows: list[int] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
@@ -154,7 +136,7 @@ class Trial:
         for line in results.read(self.out / self.program.rows).rows:
             if line.get("kind") == "rows" and self.program.keeps:
                 own = Counter()
-            if (name := line.get("item")) is not None:
+            if (name := line.get("item")) and not (self.program.timed and name.startswith(AGAIN)):
                 told[name] = None if self.program.timed else same(line["row"])
                 own[name] += 1
                 times[name] = max(times[name], own[name])
@@ -191,6 +173,11 @@ def same(value):
     if isinstance(value, str):
         return NUMBER.sub("#", value)
     return "#" if isinstance(value, float) else value
+
+
+def shown(row):
+    text = json.dumps(row)
+    return text if len(text) < 300 else f"{text[:300]}..."
 
 
 def undisturbed(program, folder):
@@ -242,7 +229,11 @@ def kill(program, folder, after, group, wanted, status):
     wrong += [f"missing: {name}" for name in wanted.keys() - rows.keys()]
     wrong += [f"too much: {name}" for name in rows.keys() - wanted.keys()]
     wrong += [f"{count} times: {name}" for name, count in times.items() if count > 1]
-    wrong += [f"differs: {n}: {rows[n]}, not {wanted[n]}" for n in rows.keys() & wanted.keys() if rows[n] != wanted[n]]
+    wrong += [
+        f"differs: {n}: {shown(rows[n])}, not {shown(wanted[n])}"
+        for n in rows.keys() & wanted.keys()
+        if rows[n] != wanted[n]
+    ]
     wrong += [f"lost: {name}" for name in before.keys() - rows.keys()]
     wrong += ["...:\n" + trial.text.read_text(encoding="utf-8")[-2000:]] if wrong else []
     return within, len(before), wrong
