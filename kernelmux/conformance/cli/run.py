@@ -26,7 +26,9 @@ from kernelmux.runner.run import Enough, RunReport, TimeLimit, Usage
 
 OK, FAILED, USAGE = 0, 1, 2
 PARALLEL_FROM = 20  # fewer items are done before the worker processes have imported torch
-PER_PROCESS = 40  # items of a run for each process on each GPU: for fewer, processes that start together slow one another
+PER_PROCESS = (
+    40  # items of a run for each process on each GPU: for fewer, processes that start together slow one another
+)
 SHARE_GPU = 16  # processes on each GPU at most: most of the time goes into compiling
 SHARE_BYTES = 2.5 * 2**30  # of a GPU for each of them: its context, what it remembers, and the tensors of a call
 # Of the options, what shows or keeps a run and changes no row: a run may go on with others.
