@@ -27,7 +27,7 @@ from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.perf.rows.row_result import FAILED as ROW_FAILED
 from kernelmux.perf.rows.row_result import RowResult, Timed
 from kernelmux.perf.session import run as session
-from kernelmux.perf.session.run import Where, WorkerReports
+from kernelmux.perf.session.run import RunPlace, WorkerReports
 from kernelmux.perf.timing import noise_floor, overhead
 from kernelmux.perf.wording import noise, wording
 from kernelmux.registry import catalog
@@ -119,9 +119,9 @@ def reported(
     return max(statuses)
 
 
-def where(args: argparse.Namespace) -> Where:
+def where(args: argparse.Namespace) -> RunPlace:
     """Where the rows run."""
-    return Where(args.resume, args.cluster, tuple(args.on))
+    return RunPlace(args.resume, args.cluster, tuple(args.on))
 
 
 def _one(console: Console, outcome: WorkerReports, options: PerfOptions, args: argparse.Namespace, command: str) -> int:

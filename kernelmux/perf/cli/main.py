@@ -244,9 +244,8 @@ def options_of(args: argparse.Namespace, began: float = 0.0) -> PerfOptions:
     if args.record and cards.lesser():
         raise ArgumentError("--record: the GPU stands for a lesser card, whose times these are not; leave out --card")
     if args.stale and device != "cuda" and not args.list:
-        raise ArgumentError(
-            "--stale: the rows on record are of a GPU, and torch sees none here; --list shows which they are"
-        )
+        known = "the rows on record are of a GPU, and torch sees none here; --list shows which they are"
+        raise ArgumentError(f"--stale: {known}")
     if args.stale and (args.peers or args.impl):
         raise ArgumentError("--stale: the rows on record alone; leave out --peers and --impl")
     if args.plot is not None and not args.sweep and args.show_sweeps is None:

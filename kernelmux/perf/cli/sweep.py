@@ -63,7 +63,7 @@ def run(console: Console, sweeps: list[PlannedSweep], options: PerfOptions, args
     _check_plot(args)
     rows = rows_of(sweeps)
     with command.RowProgress(console, sum(not row.problem for row in rows)) as watch:
-        (outcome,) = session.run(rows, options, watch, session.Where(args.resume))
+        (outcome,) = session.run(rows, options, watch, session.RunPlace(args.resume))
     results = command.results_of(outcome, told, options)
     if outcome.interrupted and not results.timed:
         raise KeyboardInterrupt

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import math
-import os
-import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -171,12 +169,3 @@ def _status(row: Row, error: Exception) -> str:
 
 
 Tell = Callable[..., None]  # a row, and whether the process is lost
-
-
-def environment() -> dict[str, str]:
-    """The caller's, with its import path: under Bazel or an editable install a child would not find us.
-
-    Without what pytest-xdist left there, if the caller is a worker of it: pytest-benchmark would measure nothing.
-    """
-    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST_")}
-    return own | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

@@ -53,7 +53,7 @@ class WorkerReports:
 
 
 @dataclass(frozen=True)
-class Where:
+class RunPlace:
     """Where a run runs, and whether it goes on with the one before it; see `runner.start.execute`."""
 
     resume: bool = False
@@ -61,7 +61,7 @@ class Where:
     on: tuple[str, ...] = ()
 
 
-HERE = Where()
+HERE = RunPlace()
 
 
 class PerfSuite:
@@ -152,7 +152,7 @@ def _row(item: Item) -> Row:
     return decode(Row, item.work[1], item.id)
 
 
-def run(rows: list[Row], options: PerfOptions, watch: Watch, where: Where = HERE) -> list[WorkerReports]:
+def run(rows: list[Row], options: PerfOptions, watch: Watch, where: RunPlace = HERE) -> list[WorkerReports]:
     """Run the rows, on one kind of card after another if a cluster has several; a report of each, at least one.
 
     `options.out` gets the rows as they come, the logs of the workers and pytest-benchmark's file. Ctrl-C ends the run

@@ -1,5 +1,7 @@
 """Rows and results as a GPU run would give them, with times chosen by the tests."""
 
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +10,6 @@ from kernelmux.perf.rows import roofline
 from kernelmux.perf.rows.machine import MeasuringMachine
 from kernelmux.perf.rows.roofline import Ceilings, Work
 from kernelmux.perf.rows.row_result import NotTimed, Timed
-from kernelmux.perf.session.harness import environment
 from kernelmux.perf.sweeps.curve import Curve, Point
 from kernelmux.perf.timing import noise_floor
 from kernelmux.registry import catalog
@@ -124,3 +125,12 @@ def backend_of_their_own(folder: Path, backend: str, add: str) -> dict[str, str]
     (folder / "their-1.0.dist-info" / "entry_points.txt").write_text("[kernelmux.backends]\ntheirs = their_backend\n")
     env = environment()
     return env | {"PYTHONPATH": f"{folder}:{env['PYTHONPATH']}"}
+
+
+def environment() -> dict[str, str]:
+    """The caller's, with its import path: under Bazel or an editable install a child would not find us.
+
+    Without what pytest-xdist left there, if the caller is a worker of it: pytest-benchmark would measure nothing.
+    """
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST_")}
+    return own | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

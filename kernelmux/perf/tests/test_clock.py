@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kernelmux.perf.session.harness import environment
+from kernelmux.perf.tests.synthetic import environment
 from kernelmux.perf.timing import clock
 from kernelmux.perf.timing.clock import Sample, VirtualClock
 
