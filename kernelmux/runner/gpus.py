@@ -14,7 +14,7 @@ VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True)
-class Gpu:
+class VisibleGpu:
     """uuid: as CUDA_VISIBLE_DEVICES takes it. memory: bytes."""
 
     uuid: str
@@ -28,7 +28,7 @@ class Gpu:
         return file_stem(self.name)
 
 
-def visible() -> list[Gpu]:
+def visible() -> list[VisibleGpu]:
     """The GPUs, in the order of CUDA_VISIBLE_DEVICES where that is set; [] without a driver."""
     with _nvml() as nvml:
         return [_gpu(nvml, handle) for handle in _handles(nvml)] if nvml else []
@@ -61,7 +61,7 @@ def _handles(nvml: Any) -> Iterator[Any]:
             return
 
 
-def _gpu(nvml: Any, handle: Any) -> Gpu:
+def _gpu(nvml: Any, handle: Any) -> VisibleGpu:
     driver = str(nvml.nvmlSystemGetDriverVersion())
     memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
-    return Gpu(str(nvml.nvmlDeviceGetUUID(handle)), str(nvml.nvmlDeviceGetName(handle)), memory, driver)
+    return VisibleGpu(str(nvml.nvmlDeviceGetUUID(handle)), str(nvml.nvmlDeviceGetName(handle)), memory, driver)

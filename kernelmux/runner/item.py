@@ -9,7 +9,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Item:
+class WorkItem:
     """One piece of work.
 
     id: its name, once in a plan. work: what the suite's function gets, as JSON. seconds: how long it is expected to take.
@@ -61,7 +61,7 @@ class Slot:
         """The GPU of its own, by node and number; "" for none."""
         return f"{self.node}:{self.gpus[0]}" if self.gpus else ""
 
-    def admits(self, item: Item) -> bool:
+    def admits(self, item: WorkItem) -> bool:
         """Whether it may run an item at all."""
         if item.card and item.card != self.card:
             return False

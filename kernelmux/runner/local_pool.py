@@ -25,7 +25,7 @@ from typing import Any
 import execnet
 
 from kernelmux.runner import worker
-from kernelmux.runner.item import Item, Slot
+from kernelmux.runner.item import Slot, WorkItem
 
 START_LIMIT = 300.0  # seconds until a process has imported what it needs
 STARTS = 2  # that may fail one after the other; then a slot is given up
@@ -45,13 +45,14 @@ class Event:
     """What became of a slot. kind: READY (value: facts of its machine), ROW (value: the row, and whether the worker is
     lost), GONE (value: the reason; the next READY is of a new process), CLOSED (value: the reason; nothing more comes).
 
-    outside: of GONE: something from outside ended it, so that its item may be tried again.
+    outside: of GONE: something from outside ended it, so that its item may be tried again; began: it had begun that.
     """
 
     slot: Slot
     kind: str
     value: Any = None
     outside: bool = False
+    began: bool = True
 
 
 @dataclass(eq=False)
@@ -140,7 +141,7 @@ class LocalPool:
         """Whether a slot that is not ready may still become so."""
         return any(not process.ready for process in self._processes.values())
 
-    def send(self, slot: Slot, item: Item, seconds: float) -> None:
+    def send(self, slot: Slot, item: WorkItem, seconds: float) -> None:
         """Give a slot that is ready an item, and the seconds that it may take."""
         if (process := self._processes.get(slot.id)) is None:
             return
@@ -219,7 +220,7 @@ class LocalPool:
         if self._failures.get(slot.id, 0) >= STARTS:
             return Event(slot, CLOSED, reason)
         self._start(slot)
-        return Event(slot, GONE, reason, outside)
+        return Event(slot, GONE, reason, outside, process.began)
 
     def _kill(self, process: _Process) -> None:
         """The process and all that it has started."""

@@ -7,7 +7,7 @@ import platform
 from dataclasses import dataclass, replace
 
 from kernelmux.runner import gpus
-from kernelmux.runner.gpus import Gpu
+from kernelmux.runner.gpus import VisibleGpu
 from kernelmux.runner.item import Slot
 
 # Other cores are left to the other workers: a process of torch, or of its compiler, would start a thread for each.
@@ -42,7 +42,7 @@ class Workers:
         own = card or next((gpu.card for gpu in gpus.visible()), "")
         found = on_cpu(count, node, own) if self.cpu else []
         found += on_gpus(count, self.gpu, node) if self.gpu else []
-        found += alone(node) if self.alone else []
+        found += exclusive(node) if self.alone else []
         return [_timing(slot) for slot in found] if self.timing else found
 
 
@@ -69,13 +69,13 @@ def on_gpus(count: int, each: int, node: str = "") -> list[Slot]:
     return [_slot(f"gpu{g}-{i}", g, found, node, alone=False) for i, g in enumerate(turns)]
 
 
-def alone(node: str = "") -> list[Slot]:
+def exclusive(node: str = "") -> list[Slot]:
     """A slot for each GPU, for items that need it alone."""
     found = gpus.visible()
     return [_slot(f"alone{g}", g, found, node, alone=True) for g in range(len(found))]
 
 
-def _slot(name: str, number: int, found: list[Gpu], node: str, alone: bool) -> Slot:
+def _slot(name: str, number: int, found: list[VisibleGpu], node: str, alone: bool) -> Slot:
     own = found[number]
     order = tuple(gpu.uuid for gpu in [*found[number:], *found[:number]])
     environment = {**ONE_THREAD, gpus.VARIABLE: ",".join(order)}

@@ -14,7 +14,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from kernelmux.runner.item import Item, Slot
+from kernelmux.runner.item import Slot, WorkItem
 
 COMPILERS, MEMORY, OTHERS, NOTHING = "compilers", "memory", "others", "nothing"  # what a slot without an item waits for
 AHEAD = 16  # how many items behind one that does not fit are looked at
@@ -31,7 +31,7 @@ class _Group:
     """
 
     order: tuple[int, float, int]
-    items: deque[Item]
+    items: deque[WorkItem]
     name: str = ""
     owner: str = ""
     seconds: float = 0.0
@@ -58,24 +58,24 @@ class _Gpu:
 class Plan:
     """The items that are left, and what runs. `next` gives a slot its item, `end` takes it back."""
 
-    items: Iterable[Item]
+    items: Iterable[WorkItem]
     left: int = 0  # items that have not ended
     seconds: float = 0.0  # that those which have not begun are expected to take
     _queues: dict[_Kind, list[_Group]] = field(default_factory=lambda: defaultdict(list))
     _owned: dict[str, _Group] = field(default_factory=dict)  # by slot
     _named: dict[tuple[_Kind, int, str], _Group] = field(default_factory=dict)  # those with items that have not begun
     _open: set[str] = field(default_factory=set)  # items that have not ended
-    _waiting: dict[str, list[Item]] = field(default_factory=lambda: defaultdict(list))  # by the item before
+    _waiting: dict[str, list[WorkItem]] = field(default_factory=lambda: defaultdict(list))  # by the item before
     _gpus: dict[str, _Gpu] = field(default_factory=lambda: defaultdict(_Gpu))
-    _running: dict[str, tuple[Item, Slot]] = field(default_factory=dict)
+    _running: dict[str, tuple[WorkItem, Slot]] = field(default_factory=dict)
     _number: int = 0
 
     def __post_init__(self) -> None:
         self.add(self.items)
 
-    def add(self, items: Iterable[Item]) -> None:
+    def add(self, items: Iterable[WorkItem]) -> None:
         """More items; those of a group that is there already come behind its others."""
-        groups: dict[tuple[_Kind, int, str], list[Item]] = {}
+        groups: dict[tuple[_Kind, int, str], list[WorkItem]] = {}
         every = list(items)
         for item in every:
             if item.id in self._open:
@@ -90,7 +90,7 @@ class Plan:
         for found in groups.values():
             self._join(found)
 
-    def _join(self, items: list[Item], first: bool = False) -> None:
+    def _join(self, items: list[WorkItem], first: bool = False) -> None:
         """Put items of one group behind those of it that have not begun, or make it. first: before all others."""
         kind, rank, name = _key(items[0])
         seconds = sum(item.seconds for item in items)
@@ -105,7 +105,7 @@ class Plan:
         if made.name:
             self._named[kind, rank, name] = made
 
-    def next(self, slot: Slot) -> Item | None:
+    def next(self, slot: Slot) -> WorkItem | None:
         """The item that a slot begins now, None if there is none for it now; `waits_for` says why."""
         gpu = self._gpus[slot.gpu] if slot.gpu else None
         if gpu and slot.alone:
@@ -125,7 +125,7 @@ class Plan:
             self._take(group, slot, gpu)
         return self._begin(group, slot, gpu)
 
-    def _begin(self, group: _Group, slot: Slot, gpu: _Gpu | None) -> Item:
+    def _begin(self, group: _Group, slot: Slot, gpu: _Gpu | None) -> WorkItem:
         item = group.items.popleft() if group.owner == slot.id else group.items.pop()
         group.seconds -= item.seconds
         self.seconds -= item.seconds
@@ -179,7 +179,7 @@ class Plan:
         found = (g for g in others if slot.admits(g.items[-1]) and _fits(g.items[-1], slot, gpu))
         return max(found, key=lambda group: group.seconds, default=None)
 
-    def end(self, slot: Slot) -> Item:
+    def end(self, slot: Slot) -> WorkItem:
         """The slot has ended its item; what waited for that may begin."""
         item = self._release(slot)
         self.left -= 1
@@ -188,14 +188,14 @@ class Plan:
             self._join([one])
         return item
 
-    def again(self, slot: Slot) -> Item:
+    def again(self, slot: Slot) -> WorkItem:
         """The slot has not ended its item: it comes before all others."""
         item = self._release(slot)
         self.seconds += item.seconds
         self._join([item], first=True)
         return item
 
-    def _release(self, slot: Slot) -> Item:
+    def _release(self, slot: Slot) -> WorkItem:
         item, _ = self._running.pop(slot.id)
         if slot.gpu and item.gpus:
             gpu = self._gpus[slot.gpu]
@@ -216,7 +216,7 @@ class Plan:
         begun = (group.items[-1] for group in self._owned.values())
         return not self._queues_of(slot) and not any(slot.admits(item) for item in (*begun, *waiting))
 
-    def rest(self) -> list[Item]:
+    def rest(self) -> list[WorkItem]:
         """Take all items that have not begun: nothing else begins."""
         found = [i for q in self._queues.values() for g in reversed(q) for i in g.items]
         found += [i for g in self._owned.values() for i in g.items]
@@ -230,7 +230,7 @@ class Plan:
         self.seconds = 0.0
         return found
 
-    def item_of(self, slot: Slot) -> Item:
+    def item_of(self, slot: Slot) -> WorkItem:
         """What runs in a slot."""
         return self._running[slot.id][0]
 
@@ -243,11 +243,11 @@ class Plan:
         return COMPILERS if self._waiting else NOTHING
 
 
-def _kind(item: Item) -> _Kind:
+def _kind(item: WorkItem) -> _Kind:
     return item.gpus, item.cpu, item.alone, item.card
 
 
-def _key(item: Item) -> tuple[_Kind, int, str]:
+def _key(item: WorkItem) -> tuple[_Kind, int, str]:
     return _kind(item), item.rank, item.group
 
 
@@ -256,6 +256,6 @@ def _admits(slot: Slot, kind: _Kind) -> bool:
     return gpus <= len(slot.gpus) and alone == slot.alone and card in ("", slot.card) and not (cpu and slot.gpus)
 
 
-def _fits(item: Item, slot: Slot, gpu: _Gpu | None) -> bool:
+def _fits(item: WorkItem, slot: Slot, gpu: _Gpu | None) -> bool:
     """Whether its memory is free; an item that runs beside nothing always fits."""
     return not gpu or not gpu.running or not slot.memory or gpu.promised + item.memory <= slot.memory

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from kernelmux.runner.interrupts import interrupts
-from kernelmux.runner.item import Item, Slot
+from kernelmux.runner.item import Slot, WorkItem
 from kernelmux.runner.local_pool import CLOSED, GONE, READY, ROW, Event
 from kernelmux.runner.plan import NOTHING, Plan
 from kernelmux.runner.results import ResultsFile, Row
@@ -19,18 +19,19 @@ from kernelmux.runner.suite import Suite
 from kernelmux.runner.worker import function, version
 
 TRIES = 3  # of an item whose worker went for no fault of the item's
+MISSED = 10  # workers that went before they had begun it
 POLL = 0.5  # seconds, for limits of time
 STARTING = "new processes"  # what a slot waits for until it is ready
 
 
-class Enough(Exception):
+class EndRun(Exception):
     """Raised by a suite that has seen enough: nothing else begins, and what runs is ended."""
 
 
 class Engine(Protocol):
     """What has slots: `local_pool.LocalPool` on this machine, `cluster.RayCluster` on many."""
 
-    def send(self, slot: Slot, item: Item, seconds: float) -> None:
+    def send(self, slot: Slot, item: WorkItem, seconds: float) -> None:
         """Give a slot an item, and the seconds that it may take."""
 
     def renew(self, slot: Slot) -> None:
@@ -96,14 +97,14 @@ class TimeLimit:
     until: float = math.inf
     required: int = -1
 
-    def share(self, item: Item, remaining: int, workers: int) -> float | None:
+    def share(self, item: WorkItem, remaining: int, workers: int) -> float | None:
         """The seconds that an item may take where so many are left, itself included; None if it is not to begin."""
         left = self.until - time.monotonic()
         if item.rank > self.required and item.seconds > left:
             return None
         return max(left, 0.0) * workers / max(remaining, 1)
 
-    def most(self, item: Item) -> float:
+    def most(self, item: WorkItem) -> float:
         """The seconds after which the worker of an item that begins now is ended."""
         return item.limit
 
@@ -112,18 +113,18 @@ class TimeLimit:
 class _Working:
     """An item in a slot."""
 
-    item: Item
+    item: WorkItem
     since: float
     beside: str = ""  # what happened on the same GPU meanwhile
 
 
-class Run:
+class RunState:
     """The books of one run. `begin` gives a slot an item, `take` and `gone` take it back."""
 
     def __init__(
         self,
         suite: Suite,
-        items: Iterable[Item],
+        items: Iterable[WorkItem],
         file: ResultsFile | None = None,
         done: Iterable[Row] = (),
         limit: TimeLimit | None = None,
@@ -136,24 +137,25 @@ class Run:
         self.working: dict[str, _Working] = {}
         self.idle: dict[str, tuple[float, str]] = {}
         self.tries: Counter[str] = Counter()
+        self.missed: Counter[str] = Counter()
         self.version = version()  # of the sources at the start: a worker that imports others is none of this run
         self.started, self.first, self.last = time.monotonic(), 0.0, 0.0
 
-    def _add(self, items: Iterable[Item]) -> None:
+    def _add(self, items: Iterable[WorkItem]) -> None:
         """Items to run; those that the run before has ended count as they are, and so do those that follow from them."""
         every = {item.id: item for item in items}
         ended = [every.pop(name) for name in self._done if name in every] if every else []
         self.plan.add(every.values())
         for item in ended:
             self.report.resumed += 1
-            with suppress(Enough):  # it was for the run before
+            with suppress(EndRun):  # it was for the run before
                 self._take(item, self._done.pop(item.id))
 
-    def _take(self, item: Item, row: Any) -> None:
+    def _take(self, item: WorkItem, row: Any) -> None:
         self.report.rows[item.id] = row
         self._add(self.suite.takes(item, row) or ())
 
-    def begin(self, slot: Slot) -> tuple[Item, float] | None:
+    def begin(self, slot: Slot) -> tuple[WorkItem, float] | None:
         """The next item of a slot, with the seconds that it may take."""
         while (item := self.plan.next(slot)) is not None:
             share = self.limit.share(item, self.plan.left, max(1, len(self.slots)))
@@ -182,15 +184,15 @@ class Run:
             return
         self._record(self.plan.end(slot), row, slot, now - done.since)
 
-    def gone(self, slot: Slot, reason: str, outside: bool, closed: bool) -> None:
-        """The process of a slot has ended. closed: no other one takes its place."""
+    def gone(self, slot: Slot, reason: str, outside: bool, closed: bool, began: bool = True) -> None:
+        """The process of a slot has ended. closed: no other one takes its place. began: it had begun its item."""
         done, now = self.working.pop(slot.id, None), time.monotonic()
         self._waits(slot, now, STARTING)
         if done:
             self.report.usage.busy += now - done.since
             self.last = now
             self._hurt(slot, f"the process of {done.item.id} ended")
-            if not (outside and self._again(slot, reason, None)):
+            if not (outside and self._again(slot, reason, None, began)):
                 self._record(self.plan.end(slot), self.suite.lost(done.item, reason), slot, now - done.since)
         if closed:
             self._waits(slot, now, STARTING)
@@ -221,17 +223,17 @@ class Run:
             if slot.gpu and self.slots[other].gpu == slot.gpu:
                 working.beside = f"{what} beside it"
 
-    def _again(self, slot: Slot, reason: str, row: Any) -> bool:
-        """Whether an item is tried once more; a line says why."""
+    def _again(self, slot: Slot, reason: str, row: Any, began: bool = True) -> bool:
+        """Whether an item is tried once more; a line says why. One that its process had not begun has not been tried."""
         item = self.plan.item_of(slot)
-        self.tries[item.id] += 1
-        if self.tries[item.id] >= TRIES:
+        (self.tries if began else self.missed)[item.id] += 1
+        if self.tries[item.id] >= TRIES or self.missed[item.id] >= MISSED:
             return False
         self.plan.again(slot)
         self._write({"again": item.id, "reason": reason, "slot": slot.id, "node": slot.node, "failed": row})
         return True
 
-    def _record(self, item: Item, row: Any, slot: Slot, seconds: float, kind: str = "item") -> None:
+    def _record(self, item: WorkItem, row: Any, slot: Slot, seconds: float, kind: str = "item") -> None:
         """kind: "late" for an item that a run which goes on with this one has to run."""
         told = {"slot": slot.id, "node": slot.node, "card": slot.card, "seconds": round(seconds, 4)}
         tries = {"tries": min(self.tries[item.id] + 1, TRIES)} if self.tries[item.id] else {}
@@ -268,8 +270,8 @@ class Run:
         return self.report
 
 
-def run(run: Run, engine: Engine) -> RunReport:
-    """Run a plan to its end on the slots of an engine. Ctrl-C ends it with the rows that there are."""
+def run(run: RunState, engine: Engine) -> RunReport:
+    """RunState a plan to its end on the slots of an engine. Ctrl-C ends it with the rows that there are."""
     idle: dict[str, Slot] = {}
     try:
         with interrupts.held():  # no row is to be taken in by half
@@ -287,21 +289,21 @@ def run(run: Run, engine: Engine) -> RunReport:
                     break
                 for event in engine.events(POLL):
                     _handle(event, run, engine, idle)
-    except Enough:
+    except EndRun:
         run.report.enough = True
     except KeyboardInterrupt:
         run.report.interrupted = True
     return run.conclude()
 
 
-def _stuck(run: Run) -> str:
+def _stuck(run: RunState) -> str:
     """Give up the items that nothing can run any more; says which."""
     rest = run.plan.rest()
     shown = ", ".join(item.id for item in rest[:3]) + (", ..." if len(rest) > 3 else "")
     return f"no worker is left that can run {len(rest)} of the items: {shown}"
 
 
-def _handle(event: Event, run: Run, engine: Engine, idle: dict[str, Slot]) -> None:
+def _handle(event: Event, run: RunState, engine: Engine, idle: dict[str, Slot]) -> None:
     slot = event.slot
     if event.kind == READY:
         if why := run.joins(slot, event.value):
@@ -318,11 +320,11 @@ def _handle(event: Event, run: Run, engine: Engine, idle: dict[str, Slot]) -> No
         run.take(slot, row, lost)
     elif event.kind in (GONE, CLOSED):
         idle.pop(slot.id, None)
-        run.gone(slot, event.value, event.outside, event.kind == CLOSED)
+        run.gone(slot, event.value, event.outside, event.kind == CLOSED, event.began)
 
 
-def run_here(run: Run) -> RunReport:
-    """Run a plan in this process, which does not survive what an item does to it: for few items, and for debuggers."""
+def run_here(run: RunState) -> RunReport:
+    """RunState a plan in this process, which does not survive what an item does to it: for few items, and for debuggers."""
     slot = Slot("here")
     run.slots[slot.id], run.report.usage.workers = slot, 1
 
@@ -334,7 +336,7 @@ def run_here(run: Run) -> RunReport:
         function(run.suite.serve)(run.suite.setup, items(), lambda row, lost=False: run.take(slot, row, lost))
         if run.plan.left:
             run.report.errors.append(_stuck(run))
-    except Enough:
+    except EndRun:
         run.report.enough = True
     except KeyboardInterrupt:
         run.report.interrupted = True

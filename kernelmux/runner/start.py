@@ -12,14 +12,14 @@ from kernelmux.registry.errors import ArgumentError
 from kernelmux.runner import results
 from kernelmux.runner.arguments import ALL
 from kernelmux.runner.interrupts import interrupts
-from kernelmux.runner.item import Item
+from kernelmux.runner.item import WorkItem
 from kernelmux.runner.local_pool import LocalPool
 from kernelmux.runner.machine import Workers
-from kernelmux.runner.run import Engine, Run, RunReport, TimeLimit, run, run_here
+from kernelmux.runner.run import Engine, RunReport, RunState, TimeLimit, run, run_here
 from kernelmux.runner.suite import Suite
 from kernelmux.runner.worker import version
 
-Items = Iterable[Item] | Callable[[Sequence[str]], Iterable[Item]]
+Items = Iterable[WorkItem] | Callable[[Sequence[str]], Iterable[WorkItem]]
 
 
 def execute(
@@ -34,7 +34,7 @@ def execute(
     on: Sequence[str] = (),
     keep: bool = False,
 ) -> RunReport:
-    """Run the items; each row goes into `rows.jsonl` of the folder `home` as it comes.
+    """RunState the items; each row goes into `rows.jsonl` of the folder `home` as it comes.
 
     items: or a function that makes them, given the kinds of cards that there are. workers: None for this process itself.
     asked: what the rows are of, as JSON; with `resume` a run goes on with rows of the same plan, sources and `asked`. keep:
@@ -49,7 +49,7 @@ def execute(
         found = items([]) if callable(items) else items
         every = [replace(item, gpus=0, cpu=False, alone=False, card="") for item in found]  # one process is for all
         with results.opened(home, head, resume, keep) as (file, done):
-            return run_here(Run(suite, every, file, done, limit))
+            return run_here(RunState(suite, every, file, done, limit))
     with _engine(suite, workers, home, cluster) as (engine, cards):
         if callable(items):
             every, count = list(items([card for card in cards if card])), {}
@@ -57,7 +57,7 @@ def execute(
             every = _for_cards(list(items), chosen(cards, on))
             count = {"items": len(every)}
         with results.opened(home, {**head, **count}, resume, keep) as (file, done):
-            return run(Run(suite, every, file, done, limit), engine)
+            return run(RunState(suite, every, file, done, limit), engine)
 
 
 @contextmanager
@@ -91,7 +91,7 @@ def chosen(cards: Sequence[str], on: Sequence[str]) -> list[str]:
     return found if len(cards) > 1 else []
 
 
-def _for_cards(items: list[Item], cards: Sequence[str]) -> list[Item]:
+def _for_cards(items: list[WorkItem], cards: Sequence[str]) -> list[WorkItem]:
     """Every item once for each card."""
     if not cards:
         return items

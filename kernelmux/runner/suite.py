@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
-from kernelmux.runner.item import Item
+from kernelmux.runner.item import WorkItem
 
 # What a worker process calls, "package.module:function": it gets the setup, the work of one item after another, with the
 # seconds it may take, and tells a row for each; `lost` in it says that the process is good for nothing more.
@@ -19,16 +19,16 @@ class Suite(Protocol):
     serve: str
     setup: Any
 
-    def begins(self, item: Item) -> None:
+    def begins(self, item: WorkItem) -> None:
         """An item begins."""
 
-    def takes(self, item: Item, row: Any) -> Iterable[Item] | None:
-        """The row of an item that has ended; gives the items that follow from it. To end the run, raise `run.Enough`."""
+    def takes(self, item: WorkItem, row: Any) -> Iterable[WorkItem] | None:
+        """The row of an item that has ended; gives the items that follow from it. To end the run, raise `run.EndRun`."""
 
-    def lost(self, item: Item, reason: str) -> Any:
+    def lost(self, item: WorkItem, reason: str) -> Any:
         """The row of an item whose worker did not survive it."""
 
-    def late(self, item: Item) -> Any:
+    def late(self, item: WorkItem) -> Any:
         """The row of an item for which the time of the run was too short."""
 
     def failed(self, row: Any) -> bool:

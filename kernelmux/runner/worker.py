@@ -55,7 +55,7 @@ def function(place: str) -> Any:
     return getattr(made, name)
 
 
-def _alone(parent: int) -> None:
+def _detach(parent: int) -> None:
     """Leave the session of the terminal; end with the parent."""
     os.setsid()
     if sys.platform == "linux":
@@ -74,7 +74,7 @@ def _facts() -> dict[str, Any]:
 def main(channel: Any) -> None:
     """Serve items until the channel ends. The first message says what, where, and with which variables."""
     told = json.loads(channel.receive())
-    _alone(told["parent"])
+    _detach(told["parent"])
     log = os.open(told["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     os.dup2(log, 1)
     os.dup2(log, 2)

@@ -28,7 +28,7 @@ from kernelmux.registry.util.files import between
 from kernelmux.runner import arguments as of_runner
 from kernelmux.runner import start
 from kernelmux.runner.interrupts import INTERRUPTED, interrupts
-from kernelmux.runner.item import Item
+from kernelmux.runner.item import WorkItem
 from kernelmux.runner.machine import Workers
 from kernelmux.runner.run import RunReport, TimeLimit
 from kernelmux.tune import report, tables
@@ -187,7 +187,7 @@ def _search(console: Console, found: list[Job], args: argparse.Namespace) -> int
     limit = TimeLimit(time.monotonic() + args.limit, required=ALWAYS)
     asked = {"jobs": [job.name for job in found], "most": args.most, "tier": args.tier}
 
-    def items(cards: Sequence[str]) -> list[Item]:
+    def items(cards: Sequence[str]) -> list[WorkItem]:
         return suite.items(card(cards, args.on, args.dry_run))
 
     with progress:

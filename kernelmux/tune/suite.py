@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from kernelmux.registry.backend.device_tables import Table
-from kernelmux.runner.item import Item
+from kernelmux.runner.item import WorkItem
 from kernelmux.tune.job import Candidates, Job
 from kernelmux.tune.progress import Progress
 from kernelmux.tune.search import Search, TrialResult
@@ -59,13 +59,13 @@ class TuneSuite:
             CHECK: self._after_check,
         }
 
-    def items(self, card: str) -> list[Item]:
+    def items(self, card: str) -> list[WorkItem]:
         """What a search begins with. card: the kind of card that it is for, "" for none."""
         self.card = card
         own = {"gpus": 1} if card else {"cpu": True}
         return [self._item(CANDIDATES, search, own, most=self.most) for search in self.searches]
 
-    def _item(self, step: str, search: Search, more: Mapping[str, Any] | None = None, **work: Any) -> Item:
+    def _item(self, step: str, search: Search, more: Mapping[str, Any] | None = None, **work: Any) -> WorkItem:
         """An item. more: what it needs beyond the others of its step; work: beside what all have."""
         needs = {**NEEDS[step], **(more or {})}
         place = f" #{work['place']}" if "place" in work else ""
@@ -75,12 +75,12 @@ class TuneSuite:
             "kind": search.found.key.kind if search.found else "",
         }
         card = self.card if needs.get("gpus") else ""
-        return Item(f"{step} {search.job.name}{place}", {**told, **work}, card=card, **needs)
+        return WorkItem(f"{step} {search.job.name}{place}", {**told, **work}, card=card, **needs)
 
-    def begins(self, item: Item) -> None:
+    def begins(self, item: WorkItem) -> None:
         """Nothing is shown of what begins."""
 
-    def takes(self, item: Item, row: Row) -> Iterable[Item]:
+    def takes(self, item: WorkItem, row: Row) -> Iterable[WorkItem]:
         """What follows from a row."""
         search, step = self.searches[item.work["search"]], item.work["step"]
         more = self._follow[step](search, item.work, row)
@@ -88,7 +88,7 @@ class TuneSuite:
         self.progress.step(step, self.ended, sum(search.expected for search in self.searches))
         return more
 
-    def _after_candidates(self, search: Search, work: Row, row: Row) -> Iterable[Item]:
+    def _after_candidates(self, search: Search, work: Row, row: Row) -> Iterable[WorkItem]:
         if problem := row.get("problem"):
             search.problem = problem
             return []
@@ -105,7 +105,7 @@ class TuneSuite:
         search.expected += len(new) * (1 + self.times) + 2 * self.times
         return new or self._finals(search)
 
-    def _after_compile(self, search: Search, work: Row, row: Row) -> Iterable[Item]:
+    def _after_compile(self, search: Search, work: Row, row: Row) -> Iterable[WorkItem]:
         if problem := row.get("problem"):
             search.dropped[work["place"]] = problem
         elif self.times:
@@ -114,7 +114,7 @@ class TuneSuite:
         search.expected -= self.times
         return self._one_less(search)
 
-    def _after_time(self, search: Search, work: Row, row: Row) -> Iterable[Item]:
+    def _after_time(self, search: Search, work: Row, row: Row) -> Iterable[WorkItem]:
         problem = row.get("problem", "")
         if problem == LATE:
             search.dropped[work["place"]] = problem
@@ -122,18 +122,18 @@ class TuneSuite:
             search.seen[work["place"]] = TrialResult(row.get("us"), problem)
         return self._one_less(search)
 
-    def _one_less(self, search: Search) -> Iterable[Item]:
+    def _one_less(self, search: Search) -> Iterable[WorkItem]:
         """One configuration has ended."""
         search.left -= 1
         return [] if search.left else self._finals(search)
 
-    def _finals(self, search: Search) -> Iterable[Item]:
+    def _finals(self, search: Search) -> Iterable[WorkItem]:
         if self.times and search.timed and search.found:
             return [self._item(FINALS, search, rule=search.found.rule, timed=search.timed)]
         search.expected -= 2 * self.times
         return []
 
-    def _after_finals(self, search: Search, work: Row, row: Row) -> Iterable[Item]:
+    def _after_finals(self, search: Search, work: Row, row: Row) -> Iterable[WorkItem]:
         search.problem = row.get("problem", "")
         search.measured = TuningOutcome.of(row["outcome"]) if row.get("outcome") else None
         if search.measured and search.measured.gains:
@@ -141,15 +141,15 @@ class TuneSuite:
         search.expected -= 1
         return []
 
-    def _after_check(self, search: Search, work: Row, row: Row) -> Iterable[Item]:
+    def _after_check(self, search: Search, work: Row, row: Row) -> Iterable[WorkItem]:
         search.refusal = row.get("refusal") or row.get("problem", "")
         return []
 
-    def lost(self, item: Item, reason: str) -> Row:
+    def lost(self, item: WorkItem, reason: str) -> Row:
         """The row of an item whose worker did not survive it; of a configuration it is remembered."""
         return {**({"key": item.work["key"]} if "key" in item.work else {}), "problem": reason}
 
-    def late(self, item: Item) -> Row:
+    def late(self, item: WorkItem) -> Row:
         """The row of a configuration for which there is no time; the next search tries it."""
         return {"problem": LATE}
 

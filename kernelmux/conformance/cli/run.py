@@ -22,7 +22,7 @@ from kernelmux.registry.cli import target_device
 from kernelmux.runner import gpus, start
 from kernelmux.runner.interrupts import interrupts
 from kernelmux.runner.machine import Workers
-from kernelmux.runner.run import Enough, RunReport, TimeLimit, Usage
+from kernelmux.runner.run import EndRun, RunReport, TimeLimit, Usage
 
 OK, FAILED, USAGE = 0, 1, 2
 PARALLEL_FROM = 20  # fewer items are done before the worker processes have imported torch
@@ -107,7 +107,7 @@ def _execute(
             ways.cluster,
             ways.on,
         )
-    except Enough:  # by what the run before had found
+    except EndRun:  # by what the run before had found
         return RunReport(enough=True)
     except (Exception, KeyboardInterrupt) as reason:  # Ctrl-C inside of a lock leaves as an error of that
         if not isinstance(reason, KeyboardInterrupt) and interrupts.first is None:

@@ -10,8 +10,8 @@ from kernelmux.conformance.options import Options
 from kernelmux.conformance.report.progress import Reporter
 from kernelmux.conformance.session import plan, pytest_plugin, scheduling, time_budget
 from kernelmux.conformance.session.execute import NOT, Outcome, from_dict
-from kernelmux.runner.item import Item
-from kernelmux.runner.run import Enough
+from kernelmux.runner.item import WorkItem
+from kernelmux.runner.run import EndRun
 
 
 class ConformanceSuite:
@@ -26,24 +26,24 @@ class ConformanceSuite:
         self.chosen, self.reporter, self.maxfail, self.setup = chosen, reporter, maxfail, setup
         self.begun = False
 
-    def begins(self, item: Item) -> None:
+    def begins(self, item: WorkItem) -> None:
         """Nothing is shown of it, but before the first how many the run before has done."""
         if not self.begun and self.reporter.outcomes:
             self.reporter.resumes()
         self.begun = True
 
-    def takes(self, item: Item, row: Any) -> None:
-        """Show and keep an outcome; `Enough` at the last failure that the run waits for."""
+    def takes(self, item: WorkItem, row: Any) -> None:
+        """Show and keep an outcome; `EndRun` at the last failure that the run waits for."""
         self.reporter.take(replace(from_dict(row), card=item.card))
         if 0 < self.maxfail <= self.reporter.failed:
-            raise Enough
+            raise EndRun
 
-    def lost(self, item: Item, reason: str) -> Any:
+    def lost(self, item: WorkItem, reason: str) -> Any:
         """An item that did not survive its process has failed."""
         own = _own(item)
         return Outcome(own, "failed", f"{own.id}: {reason}").as_dict()
 
-    def late(self, item: Item) -> Any:
+    def late(self, item: WorkItem) -> Any:
         """An item for which there was no time is a skip that says so."""
         return Outcome(_own(item), "skipped", time_budget.not_asked(self.chosen), asked=NOT).as_dict()
 
@@ -52,7 +52,7 @@ class ConformanceSuite:
         return bool(row["status"] == "failed")
 
 
-def _own(item: Item) -> plan.Item:
+def _own(item: WorkItem) -> plan.Item:
     return plan.Item(**item.work["item"])
 
 
@@ -63,7 +63,7 @@ def planned(
     workers: int,
     gpus: int = 0,
     memory: int = 0,
-) -> tuple[list[Item], int]:
+) -> tuple[list[WorkItem], int]:
     """The items for the runner, and the last rank of those that are asked in any case, -1 for none.
 
     seconds: of items in earlier runs. workers: processes; 1 for this process itself, which runs the items in their order.
@@ -77,14 +77,14 @@ def planned(
         order = scheduling.ordered(items, seconds, chosen.device, in_parts=chosen.records)
     together = chosen.device == "cpu" and workers > 1 and scheduling.pays(items, workers)
     ranks: dict[str, int] = {}
-    made, required = list[Item](), -1
+    made, required = list[WorkItem](), -1
     for place, item in enumerate(order):
         group = f"{scheduling.group(item)}{' first' * (item.id in first)}" if together else ""
         rank = ranks.setdefault(group or item.id, place)
         required = rank if item.id in first else required
         usual = scheduling.expected(item, seconds)
         made.append(
-            Item(
+            WorkItem(
                 item.id,
                 pytest_plugin.work(item, required=item.id in first),
                 usual,

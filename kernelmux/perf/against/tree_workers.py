@@ -13,7 +13,7 @@ from typing import Any
 from kernelmux.perf.against.trees import Tree, is_import_root
 from kernelmux.registry.errors import BackendUnavailable
 from kernelmux.runner.interrupts import interrupts
-from kernelmux.runner.item import Item, Slot
+from kernelmux.runner.item import Slot, WorkItem
 from kernelmux.runner.local_pool import CLOSED, READY, ROW, Event, LocalPool
 
 SERVE = f"{Path(__file__).resolve().with_name('worker.py')}:serve"
@@ -106,7 +106,7 @@ class TreeWorkers:
         """Ask a worker; the number of the question."""
         number = next(self.numbers)
         work = [number, request, *arguments]
-        self.pool.send(worker.slot, Item(request, work, limit=self.limit), self.limit)
+        self.pool.send(worker.slot, WorkItem(request, work, limit=self.limit), self.limit)
         return number
 
     def renew(self, worker: TreeWorker) -> None:

@@ -17,7 +17,7 @@ from kernelmux.perf.rows.codec import encode
 from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.perf.session.pytest_plugin import COMPILE, TIME
 from kernelmux.perf.timing import inputs
-from kernelmux.runner.item import Item
+from kernelmux.runner.item import WorkItem
 from kernelmux.runner.machine import Workers
 from kernelmux.runner.run import TimeLimit
 
@@ -27,7 +27,7 @@ CEILINGS = 30.0  # seconds; the first row of a worker has its ceilings measured 
 CONTEXT, COPIES = 1 << 30, 3  # bytes of a process on a GPU; inputs and outputs, and what a call keeps beside them
 
 
-def items(rows: list[Row], options: PerfOptions) -> list[Item]:
+def items(rows: list[Row], options: PerfOptions) -> list[WorkItem]:
     """What there is to do at first: to compile, and to time the groups of which nothing is to be compiled.
 
     Compiling has the lower ranks: on one GPU it is over before the first row is timed there.
@@ -41,11 +41,11 @@ def items(rows: list[Row], options: PerfOptions) -> list[Item]:
     return [*(_compile(row, groups[row.group]) for row in ahead), *timing(first, rows, options)]
 
 
-def timing(some: list[Row], rows: list[Row], options: PerfOptions) -> list[Item]:
+def timing(some: list[Row], rows: list[Row], options: PerfOptions) -> list[WorkItem]:
     """The items that time some of the rows. Those of a group have the same inputs and are compared: one worker has them."""
     groups, on_gpu = _groups(rows), options.device == "cuda"
     return [
-        Item(
+        WorkItem(
             row.id,
             [TIME, encode(row)],
             rank=len(groups) + groups[row.group],
@@ -69,13 +69,13 @@ def _compiles(row: Row) -> bool:
     return not row.again and row.backend != BASELINE
 
 
-def _compile(row: Row, rank: int) -> Item:
+def _compile(row: Row, rank: int) -> WorkItem:
     name, memory = f"{COMPILE}:{row.id}", CONTEXT + COPIES * int(inputs.planned(row).bytes)
     group = f"{COMPILE}:{' '.join(row.group)}"
-    return Item(name, [COMPILE, encode(row)], rank=rank, group=group, gpus=1, memory=memory, limit=LIMIT)
+    return WorkItem(name, [COMPILE, encode(row)], rank=rank, group=group, gpus=1, memory=memory, limit=LIMIT)
 
 
-def workers(options: PerfOptions, plan: list[Item]) -> Workers:
+def workers(options: PerfOptions, plan: list[WorkItem]) -> Workers:
     """The worker processes of a machine: for each GPU one that times alone, and those that compile; on a CPU one.
 
     What is timed may use all cores, as a program of a user does.
@@ -98,12 +98,12 @@ class Minutes(TimeLimit):
     compile_until: float = math.inf
     late: set[str] = field(default_factory=set)
 
-    def share(self, item: Item, remaining: int, workers: int) -> float | None:
+    def share(self, item: WorkItem, remaining: int, workers: int) -> float | None:
         now, left = time.monotonic(), self.until - time.monotonic()
         over = now > self.compile_until if item.work[0] == COMPILE else item.id in self.late or left < 0
         return None if over else max(left, 0.0)
 
-    def most(self, item: Item) -> float:
+    def most(self, item: WorkItem) -> float:
         if item.work[0] != COMPILE:
             return item.limit
         return max(0.1, min(item.limit, self.compile_until - time.monotonic()))

@@ -22,7 +22,7 @@ from kernelmux.perf.session.pytest_plugin import COMPILE
 from kernelmux.perf.timing import inputs
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.runner import gpus, start
-from kernelmux.runner.item import Item
+from kernelmux.runner.item import WorkItem
 from kernelmux.runner.run import RunReport
 
 TIME_UP = "the minutes of this run were over"
@@ -80,14 +80,14 @@ class PerfSuite:
         self.compiling: list[float] = []  # when the first began and the last ended
         self.seconds = limit.compile_until - time.monotonic()
 
-    def begins(self, item: Item) -> None:
+    def begins(self, item: WorkItem) -> None:
         if item.work[0] == COMPILE:
             self.compiling = [*self.compiling[:1], time.monotonic()]
             self.watch(f"compiling {_row(item).id}")
         else:
             self.watch(_row(item).id)
 
-    def takes(self, item: Item, row: Any) -> list[Item]:
+    def takes(self, item: WorkItem, row: Any) -> list[WorkItem]:
         """Once a group is compiled, its rows are timed."""
         if item.work[0] == COMPILE:
             self._compiled(item, row)
@@ -106,7 +106,7 @@ class PerfSuite:
         self.watch(result)
         return []
 
-    def _ready(self, item: Item) -> list[Item]:
+    def _ready(self, item: WorkItem) -> list[WorkItem]:
         """The items that time a group, behind the last of it to be compiled. In a cluster each is there for each card."""
         row = _row(item)
         name = f"{COMPILE}:{row.id}"
@@ -120,17 +120,17 @@ class PerfSuite:
         found = timing([one for one in self.rows if one.group == row.group], self.rows, self.options)
         return [replace(one, id=one.id + card, card=item.card) for one in found]
 
-    def _compiled(self, item: Item, row: Any) -> None:
+    def _compiled(self, item: WorkItem, row: Any) -> None:
         self.compiling = [*self.compiling[:1], time.monotonic()]
         if "compiled" in row:
             self._report(item).compiled[_row(item).id] = row["compiled"]
         elif row.get("stopped") and self.options.until:
             self.limit.late.add(item.id.removeprefix(f"{COMPILE}:"))
 
-    def _report(self, item: Item) -> WorkerReports:
+    def _report(self, item: WorkItem) -> WorkerReports:
         return self.reports.setdefault(item.card, WorkerReports(card=item.card))
 
-    def lost(self, item: Item, reason: str) -> Any:
+    def lost(self, item: WorkItem, reason: str) -> Any:
         """What ended a compiler before its limit is the timing worker's to report; at the limit the row is late."""
         if item.work[0] == COMPILE:
             return {"lost": reason, "stopped": time.monotonic() >= self.limit.compile_until}
@@ -138,7 +138,7 @@ class PerfSuite:
         told = f"the worker process did not survive it: {reason}"
         return {"result": encode(row.not_timed(SKIPPED if row.backend == peers.NAME else FAILED, told))}
 
-    def late(self, item: Item) -> Any:
+    def late(self, item: WorkItem) -> Any:
         if item.work[0] == COMPILE:
             return {"left": "there was no time to compile it ahead"}
         told = TOO_LONG.format(self.seconds) if item.id in self.limit.late else TIME_UP
@@ -148,7 +148,7 @@ class PerfSuite:
         return "result" in row and row["result"]["status"] == FAILED
 
 
-def _row(item: Item) -> Row:
+def _row(item: WorkItem) -> Row:
     return decode(Row, item.work[1], item.id)
 
 

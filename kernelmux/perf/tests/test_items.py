@@ -24,7 +24,7 @@ from kernelmux.perf.session.pytest_plugin import COMPILE, TIME
 from kernelmux.perf.tests import synthetic
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.runner import gpus, results
-from kernelmux.runner.item import Item, Slot
+from kernelmux.runner.item import Slot, WorkItem
 from kernelmux.runner.plan import Plan
 
 BACKEND = """
@@ -132,7 +132,7 @@ def played(of: run.PerfSuite, machine: list[Slot]) -> list[tuple[str, str]]:
     return told
 
 
-def timed(item: Item) -> Any:
+def timed(item: WorkItem) -> Any:
     return replace(synthetic.row(), **{k: v for k, v in item.work[1].items() if k not in ("problem", "broken")})
 
 
@@ -235,7 +235,7 @@ def test_compilers_and_a_timing_worker_share_a_gpu_in_turns(on_a_gpu: Path, tmp_
 class FromTheFirst(Minutes):
     """Compiling ends some seconds after it has begun, however long the processes took to start."""
 
-    def share(self, item: Item, remaining: int, workers: int) -> float | None:
+    def share(self, item: WorkItem, remaining: int, workers: int) -> float | None:
         if self.compile_until == math.inf:
             object.__setattr__(self, "compile_until", time.monotonic() + 5)
         return super().share(item, remaining, workers)
@@ -281,7 +281,7 @@ def test_a_machine_whose_gpu_nobody_names_says_what_to_do(tmp_path: Path, monkey
 def test_rows_of_several_cards_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a cluster gives them: every item once for each kind of card, whose name its id ends with."""
 
-    def executed(suite: Any, plan: list[Item], *_: Any) -> Any:
+    def executed(suite: Any, plan: list[WorkItem], *_: Any) -> Any:
         for card, us in (("nvidia_h100", 20.0), ("nvidia_h200", 10.0)):
             machine = {"name": card.replace("_", " "), "versions": {}}
             for item in plan:

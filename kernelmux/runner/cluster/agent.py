@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmux.runner import gpus
-from kernelmux.runner.item import Item, Slot
+from kernelmux.runner.item import Slot, WorkItem
 from kernelmux.runner.local_pool import READY, Event, LocalPool
 from kernelmux.runner.machine import Workers
 
@@ -21,7 +21,7 @@ CACHES = ("TRITON_CACHE_DIR", "CUPY_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "KERN
 GATHER = 0.01  # seconds after an event in which others are waited for: an answer costs the driver about a millisecond
 
 # A slot, the item that it is to begin, and its seconds; None: a new process, or with CLOSE none any more.
-Given = tuple[str, Item | None, float]
+Given = tuple[str, WorkItem | None, float]
 CLOSE = -1.0
 
 

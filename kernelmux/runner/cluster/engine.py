@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
 import time
 from collections import Counter
@@ -16,7 +17,7 @@ from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.util.files import file_stem
 from kernelmux.runner.cluster import shipping
 from kernelmux.runner.cluster.agent import CLOSE, Agent, Given
-from kernelmux.runner.item import Item, Slot
+from kernelmux.runner.item import Slot, WorkItem
 from kernelmux.runner.local_pool import CLOSED, READY, Event
 from kernelmux.runner.machine import Workers
 
@@ -63,16 +64,27 @@ class RayCluster:
         except ImportError:
             raise ArgumentError("--cluster: needs Ray: pip install 'kernelmux[cluster]'") from None
         self.ray = ray
+        self._reach()
         with tempfile.TemporaryDirectory(prefix="kernelmux-cluster-") as folder:
             told = shipping.environment(Path(folder))
             try:
                 ray.init(address=self.address, runtime_env=told, log_to_driver=False, logging_level="error")
             except Exception as error:  # of the connection, of an address, of a token: Ray has a class for each
-                first = str(error).strip().splitlines()[0]
-                raise ArgumentError(
-                    f"--cluster {self.address}: expected a running Ray cluster (`ray start --head`): {first}"
-                ) from None
+                raise self._no_cluster(error) from None
         return self
+
+    def _reach(self) -> None:
+        """ArgumentError if nothing listens at the address: Ray would try for minutes."""
+        host, _, port = self.address.rpartition(":")
+        if host and port.isdigit():
+            try:
+                socket.create_connection((host, int(port)), timeout=10).close()
+            except OSError as error:
+                raise self._no_cluster(error) from None
+
+    def _no_cluster(self, error: Exception) -> ArgumentError:
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return ArgumentError(f"--cluster {self.address}: expected a running Ray cluster (`ray start --head`): {why}")
 
     def __exit__(self, *details: object) -> None:
         for node in self.nodes.values():
@@ -94,7 +106,7 @@ class RayCluster:
             raise ArgumentError(f"--cluster {self.address}: no node of it could be used: {told}")
         return sorted({slot.card for slot in found})
 
-    def send(self, slot: Slot, item: Item, seconds: float) -> None:
+    def send(self, slot: Slot, item: WorkItem, seconds: float) -> None:
         self._give(slot, item, seconds)
 
     def renew(self, slot: Slot) -> None:
@@ -103,7 +115,7 @@ class RayCluster:
     def close(self, slot: Slot) -> None:
         self._give(slot, None, CLOSE)
 
-    def _give(self, slot: Slot, item: Item | None, seconds: float) -> None:
+    def _give(self, slot: Slot, item: WorkItem | None, seconds: float) -> None:
         if node := self.nodes.get(slot.node):
             node.given.append((slot.id, item, seconds))
 

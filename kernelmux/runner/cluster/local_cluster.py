@@ -16,7 +16,7 @@ from pathlib import Path
 
 ADDRESS, PORT = "127.0.0.1", 6399
 STORE = 100_000_000  # bytes of a node's object store, the least that Ray takes; nothing of ours lies there
-INSIDE = "KERNELMUX_IN_NAMESPACE"
+INSIDE = "IN_A_NETWORK_OF_ITS_OWN"
 NAMESPACE = ("unshare", "-Urnpf", "--mount-proc", "bash", "-c", 'ip link set lo up && exec "$@"', "bash")
 
 

@@ -26,9 +26,9 @@ from typing import Any
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.runner import results
 from kernelmux.runner.cluster.local_cluster import ADDRESS, INSIDE, LocalCluster, inside, possible
-from kernelmux.runner.item import Item
+from kernelmux.runner.item import WorkItem
 from kernelmux.runner.machine import Workers
-from kernelmux.runner.run import Run, run
+from kernelmux.runner.run import RunState, run
 
 NODES = 4
 
@@ -41,16 +41,16 @@ class Sleeping:
     serve: str = "kernelmux.runner.cluster.trial:serve"
     setup: Any = None
 
-    def begins(self, item: Item) -> None:
+    def begins(self, item: WorkItem) -> None:
         """Nothing is shown."""
 
-    def takes(self, item: Item, row: Any) -> None:
+    def takes(self, item: WorkItem, row: Any) -> None:
         """Nothing is shown."""
 
-    def lost(self, item: Item, reason: str) -> Any:
+    def lost(self, item: WorkItem, reason: str) -> Any:
         return reason
 
-    def late(self, item: Item) -> Any:
+    def late(self, item: WorkItem) -> Any:
         return "late"
 
     def failed(self, row: Any) -> bool:
@@ -65,7 +65,7 @@ def serve(setup: Any, items: Iterator[tuple[float, float]], tell: Any) -> None:
 
 
 def sleep(items: int, seconds: float, slots: int, disturbed: bool) -> dict[str, Any]:
-    """Run so many sleeping items; what they cost. disturbed: a node is killed, and one joins."""
+    """RunState so many sleeping items; what they cost. disturbed: a node is killed, and one joins."""
     from kernelmux.runner.cluster.engine import RayCluster
 
     suite, home = Sleeping(), Path(tempfile.mkdtemp(prefix="kernelmux-trial-"))
@@ -79,7 +79,7 @@ def sleep(items: int, seconds: float, slots: int, disturbed: bool) -> dict[str, 
             engine.cards()
             addresses = {told["NodeManagerAddress"] for told in engine.ray.nodes()}
             assert addresses == {ADDRESS}, addresses
-            made = Run(suite, [Item(str(n), seconds, seconds=seconds) for n in range(items)], file)
+            made = RunState(suite, [WorkItem(str(n), seconds, seconds=seconds) for n in range(items)], file)
             began = time.process_time()
             report = run(made, engine)
             took = time.process_time() - began
@@ -88,7 +88,7 @@ def sleep(items: int, seconds: float, slots: int, disturbed: bool) -> dict[str, 
         "seconds of an item": seconds,
         "nodes": NODES,
         "slots": report.usage.workers,
-        **_told(home),
+        **_summary(home),
         "wall seconds": round(report.usage.seconds, 1),
         "efficiency": round(items * seconds / (report.usage.workers * report.usage.seconds), 4),
         "driver CPU ms an item": round(1e3 * took / items, 3),
@@ -97,7 +97,7 @@ def sleep(items: int, seconds: float, slots: int, disturbed: bool) -> dict[str, 
     }
 
 
-def _told(home: Path) -> dict[str, Any]:
+def _summary(home: Path) -> dict[str, Any]:
     """What the rows in a folder say."""
     rows = results.read(home / results.NAME).rows
     ended = Counter(row["item"] for row in rows if "item" in row)
@@ -110,7 +110,7 @@ def _told(home: Path) -> dict[str, Any]:
 
 
 def lost(words: list[str], slots: int, cards: list[str]) -> dict[str, Any]:
-    """Run conformance on the cluster, kill a node at a third of the items and add one at half; then again on one
+    """RunState conformance on the cluster, kill a node at a third of the items and add one at half; then again on one
     process."""
     home = Path(tempfile.mkdtemp(prefix="kernelmux-trial-"))
     command = [sys.executable, "-m", "kernelmux", "conformance", "-q", *words]
@@ -123,7 +123,7 @@ def lost(words: list[str], slots: int, cards: list[str]) -> dict[str, Any]:
     status = {n: {r["item"]: r["row"]["status"] for r in found if "item" in r} for n, found in rows.items()}
     return {
         "items": len(status["one"]),
-        **_told(home / "cluster"),
+        **_summary(home / "cluster"),
         "same outcomes": status["cluster"] == status["one"],
         "exit status": [many.returncode, one.returncode],
         "rows": str(home),

@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelmux.runner.item import Item, Slot
+from kernelmux.runner.item import Slot, WorkItem
 from kernelmux.runner.plan import Plan
 from kernelmux.runner.tests import toy
 
@@ -73,14 +73,14 @@ def drawn(number, mean, seed=SEED):
     chance = random.Random(seed)
     seconds = [chance.lognormvariate(0.0, 1.0) for _ in range(number)]
     total = sum(seconds)
-    return [Item(f"i{i}", seconds=one * mean * number / total) for i, one in enumerate(seconds)]
+    return [WorkItem(f"i{i}", seconds=one * mean * number / total) for i, one in enumerate(seconds)]
 
 
 def mixed(number, gpus=8, each=8, seed=SEED):
     """Items for GPUs: groups, memory, some alone, some that wait for another; and the slots of a node."""
     chance, items = random.Random(seed), drawn(number, 0.5, seed)
     made = [
-        Item(
+        WorkItem(
             item.id,
             seconds=item.seconds,
             rank=chance.choice((0, 0, 1)),

@@ -13,7 +13,7 @@ import pytest
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.runner.cluster.engine import RayCluster
 from kernelmux.runner.cluster.local_cluster import possible
-from kernelmux.runner.item import Item, Slot
+from kernelmux.runner.item import Slot, WorkItem
 from kernelmux.runner.machine import Workers
 from kernelmux.runner.start import chosen
 
@@ -70,5 +70,5 @@ def test_cards_are_chosen_by_a_part_of_their_names() -> None:
 
 
 def test_a_slot_takes_what_is_for_its_card() -> None:
-    assert Slot("a", card="h100").admits(Item("x", card="h100"))
-    assert not Slot("a", card="h100").admits(Item("x", card="t4"))
+    assert Slot("a", card="h100").admits(WorkItem("x", card="h100"))
+    assert not Slot("a", card="h100").admits(WorkItem("x", card="t4"))

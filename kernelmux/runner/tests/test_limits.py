@@ -7,13 +7,13 @@ import time
 import pytest
 
 from kernelmux.runner import local_pool
-from kernelmux.runner.item import Item
+from kernelmux.runner.item import WorkItem
 from kernelmux.runner.run import TimeLimit
 from kernelmux.runner.tests import toy
 
 
 def test_a_hang_is_ended_and_others_go_on(tmp_path):
-    _report, rows = toy.go(tmp_path, [Item("hangs", ["hangs"], 9, limit=1.0), *toy.items(10, 0.05)])
+    _report, rows = toy.go(tmp_path, [WorkItem("hangs", ["hangs"], 9, limit=1.0), *toy.items(10, 0.05)])
     assert "it took more than 1 s, and was ended" in rows["hangs"]["why"]
     assert sum(row["status"] == "passed" for row in rows.values()) == 10
 
@@ -36,7 +36,7 @@ def test_a_process_that_does_not_end_is_given_up(tmp_path, monkeypatch):
     kill = local_pool.LocalPool._kill
     monkeypatch.setattr(local_pool, "DYING", 0.5)
     monkeypatch.setattr(local_pool.LocalPool, "_kill", lambda pool, process: process.ended or kill(pool, process))
-    _report, rows = toy.go(tmp_path, [Item("hangs", ["hangs"], limit=0.3), *toy.items(1)], 1)
+    _report, rows = toy.go(tmp_path, [WorkItem("hangs", ["hangs"], limit=0.3), *toy.items(1)], 1)
     assert rows.keys() == {"hangs", "passes0"}
     assert toy.wait_until(lambda: not any(map(toy.alive, toy.workers_of(tmp_path))))
 
@@ -46,7 +46,7 @@ def test_a_clock_that_jumps_ends_nothing(tmp_path, monkeypatch):
     now = time.time
     jumps = iter(range(10**9))
     monkeypatch.setattr(time, "time", lambda: now() + 3600 * (-1000) ** (next(jumps) % 3))
-    every = [Item(f"jumps{i}", ["jumps"], limit=20.0) for i in range(2)]
+    every = [WorkItem(f"jumps{i}", ["jumps"], limit=20.0) for i in range(2)]
     report, rows = toy.go(tmp_path, every, limit=TimeLimit(time.monotonic() + 60))
     assert [row["status"] for row in rows.values()] == ["passed", "passed"]
     assert 0.3 < report.usage.seconds < 20
@@ -62,13 +62,13 @@ def test_a_driver_that_was_stopped_ends_nothing_in_time(tmp_path, monkeypatch):
             if len(self.taken) == 1:
                 threading.Event().wait(2.5)
 
-    every = [Item("first", ["passes"], 9), Item("second", ["passes", 1.0], 8, limit=1.5)]
+    every = [WorkItem("first", ["passes"], 9), WorkItem("second", ["passes", 1.0], 8, limit=1.5)]
     _report, rows = toy.go(tmp_path, every, suite=Slow())
     assert rows["second"]["status"] == "passed"
 
 
 def test_without_time_items_are_late_and_required_ones_begin(tmp_path):
-    every = [*toy.items(2), Item("required", ["passes"], 60, rank=-1), Item("long", ["passes"], 60)]
+    every = [*toy.items(2), WorkItem("required", ["passes"], 60, rank=-1), WorkItem("long", ["passes"], 60)]
     suite = toy.Toy()
     report, rows = toy.go(tmp_path, every, 1, suite, limit=TimeLimit(time.monotonic() + 30, required=-1))
     assert suite.begun == ["required", "passes0", "passes1"]
@@ -78,7 +78,7 @@ def test_without_time_items_are_late_and_required_ones_begin(tmp_path):
 
 
 def test_what_was_late_is_run_by_the_run_that_goes_on(tmp_path):
-    every = [*toy.items(2), Item("after", ["passes"], 60, after="passes0")]
+    every = [*toy.items(2), WorkItem("after", ["passes"], 60, after="passes0")]
     toy.go(tmp_path, every, 1, limit=TimeLimit(time.monotonic()))
     report, rows = toy.go(tmp_path, every, 1, resume=True)
     assert (report.resumed, len(rows)) == (0, 3)
@@ -88,6 +88,6 @@ def test_what_was_late_is_run_by_the_run_that_goes_on(tmp_path):
     ("until", "remaining", "share"), [(10.0, 5, 4.0), (10.0, 0, 20.0), (-1.0, 5, 0.0), (math.inf, 5, math.inf)]
 )
 def test_each_item_has_its_share_of_the_time(until, remaining, share):
-    item = Item("a", seconds=2.0, rank=0)
+    item = WorkItem("a", seconds=2.0, rank=0)
     found = TimeLimit(time.monotonic() + until, required=0).share(item, remaining, workers=2)
     assert found == pytest.approx(share, abs=0.01)

@@ -4,7 +4,7 @@ import pytest
 
 from kernelmux.runner import results
 from kernelmux.runner.gpus import VARIABLE
-from kernelmux.runner.item import Item, Slot
+from kernelmux.runner.item import Slot, WorkItem
 from kernelmux.runner.machine import on_cpu
 from kernelmux.runner.plan import Plan
 from kernelmux.runner.tests import toy
@@ -15,7 +15,7 @@ class Grows(toy.Toy):
 
     def takes(self, item, row):
         super().takes(item, row)
-        return [Item(f"{item.id}-{i}", ["passes", 0.0]) for i in range(2)] if "-" not in item.id else None
+        return [WorkItem(f"{item.id}-{i}", ["passes", 0.0]) for i in range(2)] if "-" not in item.id else None
 
 
 def test_what_follows_from_a_row_runs(tmp_path):
@@ -34,10 +34,10 @@ def test_a_run_that_goes_on_takes_what_followed_as_it_is(tmp_path):
 
 
 def test_later_items_of_a_group_stay_with_its_worker():
-    plan = Plan([Item("a0", group="a"), Item("a1", group="a"), Item("b0", group="b")])
+    plan = Plan([WorkItem("a0", group="a"), WorkItem("a1", group="a"), WorkItem("b0", group="b")])
     one, other = Slot("one"), Slot("other")
     assert [plan.next(slot).id for slot in (one, other)] == ["a0", "b0"]
-    plan.add([Item("a2", group="a"), Item("b1", group="b"), Item("c")])
+    plan.add([WorkItem("a2", group="a"), WorkItem("b1", group="b"), WorkItem("c")])
     for slot in (one, other):
         plan.end(slot)
     assert [plan.next(slot).id for slot in (one, other)] == ["a1", "b1"]
@@ -47,7 +47,9 @@ def test_later_items_of_a_group_stay_with_its_worker():
 
 
 def test_items_that_waited_join_their_group():
-    plan = Plan([Item("first", rank=-1), Item("a0", group="a"), Item("a1", group="a", after="first"), Item("z")])
+    plan = Plan(
+        [WorkItem("first", rank=-1), WorkItem("a0", group="a"), WorkItem("a1", group="a", after="first"), WorkItem("z")]
+    )
     slot = Slot("one")
     begun = []
     while item := plan.next(slot):
@@ -57,13 +59,13 @@ def test_items_that_waited_join_their_group():
 
 
 def test_a_name_that_is_there_is_no_new_item():
-    plan = Plan([Item("a")])
+    plan = Plan([WorkItem("a")])
     with pytest.raises(ValueError, match="expected each item once, got a again"):
-        plan.add([Item("a")])
+        plan.add([WorkItem("a")])
 
 
 def test_an_item_for_a_worker_without_a_gpu_goes_to_no_other():
-    plan = Plan([Item("compiles", cpu=True)])
+    plan = Plan([WorkItem("compiles", cpu=True)])
     assert plan.next(Slot("with", gpus=("g",))) is None
     assert plan.next(Slot("without")).id == "compiles"
     assert on_cpu(1)[0].environment[VARIABLE] == ""

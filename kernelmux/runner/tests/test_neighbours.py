@@ -2,7 +2,8 @@
 
 import pytest
 
-from kernelmux.runner.item import Item, Slot
+from kernelmux.runner.item import Slot, WorkItem
+from kernelmux.runner.run import RunState
 from kernelmux.runner.tests import toy
 
 
@@ -23,9 +24,9 @@ def test_neighbours_that_fail_are_run_again(tmp_path, verb):
     folder = tmp_path / "there"
     folder.mkdir()
     every = [
-        Item("it", here(0, verb, folder), gpus=1, seconds=9),
-        Item("beside", here(1, "fails_beside", folder), gpus=1, seconds=8),
-        Item("elsewhere", here(2, "fails_beside", folder), gpus=1, seconds=7),
+        WorkItem("it", here(0, verb, folder), gpus=1, seconds=9),
+        WorkItem("beside", here(1, "fails_beside", folder), gpus=1, seconds=8),
+        WorkItem("elsewhere", here(2, "fails_beside", folder), gpus=1, seconds=7),
     ]
     _report, rows = run_in_order(tmp_path, every)
     assert rows["beside"] == {"status": "passed", "again": True, **kept(rows["beside"])}
@@ -40,9 +41,9 @@ def test_neighbours_that_pass_are_kept_and_the_worker_is_another(tmp_path):
     folder = tmp_path / "there"
     folder.mkdir()
     every = [
-        Item("it", here(0, "loses", folder), gpus=1, seconds=9),
-        Item("beside", here(1, "passes_beside", folder), gpus=1, seconds=8),
-        Item("elsewhere", here(2, "passes_beside", folder), gpus=1, seconds=7),
+        WorkItem("it", here(0, "loses", folder), gpus=1, seconds=9),
+        WorkItem("beside", here(1, "passes_beside", folder), gpus=1, seconds=8),
+        WorkItem("elsewhere", here(2, "passes_beside", folder), gpus=1, seconds=7),
     ]
     _report, rows = run_in_order(tmp_path, [*every, *toy.items(6, 0.3)])
     assert rows["it"]["status"] == "failed"
@@ -56,7 +57,7 @@ def test_neighbours_that_pass_are_kept_and_the_worker_is_another(tmp_path):
 
 def test_a_slot_sees_its_gpus_only(tmp_path):
     one = Slot("one", "node", ("7", "3"), environment={"CUDA_VISIBLE_DEVICES": "7,3"})
-    _report, rows = toy.go(tmp_path, [Item("reads", ["reads", "CUDA_VISIBLE_DEVICES"], gpus=2)], [one])
+    _report, rows = toy.go(tmp_path, [WorkItem("reads", ["reads", "CUDA_VISIBLE_DEVICES"], gpus=2)], [one])
     assert rows["reads"]["variable"] == "7,3"
 
 
@@ -66,9 +67,8 @@ def kept(row):
 
 def run_in_order(home, every):
     """Each of the first three items in the slot of its number, whichever process is ready first."""
-    import kernelmux.runner.run as runs
 
-    class Ordered(runs.Run):
+    class Ordered(RunState):
         def begin(self, slot):
             return super().begin(slot) if len(self.slots) == 3 and self._is_next(slot) else None
 
@@ -76,8 +76,8 @@ def run_in_order(home, every):
             begun = len(self.suite.begun)
             return begun >= 3 or slot.id == f"s{begun}"
 
-    before, toy.Run = toy.Run, Ordered
+    before, toy.RunState = toy.RunState, Ordered
     try:
         return toy.go(home, every, slots())
     finally:
-        toy.Run = before
+        toy.RunState = before

@@ -3,7 +3,7 @@
 import pytest
 
 from kernelmux.runner import plan as plans
-from kernelmux.runner.item import Item, Slot
+from kernelmux.runner.item import Slot, WorkItem
 from kernelmux.runner.plan import COMPILERS, MEMORY, NOTHING, OTHERS, Plan
 
 
@@ -21,17 +21,17 @@ def taken(plan, slot):
 
 
 def test_the_longest_begin_first_within_a_rank():
-    plan = Plan([Item("short", seconds=1), Item("long", seconds=9), Item("first", seconds=2, rank=-1)])
+    plan = Plan([WorkItem("short", seconds=1), WorkItem("long", seconds=9), WorkItem("first", seconds=2, rank=-1)])
     assert taken(plan, *slots(1)) == ["first", "long", "short"]
     assert (plan.left, plan.seconds) == (0, 0)
 
 
 def test_as_long_ones_begin_in_their_order():
-    assert taken(Plan([Item(name) for name in "abcd"]), *slots(1)) == list("abcd")
+    assert taken(Plan([WorkItem(name) for name in "abcd"]), *slots(1)) == list("abcd")
 
 
 def test_a_group_stays_with_its_worker():
-    plan = Plan([Item(f"{g}{i}", group=g) for i in range(3) for g in "ab"])
+    plan = Plan([WorkItem(f"{g}{i}", group=g) for i in range(3) for g in "ab"])
     one, two = slots(2)
     found: dict[str, list[str]] = {one.id: [], two.id: []}
     for _ in range(3):
@@ -42,19 +42,19 @@ def test_a_group_stays_with_its_worker():
 
 
 def test_without_other_groups_the_end_of_the_longest_is_taken():
-    plan = Plan([Item(f"a{i}", group="a") for i in range(5)] + [Item(f"b{i}", group="b") for i in range(4)])
+    plan = Plan([WorkItem(f"a{i}", group="a") for i in range(5)] + [WorkItem(f"b{i}", group="b") for i in range(4)])
     one, two, three = slots(3)
     assert [plan.next(one).id, plan.next(two).id, plan.next(three).id] == ["a0", "b0", "a4"]
 
 
 def test_a_group_of_two_ranks_is_two():
-    plan = Plan([Item("late", group="g", rank=1), Item("early", group="g", rank=0), Item("other", rank=0)])
+    plan = Plan([WorkItem("late", group="g", rank=1), WorkItem("early", group="g", rank=0), WorkItem("other", rank=0)])
     assert taken(plan, *slots(1)) == ["early", "other", "late"]
 
 
 def test_a_lower_rank_goes_before_the_slots_own_group():
     """What is left of the group is not lost."""
-    plan = Plan([Item(f"a{i}", group="a") for i in range(3)])
+    plan = Plan([WorkItem(f"a{i}", group="a") for i in range(3)])
     one, two = slots(2)
     assert plan.next(one).id == "a0"
     assert plan.next(two).id == "a2"
@@ -65,7 +65,9 @@ def test_a_lower_rank_goes_before_the_slots_own_group():
 
 
 def test_after_waits_for_the_end():
-    plan = Plan([Item("run", after="compile", seconds=9), Item("compile"), Item("free", after="of another plan")])
+    plan = Plan(
+        [WorkItem("run", after="compile", seconds=9), WorkItem("compile"), WorkItem("free", after="of another plan")]
+    )
     one, two = slots(2)
     assert plan.next(one).id == "compile"
     assert plan.next(two).id == "free"
@@ -78,7 +80,7 @@ def test_after_waits_for_the_end():
 
 
 def test_again_comes_before_all_others_and_waits_are_kept():
-    plan = Plan([Item("a", seconds=1), Item("b", seconds=9), Item("after a", after="a", seconds=99)])
+    plan = Plan([WorkItem("a", seconds=1), WorkItem("b", seconds=9), WorkItem("after a", after="a", seconds=99)])
     one, two = slots(2)
     plan.next(one), plan.next(two)
     assert plan.again(one).id == "b"
@@ -87,7 +89,7 @@ def test_again_comes_before_all_others_and_waits_are_kept():
 
 
 def test_drop_gives_back_what_the_slot_owned():
-    plan = Plan([Item(f"a{i}", group="a") for i in range(3)])
+    plan = Plan([WorkItem(f"a{i}", group="a") for i in range(3)])
     one, two = slots(2)
     plan.next(one)
     plan.again(one)
@@ -96,7 +98,14 @@ def test_drop_gives_back_what_the_slot_owned():
 
 
 def test_rest_takes_everything_that_has_not_begun():
-    plan = Plan([Item("a"), Item("b"), Item("after b", after="b"), *(Item(f"g{i}", group="g") for i in range(2))])
+    plan = Plan(
+        [
+            WorkItem("a"),
+            WorkItem("b"),
+            WorkItem("after b", after="b"),
+            *(WorkItem(f"g{i}", group="g") for i in range(2)),
+        ]
+    )
     one, two = slots(2)
     begun = {plan.next(one).id}
     rest = {item.id for item in plan.rest()}
@@ -106,7 +115,9 @@ def test_rest_takes_everything_that_has_not_begun():
 
 
 def test_cards_and_gpus_are_respected():
-    plan = Plan([Item("h200", card="nvidia_h200"), Item("two", gpus=2), Item("gpu", gpus=1), Item("any")])
+    plan = Plan(
+        [WorkItem("h200", card="nvidia_h200"), WorkItem("two", gpus=2), WorkItem("gpu", gpus=1), WorkItem("any")]
+    )
     assert taken(plan, Slot("cpu")) == ["any"]
     assert taken(plan, Slot("one", gpus=("0",), card="nvidia_l4")) == ["gpu"]
     assert taken(plan, Slot("two", gpus=("0", "1"), card="nvidia_h200")) == ["h200", "two"]
@@ -114,7 +125,7 @@ def test_cards_and_gpus_are_respected():
 
 def test_names_stand_once():
     with pytest.raises(ValueError, match="expected each item once, got a again"):
-        Plan([Item("a"), Item("a")])
+        Plan([WorkItem("a"), WorkItem("a")])
 
 
 ONE, TWO = (Slot(f"shared{i}", gpus=("0",), memory=100) for i in range(2))
@@ -123,7 +134,7 @@ ALONE, ALONE_OTHER = Slot("alone", gpus=("0",), alone=True, memory=100), Slot("a
 
 
 def test_alone_keeps_others_away_from_its_gpu_only():
-    plan = Plan([Item("alone", gpus=1, alone=True, seconds=9), *(Item(f"i{i}", gpus=1) for i in range(3))])
+    plan = Plan([WorkItem("alone", gpus=1, alone=True, seconds=9), *(WorkItem(f"i{i}", gpus=1) for i in range(3))])
     assert plan.next(ALONE).id == "alone"
     assert plan.next(ONE) is None
     assert plan.waits_for(ONE) == OTHERS
@@ -134,8 +145,10 @@ def test_alone_keeps_others_away_from_its_gpu_only():
 
 def test_alone_waits_until_nothing_runs_and_nothing_behind_it_begins():
     """Neither is it left to the end, nor does it wait for ever for a moment in which its GPU is free."""
-    every = [Item(f"i{i}", gpus=1, seconds=9 - i) for i in range(6)]
-    plan = Plan([*every, Item("alone", gpus=1, alone=True, seconds=6.5), Item("alone2", gpus=1, alone=True, seconds=1)])
+    every = [WorkItem(f"i{i}", gpus=1, seconds=9 - i) for i in range(6)]
+    plan = Plan(
+        [*every, WorkItem("alone", gpus=1, alone=True, seconds=6.5), WorkItem("alone2", gpus=1, alone=True, seconds=1)]
+    )
     assert [plan.next(ONE).id, plan.next(TWO).id] == ["i0", "i1"]
     assert plan.next(ALONE) is None
     assert plan.waits_for(ALONE) == OTHERS
@@ -152,7 +165,7 @@ def test_alone_waits_until_nothing_runs_and_nothing_behind_it_begins():
 
 
 def test_a_slot_that_is_gone_keeps_nothing():
-    plan = Plan([Item("alone", gpus=1, alone=True, seconds=9), Item("a", gpus=1), Item("b", gpus=1)])
+    plan = Plan([WorkItem("alone", gpus=1, alone=True, seconds=9), WorkItem("a", gpus=1), WorkItem("b", gpus=1)])
     assert plan.next(ONE).id == "a"
     assert plan.next(ALONE) is None
     plan.drop(ALONE)
@@ -162,7 +175,13 @@ def test_a_slot_that_is_gone_keeps_nothing():
 
 
 def test_what_does_not_fit_waits_and_smaller_ones_go_ahead():
-    plan = Plan([Item("a", gpus=1, memory=60, seconds=9), Item("b", gpus=1, memory=60, seconds=8), Item("c", gpus=1)])
+    plan = Plan(
+        [
+            WorkItem("a", gpus=1, memory=60, seconds=9),
+            WorkItem("b", gpus=1, memory=60, seconds=8),
+            WorkItem("c", gpus=1),
+        ]
+    )
     assert [plan.next(ONE).id, plan.next(TWO).id] == ["a", "c"]
     plan.end(TWO)
     assert plan.next(TWO) is None
@@ -171,7 +190,7 @@ def test_what_does_not_fit_waits_and_smaller_ones_go_ahead():
 
 
 def test_more_memory_than_there_is_runs_beside_nothing():
-    plan = Plan([Item("big", gpus=1, memory=500, seconds=9), Item("small", gpus=1, memory=1)])
+    plan = Plan([WorkItem("big", gpus=1, memory=500, seconds=9), WorkItem("small", gpus=1, memory=1)])
     assert plan.next(ONE).id == "big"
     assert plan.next(TWO) is None
     plan.end(ONE)
@@ -179,7 +198,9 @@ def test_more_memory_than_there_is_runs_beside_nothing():
 
 
 def test_the_own_group_does_not_hold_up_what_fits():
-    plan = Plan([Item(f"g{i}", gpus=1, memory=60, seconds=9, group="g") for i in range(2)] + [Item("c", gpus=1)])
+    plan = Plan(
+        [WorkItem(f"g{i}", gpus=1, memory=60, seconds=9, group="g") for i in range(2)] + [WorkItem("c", gpus=1)]
+    )
     assert plan.next(ONE).id == "g0"
     plan.end(ONE)
     plan._gpus[ONE.gpu].promised, plan._gpus[ONE.gpu].running = 90, 1
@@ -188,8 +209,8 @@ def test_the_own_group_does_not_hold_up_what_fits():
 
 
 def test_who_steals_looks_at_the_item_that_is_taken():
-    big, small = (Item(n, gpus=1, group="g", memory=m) for n, m in (("big", 90), ("small", 10)))
-    plan = Plan([Item("first", gpus=1, group="g", memory=20), small, big])
+    big, small = (WorkItem(n, gpus=1, group="g", memory=m) for n, m in (("big", 90), ("small", 10)))
+    plan = Plan([WorkItem("first", gpus=1, group="g", memory=20), small, big])
     assert plan.next(ONE).id == "first"
     assert plan.next(TWO) is None  # the last, which it would take, is big
 
@@ -197,7 +218,9 @@ def test_who_steals_looks_at_the_item_that_is_taken():
 def test_a_big_item_is_passed_a_number_of_times(monkeypatch):
     """Then its GPU is kept for it; other GPUs go on."""
     monkeypatch.setattr(plans, "PATIENCE", 5)
-    plan = Plan([Item("big", gpus=1, memory=90, seconds=5), *(Item(f"i{i}", gpus=1, memory=20) for i in range(40))])
+    plan = Plan(
+        [WorkItem("big", gpus=1, memory=90, seconds=5), *(WorkItem(f"i{i}", gpus=1, memory=20) for i in range(40))]
+    )
     plan._gpus[ONE.gpu].promised = plan._gpus[ONE.gpu].running = 20
     begun = []
     while item := plan.next(ONE):

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernelmux.runner import plan as plans
-from kernelmux.runner.item import Item, Slot
+from kernelmux.runner.item import Slot, WorkItem
 from kernelmux.runner.plan import Plan
 
 CARDS = ("", "", "", "nvidia_h200", "nvidia_l4")
@@ -31,7 +31,7 @@ def items(draw):
         gpus = draw(st.integers(0, 2))
         before = draw(st.sampled_from(["", "", f"i{i - 1}", f"i{i // 2}", "unknown"]))
         made.append(
-            Item(
+            WorkItem(
                 f"i{i}",
                 seconds=draw(st.sampled_from([0.0, 1.0, 2.0, 5.0])),
                 rank=draw(st.integers(0, 2)),
@@ -137,7 +137,7 @@ def test_items_that_are_tried_again_and_slots_that_go(every, chosen, fates):
 @given(items())
 def test_of_one_worker_ranks_are_in_order(every):
     """But for what had to wait."""
-    free = [Item(i.id, seconds=i.seconds, rank=i.rank, group=i.group) for i in every]
+    free = [WorkItem(i.id, seconds=i.seconds, rank=i.rank, group=i.group) for i in every]
     ended = Simulated(free, [Slot("cpu")], []).go()
     ranks = [next(i.rank for i in free if i.id == name) for name in ended]
     assert ranks == sorted(ranks)

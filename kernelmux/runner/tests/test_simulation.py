@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kernelmux.runner.item import Item
+from kernelmux.runner.item import WorkItem
 from kernelmux.runner.tests import simulation
 
 
@@ -33,8 +33,8 @@ def test_workers_end_at_nearly_the_same_time():
 def test_an_item_that_needs_a_gpu_alone_is_not_left_to_the_end():
     """It is the longest: a run that began with it has the length of the rest."""
     items, slots = simulation.mixed(200, gpus=1, each=4)
-    short = [Item(item.id, seconds=1.0, gpus=1) for item in items if not item.alone]
-    found = simulation.simulate([*short, Item("alone", seconds=20.0, gpus=1, alone=True)], slots)
+    short = [WorkItem(item.id, seconds=1.0, gpus=1) for item in items if not item.alone]
+    found = simulation.simulate([*short, WorkItem("alone", seconds=20.0, gpus=1, alone=True)], slots)
     assert "alone" in found.order[:5]
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from kernelmux.runner import gpus, worker
-from kernelmux.runner.item import Item, Slot
+from kernelmux.runner.item import Slot, WorkItem
 from kernelmux.runner.local_pool import READY, ROW, Event, LocalPool
 from kernelmux.runner.machine import Workers
 from kernelmux.runner.plan import Plan
-from kernelmux.runner.run import Run, TimeLimit, run
+from kernelmux.runner.run import RunState, TimeLimit, run
 
 FIRST, SECOND = (Slot(f"alone{g}", "n", (f"{g}",), "h100", alone=True) for g in range(2))
 SHARED = Slot("gpu0", "n", ("0",), "h100", ends=True)
@@ -27,9 +27,9 @@ def serve(setup, items, tell):
 """
 
 
-def timed(group: str, count: int, rank: int = 1, together: bool = True) -> list[Item]:
+def timed(group: str, count: int, rank: int = 1, together: bool = True) -> list[WorkItem]:
     named = [f"{group}{i}" for i in range(count)]
-    return [Item(name, rank=rank, group=group, together=together, gpus=1, alone=True) for name in named]
+    return [WorkItem(name, rank=rank, group=group, together=together, gpus=1, alone=True) for name in named]
 
 
 def test_nobody_takes_from_a_group_that_stays_together() -> None:
@@ -55,7 +55,7 @@ class Engine:
         self.closed: dict[str, int] = {}
         self.sent: list[tuple[str, str, float]] = []
 
-    def send(self, slot: Slot, item: Item, seconds: float) -> None:
+    def send(self, slot: Slot, item: WorkItem, seconds: float) -> None:
         self.sent.append((slot.id, item.id, item.limit))
         self.waiting.append(Event(slot, ROW, (item.id, False)))
 
@@ -78,27 +78,27 @@ class Suite:
 
     name, serve, setup = "toy", "", None
 
-    def begins(self, item: Item) -> None: ...
+    def begins(self, item: WorkItem) -> None: ...
 
-    def takes(self, item: Item, row: Any) -> list[Item]:
+    def takes(self, item: WorkItem, row: Any) -> list[WorkItem]:
         return timed(f"time{item.id[-1]}", 1) if item.id.startswith("compile") else []
 
-    def lost(self, item: Item, reason: str) -> Any: ...
+    def lost(self, item: WorkItem, reason: str) -> Any: ...
 
-    def late(self, item: Item) -> Any: ...
+    def late(self, item: WorkItem) -> Any: ...
 
     def failed(self, row: Any) -> bool:
         return False
 
 
 class Short(TimeLimit):
-    def most(self, item: Item) -> float:
+    def most(self, item: WorkItem) -> float:
         return min(item.limit, 7.0)
 
 
 def test_those_that_share_a_gpu_end_once_nothing_is_left_for_them() -> None:
     engine = Engine([SHARED, FIRST])
-    made = Run(Suite(), [Item(f"compile{i}", gpus=1) for i in range(3)], limit=Short())
+    made = RunState(Suite(), [WorkItem(f"compile{i}", gpus=1) for i in range(3)], limit=Short())
     found = run(made, engine).rows
     assert sorted(found) == ["compile0", "compile1", "compile2", "time00", "time10", "time20"]
     compiled = [place for place, (slot, _, _) in enumerate(engine.sent) if slot == "gpu0"]
@@ -107,7 +107,7 @@ def test_those_that_share_a_gpu_end_once_nothing_is_left_for_them() -> None:
 
 
 def test_workers_for_timings_have_all_cores_and_the_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "visible", lambda: [gpus.Gpu("GPU-1", "NVIDIA H100", 80 << 30, "")])
+    monkeypatch.setattr(gpus, "visible", lambda: [gpus.VisibleGpu("GPU-1", "NVIDIA H100", 80 << 30, "")])
     for timing in (True, False):
         found = Workers(cpu=True, gpu=1 << 30, alone=True, most=1, timing=timing).slots()
         assert [slot.ends for slot in found] == [False, timing, False]
@@ -127,13 +127,13 @@ def test_slots_import_from_trees_of_their_own_and_a_closed_one_is_silent(tmp_pat
         while len(told) < 2 and time.monotonic() < end:
             for event in pool.events(0.5):
                 if event.kind == READY:
-                    pool.send(event.slot, Item("x", 1), 1.0)
+                    pool.send(event.slot, WorkItem("x", 1), 1.0)
                 else:
                     told[event.slot.id] = event.value[0]
         pid = pool._processes["one"].popen.pid
         pool.close(slots[0])
         assert not Path(f"/proc/{pid}").exists() and not pool.events(0.5)
-        pool.send(slots[0], Item("x", 1), 1.0)
+        pool.send(slots[0], WorkItem("x", 1), 1.0)
     assert told == {name: [name, str(tmp_path / name / "named.py")] for name in ("one", "two")}
 
 

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from kernelmux.runner.item import Item
-from kernelmux.runner.run import STARTING, Enough, Usage
+from kernelmux.runner.item import WorkItem
+from kernelmux.runner.run import STARTING, EndRun, Usage
 from kernelmux.runner.tests import toy
 
 
@@ -17,11 +17,11 @@ def test_seconds_add_up(tmp_path):
     """Of workers that are busy, that wait for another item, that have nothing to do, and that are started anew."""
     every = [
         *toy.items(8, 0.1),
-        Item("compiles", ["passes", 0.6], 9),
-        Item("runs", ["passes", 0.5], 8, after="compiles"),
-        Item("loses", ["loses"], 7),
-        Item("killed", ["killed_once", str(tmp_path / "was_killed")], 6),
-        Item("raises", ["raises"], 5),
+        WorkItem("compiles", ["passes", 0.6], 9),
+        WorkItem("runs", ["passes", 0.5], 8, after="compiles"),
+        WorkItem("loses", ["loses"], 7),
+        WorkItem("killed", ["killed_once", str(tmp_path / "was_killed")], 6),
+        WorkItem("raises", ["raises"], 5),
     ]
     report, _rows = toy.go(tmp_path, every, 3)
     assert adds_up(report.usage) == pytest.approx(1.0, abs=0.03)
@@ -58,7 +58,7 @@ def test_a_suite_that_has_seen_enough(tmp_path):
     class Once(toy.Toy):
         def takes(self, item, row):
             super().takes(item, row)
-            raise Enough
+            raise EndRun
 
     report, rows = toy.go(tmp_path, toy.items(10), suite=Once())
     assert report.enough
@@ -73,7 +73,7 @@ class Follows(toy.Toy):
 
     def takes(self, item, row):
         super().takes(item, row)
-        return [Item(f"{item.id}+", ["passes"])] if item.id.count("+") < 3 else []
+        return [WorkItem(f"{item.id}+", ["passes"])] if item.id.count("+") < 3 else []
 
 
 def test_items_follow_from_rows_and_so_they_do_when_a_run_goes_on(tmp_path):

@@ -15,7 +15,7 @@ import json, os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from kernelmux.runner.tests import toy
-from kernelmux.runner.item import Item
+from kernelmux.runner.item import WorkItem
 
 class Changes(toy.Toy):
     '''Once both workers are there a source is another; workers from then on are of another version.'''

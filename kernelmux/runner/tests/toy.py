@@ -7,9 +7,9 @@ from collections import Counter
 from pathlib import Path
 
 from kernelmux.runner import results
-from kernelmux.runner.item import Item, Slot
+from kernelmux.runner.item import Slot, WorkItem
 from kernelmux.runner.local_pool import LocalPool
-from kernelmux.runner.run import Run, run
+from kernelmux.runner.run import RunState, run
 
 SERVE = f"{Path(__file__).with_name('toy_serve.py')}:serve"
 HEAD = {"program": "toy"}
@@ -41,7 +41,7 @@ class Toy:
 
 def items(number, seconds=0.0, **details):
     """So many items that pass."""
-    return [Item(f"passes{i}", ["passes", seconds], **details) for i in range(number)]
+    return [WorkItem(f"passes{i}", ["passes", seconds], **details) for i in range(number)]
 
 
 def slots(number, gpu="", **details):
@@ -50,11 +50,11 @@ def slots(number, gpu="", **details):
 
 
 def go(home, every, workers=2, suite=None, resume=False, limit=None, start_limit=60.0):
-    """Run items; the report and the rows of the file. workers: slots, or how many."""
+    """RunState items; the report and the rows of the file. workers: slots, or how many."""
     suite = suite or Toy()
     chosen = slots(workers) if isinstance(workers, int) else workers
     with results.opened(results.folder(home), HEAD, resume) as (file, done):
-        made = Run(suite, every, file, done, limit)
+        made = RunState(suite, every, file, done, limit)
         with LocalPool(chosen, suite.serve, suite.setup, home, start_limit) as pool:
             report = run(made, pool)
     return report, rows(home)

@@ -24,7 +24,7 @@ def main():
     options = parser.parse_args()
     interrupts.listen("toy")
     work = [options.verb, options.seconds] if options.verb == "passes" else [options.verb]
-    every = [toy.Item(f"item{i}", work) for i in range(options.items)]
+    every = [toy.WorkItem(f"item{i}", work) for i in range(options.items)]
     try:
         home = results.folder(options.out)
         workers = Workers(cpu=True, most=options.n)

@@ -19,7 +19,7 @@ from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.backend.search_space import Config, Key, Space
 from kernelmux.registry.util import cards
 from kernelmux.runner import start
-from kernelmux.runner.item import Item, Slot
+from kernelmux.runner.item import Slot, WorkItem
 from kernelmux.runner.local_pool import READY, ROW, Event
 from kernelmux.runner.machine import Workers
 from kernelmux.runner.worker import version
@@ -100,7 +100,7 @@ class Pool:
 
     kill = __exit__
 
-    def send(self, slot: Slot, item: Item, seconds: float) -> None:
+    def send(self, slot: Slot, item: WorkItem, seconds: float) -> None:
         work = json.loads(json.dumps(item.work))
         self.waiting.append(Event(slot, ROW, json.loads(json.dumps(self.steps[slot.id].row(work)))))
 
