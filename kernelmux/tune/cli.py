@@ -75,6 +75,8 @@ def parser() -> argparse.ArgumentParser:
         metavar="S",
         help="seconds after which nothing more is compiled or timed (default: 3600)",
     )
+    same = "the same in minutes, as the other programs have it"
+    made.add_argument("--minutes", type=terminal.minutes, metavar="N", help=same)
     made.add_argument("--jobs", type=terminal.positive, metavar="N", help="processes side by side (default: the CPUs)")
     of_runner.spread(made, on=ON)
     made.add_argument("--tier", choices=TIERS[:-1], default="ci", help="of the checks of a winner (default: ci)")
@@ -184,7 +186,7 @@ def _search(console: Console, found: list[Job], args: argparse.Namespace) -> int
         output_files.folder(_folder(args), "--out")
     progress = Progress(console)
     suite = TuneSuite(found, args.most, args.tier, known(home), progress, times=not args.dry_run)
-    limit = TimeLimit(time.monotonic() + args.limit, required=ALWAYS)
+    limit = TimeLimit(time.monotonic() + (60 * args.minutes if args.minutes else args.limit), required=ALWAYS)
     asked = {"jobs": [job.name for job in found], "most": args.most, "tier": args.tier}
 
     def items(cards: Sequence[str]) -> list[WorkItem]:
