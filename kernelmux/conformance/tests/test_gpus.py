@@ -31,7 +31,7 @@ def four(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_more_gpus_get_more_workers(four: list[Any]) -> None:
     auto = Ways("auto")
     assert run._workers(auto, 5000, CUDA) == 4 * run.SHARE_GPU == 64
-    assert run._workers(auto, 5 * run.PER_PROCESS, CUDA) == 5 and run._workers(Ways("3"), 5000, CUDA) == 3
+    assert run._workers(auto, 5 * run.PER_PROCESS, CUDA) == 4 * 5 and run._workers(Ways("3"), 5000, CUDA) == 3
     four[0].memory = 10 * GIB
     assert run._workers(auto, 5000, CUDA) == 4 * 4
 

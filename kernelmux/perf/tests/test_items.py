@@ -105,7 +105,7 @@ def test_a_run_on_a_cpu_has_one_worker_with_all_threads() -> None:
 
 
 def test_those_that_compile_end_before_rows_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    card = gpus.Gpu("GPU-1", "NVIDIA H100", 80 << 30, "")
+    card = gpus.VisibleGpu("GPU-1", "NVIDIA H100", 80 << 30, "")
     monkeypatch.setattr(gpus, "visible", lambda: [card])
     found = items.workers(GPU, items.items(ROWS, GPU)).slots(cores=9)
     assert [(slot.alone, slot.ends) for slot in found] == [(False, True)] * 2 + [(True, False)]

@@ -62,7 +62,7 @@ class RayCluster:
         try:
             import ray
         except ImportError:
-            raise ArgumentError("--cluster: needs Ray: pip install 'kernelmux[cluster]'") from None
+            raise ArgumentError("--cluster: needs Ray: pip install ray") from None
         self.ray = ray
         self._reach()
         with tempfile.TemporaryDirectory(prefix="kernelmux-cluster-") as folder:

@@ -56,7 +56,7 @@ def test_what_is_no_cluster_is_an_error() -> None:
 
 def test_without_ray_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ArgumentError, match=r"--cluster: needs Ray: pip install 'kernelmux\[cluster\]'"):
+    with pytest.raises(ArgumentError, match=r"--cluster: needs Ray: pip install ray"):
         RayCluster("auto", "", None, Workers(cpu=True)).__enter__()
 
 
