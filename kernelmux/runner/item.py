@@ -42,8 +42,8 @@ class Slot:
 
     node: the machine. gpus: the GPUs it sees as CUDA_VISIBLE_DEVICES names them, its own first; () for one without.
     card: the kind of that GPU ("nvidia_h200"), or what a node declares. alone: it takes only items that need a GPU
-    alone; others take none of these. memory: bytes of its GPU. path: what it imports
-    from, () for what this process does. ends: its process ends once nothing is left for it, and leaves the GPU to others.
+    alone; others take none of these. memory: bytes of its GPU. path: what it imports from, () for what this process
+    does. ends: its process ends once nothing is left for it, and leaves the GPU to others.
     """
 
     id: str

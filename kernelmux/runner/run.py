@@ -271,7 +271,7 @@ class RunState:
 
 
 def run(run: RunState, engine: Engine) -> RunReport:
-    """RunState a plan to its end on the slots of an engine. Ctrl-C ends it with the rows that there are."""
+    """Run a plan to its end on the slots of an engine. Ctrl-C ends it with the rows that there are."""
     idle: dict[str, Slot] = {}
     try:
         with interrupts.held():  # no row is to be taken in by half
@@ -324,7 +324,7 @@ def _handle(event: Event, run: RunState, engine: Engine, idle: dict[str, Slot]) 
 
 
 def run_here(run: RunState) -> RunReport:
-    """RunState a plan in this process, which does not survive what an item does to it: for few items, and for debuggers."""
+    """Run a plan in this process, which does not survive what an item does to it: for few items, and for debuggers."""
     slot = Slot("here")
     run.slots[slot.id], run.report.usage.workers = slot, 1
 

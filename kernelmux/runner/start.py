@@ -57,7 +57,9 @@ def execute(
             every = _for_cards(list(items), chosen(cards, on))
             count = {"items": len(every)}
         with results.opened(home, {**head, **count}, resume, keep) as (file, done):
-            return run(RunState(suite, every, file, done, limit), engine)
+            report = run(RunState(suite, every, file, done, limit), engine)
+            report.errors += getattr(engine, "problems", [])  # of a cluster: nodes that could not be used
+            return report
 
 
 @contextmanager

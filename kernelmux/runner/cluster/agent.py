@@ -30,12 +30,13 @@ class Agent:
 
     def __init__(self, serve: str, setup: Any, workers: Workers, node: str, cores: int, card: str) -> None:
         """card: what the node declares; a GPU that is there says itself what it is."""
-        self.home = Path(tempfile.mkdtemp(prefix="kernelmux-agent-"))
+        logs = Path(f"logs-{os.getpid()}").resolve()  # in Ray's copy of the sources, which Ray removes
+        logs.mkdir()
         os.environ.update(caches())
         slots = [_named(slot, node) for slot in workers.slots(node, card, cores)]
         self.slots = {slot.id: slot for slot in slots}
         self.facts = {"driver": next((gpu.driver for gpu in gpus.visible()), ""), "versions": versions()}
-        self.pool = LocalPool(slots, serve, setup, self.home).__enter__()
+        self.pool = LocalPool(slots, serve, setup, logs).__enter__()
 
     def exchange(self, given: Sequence[Given], wait: float) -> list[Event]:
         """Begin what is given; what has happened, at the latest after `wait` seconds."""
