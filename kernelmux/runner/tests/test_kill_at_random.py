@@ -59,7 +59,7 @@ def test_what_differs_from_run_to_run_is_left_out():
     ("wanted", "told"), [({"item0": 1}, "differs: item0"), ({"x": None}, "missing: x"), ({}, "too much: item0")]
 )
 def test_rows_that_are_missing_too_many_or_others_are_told(tmp_path, wanted, told):
-    words = ("kernelmux.runner.tests.toy_program", "--out", "{out}", "--items", "1", "-n", "1")
+    words = ("kernelmux.runner.tests.toy_program", "--out", "{out}", "--items", "1", "-n", "1", "--seconds", "0.8")
     within, _, wrong = killing.kill(Program(words), tmp_path, 0.3, True, wanted, 0)
     assert within
     assert any(fault.startswith(told) for fault in wrong)
