@@ -39,7 +39,7 @@ class Workers:
     def slots(self, node: str = "", card: str = "", cores: int | None = None) -> list[Slot]:
         """The slots of this machine. card: that a node without a GPU declares."""
         count = self.most or cores or available_cores()
-        own = card or next((gpu.card for gpu in gpus.visible()), "")
+        own = next((gpu.card for gpu in gpus.visible()), card)
         found = on_cpu(count, node, own) if self.cpu else []
         found += on_gpus(count, self.gpu, node) if self.gpu else []
         found += exclusive(node) if self.alone else []

@@ -83,11 +83,12 @@ def _engine(suite: Suite, workers: Workers, home: Path, cluster: str) -> Iterato
 
 def chosen(cards: Sequence[str], on: Sequence[str]) -> list[str]:
     """The kinds of cards that --on names, [] where all workers are alike; ArgumentError for one that is not there."""
+    known = [card for card in cards if card]
     for name in on:
-        if name != ALL and not any(name.lower() in card for card in cards):
-            raise ArgumentError(
-                f"--on {name}: expected a part of {', '.join(filter(None, cards)) or 'no card'}, or {ALL}"
-            )
+        if not known:
+            raise ArgumentError(f"--on {name}: no worker has a GPU, or declares a kind of card")
+        if name != ALL and not any(name.lower() in card for card in known):
+            raise ArgumentError(f"--on {name}: expected a part of {', '.join(known)}, or {ALL}")
     every = not on or ALL in on
     found = [card for card in cards if every or any(name.lower() in card for name in on)]
     return found if len(cards) > 1 else []

@@ -206,6 +206,6 @@ class RayCluster:
 
 
 def declared(resources: Iterable[str]) -> str:
-    """The kind of card that a node declares: "h100" for accelerator_type:H100; "" for none."""
-    found = (file_stem(name.removeprefix(DECLARED)) for name in resources if name.startswith(DECLARED))
+    """What a node without a GPU counts as: "h100-declared" for accelerator_type:H100; "" where it declares no card."""
+    found = (f"{file_stem(name.removeprefix(DECLARED))}-declared" for name in resources if name.startswith(DECLARED))
     return next(found, "")

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.runner.cluster.engine import RayCluster
+from kernelmux.runner import gpus
+from kernelmux.runner.cluster.engine import RayCluster, declared
 from kernelmux.runner.cluster.local_cluster import possible
+from kernelmux.runner.gpus import VisibleGpu
 from kernelmux.runner.item import Slot, WorkItem
 from kernelmux.runner.machine import Workers
 from kernelmux.runner.start import chosen
@@ -67,6 +69,15 @@ def test_cards_are_chosen_by_a_part_of_their_names() -> None:
     assert chosen(["nvidia_h200"], ["all"]) == []
     with pytest.raises(ArgumentError, match="--on t4: expected a part of nvidia_a100"):
         chosen(cards, ["t4"])
+
+
+def test_what_a_node_declares_is_never_taken_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = declared({"CPU": 4.0, "accelerator_type:H100": 1.0})
+    assert card == "h100-declared" and declared({"CPU": 4.0}) == ""
+    assert {slot.card for slot in Workers(cpu=True).slots("node", card, 2)} == {card}
+    real = VisibleGpu("GPU-1", "NVIDIA H100 80GB HBM3", 80 << 30, "580")
+    monkeypatch.setattr(gpus, "visible", lambda: [real])
+    assert {slot.card for slot in Workers(cpu=True, gpu=1 << 30).slots("node", card, 2)} == {real.card}
 
 
 def test_a_slot_takes_what_is_for_its_card() -> None:
