@@ -1,7 +1,7 @@
 """Which item a worker gets next. Nothing here knows of processes or of time, so that it can be tried in simulated time.
 
 The longest begin first, so that no worker is left with one at the end. Items of a group stay with the worker that took the
-first of them, as long as other groups are left; then whoever has nothing to do takes from the longest group. An item that
+first of them, as long as other groups are left; then a worker with nothing to do takes from the longest group. An item that
 needs a GPU alone waits until nothing runs on that GPU: what comes behind it in this order does not begin there, and once
 the GPU is free others of its kind follow. An item whose memory is not free there waits; smaller ones behind it go ahead,
 but no more than `PATIENCE` of them.

@@ -34,7 +34,7 @@ def execute(
     on: Sequence[str] = (),
     keep: bool = False,
 ) -> RunReport:
-    """RunState the items; each row goes into `rows.jsonl` of the folder `home` as it comes.
+    """Run the items; each row goes into `rows.jsonl` of the folder `home` as it comes.
 
     items: or a function that makes them, given the kinds of cards that there are. workers: None for this process itself.
     asked: what the rows are of, as JSON; with `resume` a run goes on with rows of the same plan, sources and `asked`. keep:

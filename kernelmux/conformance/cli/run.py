@@ -18,17 +18,15 @@ from kernelmux.conformance.session import expected_failures, mutation, pytest_pl
 from kernelmux.conformance.session.execute import Outcome
 from kernelmux.conformance.session.plan import Item
 from kernelmux.conformance.session.tested_backends import Tested
-from kernelmux.registry.cli import target_device
-from kernelmux.runner import gpus, start
+from kernelmux.runner import gpus, machine, start
 from kernelmux.runner.interrupts import interrupts
 from kernelmux.runner.machine import Workers
 from kernelmux.runner.run import EndRun, RunReport, TimeLimit, Usage
 
 OK, FAILED, USAGE = 0, 1, 2
 PARALLEL_FROM = 20  # fewer items are done before the worker processes have imported torch
-PER_PROCESS = (
-    40  # items of a run for each process on each GPU: for fewer, processes that start together slow one another
-)
+# Items of a run for each process on each GPU: for fewer, processes that start together slow one another down.
+PER_PROCESS = 40
 SHARE_GPU = 16  # processes on each GPU at most: most of the time goes into compiling
 SHARE_BYTES = 2.5 * 2**30  # of a GPU for each of them: its context, what it remembers, and the tensors of a call
 # Of the options, what shows or keeps a run and changes no row: a run may go on with others.
@@ -183,10 +181,10 @@ def _workers(ways: Ways, count: int, chosen: Options) -> int:
     if count < PARALLEL_FROM and not ways.workers:
         return 1
     if chosen.device != "cuda":
-        return target_device.cores()
+        return machine.available_cores()
     shared = gpus.visible()
     room = min((int(gpu.memory / SHARE_BYTES) for gpu in shared), default=1)
-    cores = min(target_device.cores(), -(-count // PER_PROCESS) * max(1, len(shared)))
+    cores = min(machine.available_cores(), -(-count // PER_PROCESS) * max(1, len(shared)))
     return min(cores, max(1, min(SHARE_GPU, room)) * max(1, len(shared)))
 
 

@@ -24,9 +24,9 @@ from kernelmux.conformance.fits.judge import GOOD, OUTCOMES
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.report import output_files
 from kernelmux.registry import catalog, elsewhere
-from kernelmux.registry.cli import target_device
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.util import cards
+from kernelmux.runner.machine import available_cores
 
 OK, FAILED = 0, 1
 FOLDER = "fits"  # of the logs, in the folder of --out
@@ -128,7 +128,7 @@ def _run_cards(
 ) -> Mapping[str, Entries]:
     """The entries by card, those of the cards with most calls first."""
     order = sorted(asked, key=lambda card: card not in calls.DRAWN)
-    count = target_device.cores() if workers in ("", "auto") else int(workers)
+    count = available_cores() if workers in ("", "auto") else int(workers)
     made: dict[str, Entries] = {}
     with _progress(console) as bar, ThreadPoolExecutor(min(count, len(order))) as pool:
         tasks = {card: bar.add_task(card, total=len(ops)) for card in order}

@@ -28,8 +28,8 @@ from kernelmux.conformance.options import Options
 from kernelmux.conformance.report.progress import PAUSE, duration
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
-from kernelmux.registry.cli import target_device
 from kernelmux.registry.errors import KernelmuxError
+from kernelmux.runner.machine import available_cores
 
 BASELINE = "torch_ref"
 EMULATED = 20  # one call in so many is made for a backend whose kernels are emulated
@@ -201,7 +201,7 @@ def command(chosen: Options, count: int, asked: str, only: int | None, console: 
     seeds = chosen.seeds or (chosen.seed,)
     if only is not None:
         return _again(chosen, seeds[0], only, ops, console)
-    workers = int(asked) if asked.isdigit() else target_device.cores() if count >= PARALLEL_FROM else 1
+    workers = int(asked) if asked.isdigit() else available_cores() if count >= PARALLEL_FROM else 1
     start, total = time.monotonic(), FuzzOutcome()
     for seed in seeds:
         found = _watched(seed, count, ops, workers, console)

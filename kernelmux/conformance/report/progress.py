@@ -129,7 +129,7 @@ class Reporter:
                 self.bar.stop()
 
     def take(self, outcome: Outcome) -> None:
-        """An item has ended; Closed if nobody reads what is shown of it."""
+        """An item has ended; Closed if the reader of what is shown has gone."""
         self.failed += self._wrong(outcome)
         self.cards.add(outcome.card)
         self.outcomes[outcome.item.id, outcome.card] = outcome

@@ -23,7 +23,7 @@ DEVICES, EXACT, OFFSETS = (Item("add", "cuda", "tiled", check) for check in ("de
 def four(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Four GPUs of 80 GiB in a machine of 64 cores."""
     found = [SimpleNamespace(memory=80 * GIB) for _ in range(4)]
-    monkeypatch.setattr(run.target_device, "cores", lambda: 64)
+    monkeypatch.setattr(run.machine, "available_cores", lambda: 64)
     monkeypatch.setattr(run.gpus, "visible", lambda: found)
     return found
 

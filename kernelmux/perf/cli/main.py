@@ -19,6 +19,7 @@ from kernelmux.perf.planning import brief, plan, time_budget
 from kernelmux.perf.planning.time_budget import TimeBudget
 from kernelmux.perf.rows import machine
 from kernelmux.perf.rows.options import QUICK_SAMPLES, REST_SECONDS, SAMPLES, PerfOptions
+from kernelmux.perf.session.items import JOBS, compiling_processes
 from kernelmux.perf.timing import noise_floor
 from kernelmux.registry.backend import tamper_guard
 from kernelmux.registry.call import temporary_backends
@@ -30,7 +31,6 @@ from kernelmux.runner import arguments
 OUTPUTS = ("--out", "--html")
 LIMIT, QUICK_LIMIT = 120.0, 45.0  # seconds of a row
 FEW = 2  # operators
-JOBS = 24  # processes that compile ahead, at most: each has a context on the GPU
 MINUTES = (
     "of the whole run: no row begins after them, and what was left out is named (default: 5 on a GPU and 2 on a CPU"
     " without a selection, 0.7 per operator with --op alone on a GPU, else no limit)"
@@ -299,7 +299,7 @@ def _jobs(args: argparse.Namespace, quick: bool) -> int:
     """Processes that compile ahead; none for a few operators in minutes, where starting them takes longer than it saves."""
     if args.jobs is not None:
         return int(args.jobs)
-    return 0 if quick and 0 < len(set(args.op)) <= FEW else min(JOBS, max(1, target_device.cores() - 1))
+    return 0 if quick and 0 < len(set(args.op)) <= FEW else compiling_processes()
 
 
 def main(given: Sequence[str] | None = None, began: float | None = None) -> int:

@@ -35,9 +35,9 @@ from kernelmux.perf.wording.columns import Columns
 from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.cases import Case
-from kernelmux.registry.cli import target_device
 from kernelmux.registry.spec import OpSpec
 from kernelmux.registry.util import cards
+from kernelmux.runner.machine import available_cores
 
 PROCESSES = 8  # at most: the compiler uses gigabytes for some sources
 
@@ -135,7 +135,7 @@ def command(console: Console, options: PerfOptions) -> tuple[KernelNeed, ...]:
 @contextmanager
 def _side_by_side(todo: list[InspectedVariant], options: PerfOptions) -> Iterator[list[Future[list[KernelNeed]]]]:
     """The `needs` of each, in copies of this process, which have imported everything; leaving drops what is not begun."""
-    processes = max(1, min(PROCESSES, target_device.cores(), len(todo)))
+    processes = max(1, min(PROCESSES, available_cores(), len(todo)))
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), _begin)
     try:
         with warnings.catch_warnings():

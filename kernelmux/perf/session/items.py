@@ -18,10 +18,11 @@ from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.perf.session.pytest_plugin import COMPILE, TIME
 from kernelmux.perf.timing import inputs
 from kernelmux.runner.item import WorkItem
-from kernelmux.runner.machine import Workers
+from kernelmux.runner.machine import Workers, available_cores
 from kernelmux.runner.run import TimeLimit
 
 LIMIT = 150.0  # seconds of compiling ahead; the timing workers compile what is left
+JOBS = 24  # processes that compile ahead, at most: each has a context on the GPU
 WORTH = 12  # rows; with fewer, importing torch takes longer than compiling
 CEILINGS = 30.0  # seconds; the first row of a worker has its ceilings measured before it
 CONTEXT, COPIES = 1 << 30, 3  # bytes of a process on a GPU; inputs and outputs, and what a call keeps beside them
@@ -73,6 +74,11 @@ def _compile(row: Row, rank: int) -> WorkItem:
     name, memory = f"{COMPILE}:{row.id}", CONTEXT + COPIES * int(inputs.planned(row).bytes)
     group = f"{COMPILE}:{' '.join(row.group)}"
     return WorkItem(name, [COMPILE, encode(row)], rank=rank, group=group, gpus=1, memory=memory, limit=LIMIT)
+
+
+def compiling_processes() -> int:
+    """The processes that compile ahead, unless a number is asked for: all cores but that of the one that times."""
+    return min(JOBS, max(1, available_cores() - 1))
 
 
 def workers(options: PerfOptions, plan: list[WorkItem]) -> Workers:

@@ -269,7 +269,9 @@ def test_a_run_that_was_ended_goes_on_where_it_was(on_a_gpu: Path, tmp_path: Pat
         run.run(rows[:2], options, lambda seen: None, run.RunPlace(resume=True))
 
 
-def test_a_machine_whose_gpu_nobody_names_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_whose_gpu_nvml_does_not_name_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(gpus, "visible", list)
     with pytest.raises(ArgumentError, match="NVML names no GPU"):
         run.run([TORCH], replace(GPU, out=str(tmp_path)), lambda seen: None)

@@ -28,12 +28,6 @@ class TargetDevice:
     elsewhere: bool
 
 
-def cores() -> int:
-    """The cores that this process may use: of a container or a batch job often fewer than the machine has."""
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux alone has it
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
 CARD = "a GPU by name or compute capability, rtx4090 or sm_89"
 
 

@@ -39,9 +39,7 @@ class LocalCluster:
 
     slots: int
     cards: Sequence[str]
-    folder: Path = field(
-        default_factory=lambda: Path(tempfile.mkdtemp(prefix="kmx"))
-    )  # short: a socket's path ends early
+    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="kmx")))  # short, as paths of sockets are
     started: int = 0
 
     @property
@@ -63,11 +61,8 @@ class LocalCluster:
     def add(self, card: str = "") -> None:
         """Start one more node; the first is the head."""
         own = self.folder / str(self.started)
-        where = (
-            ["--head", f"--port={PORT}", "--include-dashboard=false"]
-            if not self.started
-            else [f"--address={self.address}"]
-        )
+        head = ["--head", f"--port={PORT}", "--include-dashboard=false"]
+        where = [f"--address={self.address}"] if self.started else head
         command = [str(Path(sys.executable).with_name("ray")), "start", *where, f"--node-ip-address={ADDRESS}"]
         command += [f"--num-cpus={self.slots}", f"--object-store-memory={STORE}", f"--temp-dir={own}"]
         if card:

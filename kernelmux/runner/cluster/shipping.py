@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +22,3 @@ def environment(folder: Path) -> dict[str, Any]:
     shutil.copytree(package, folder / "kernelmux", ignore=LEFT)
     named = {name: value for name, value in os.environ.items() if name.startswith("KERNELMUX_") and name not in HERE}
     return {"working_dir": str(folder), "env_vars": named}
-
-
-def commit() -> str:
-    """The commit of the checkout that the package lies in, with "+" if files of it were changed since; "" without git."""
-    folder = Path(str(kernelmux.__file__)).parent
-    try:
-        head = _git(folder, "rev-parse", "HEAD")
-        return head + ("+" if _git(folder, "status", "--porcelain", "--", ".") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-
-
-def _git(folder: Path, *words: str) -> str:
-    return subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=True).stdout.strip()

@@ -65,7 +65,7 @@ def serve(setup: Any, items: Iterator[tuple[float, float]], tell: Any) -> None:
 
 
 def sleep(items: int, seconds: float, slots: int, disturbed: bool) -> dict[str, Any]:
-    """RunState so many sleeping items; what they cost. disturbed: a node is killed, and one joins."""
+    """Run so many sleeping items; what they cost. disturbed: a node is killed, and one joins."""
     from kernelmux.runner.cluster.engine import RayCluster
 
     suite, home = Sleeping(), Path(tempfile.mkdtemp(prefix="kernelmux-trial-"))
@@ -78,7 +78,8 @@ def sleep(items: int, seconds: float, slots: int, disturbed: bool) -> dict[str, 
         ):
             engine.cards()
             addresses = {told["NodeManagerAddress"] for told in engine.ray.nodes()}
-            assert addresses == {ADDRESS}, addresses
+            if addresses != {ADDRESS}:
+                raise RuntimeError(f"expected nodes at {ADDRESS} alone, got {sorted(addresses)}")
             made = RunState(suite, [WorkItem(str(n), seconds, seconds=seconds) for n in range(items)], file)
             began = time.process_time()
             report = run(made, engine)
@@ -110,8 +111,7 @@ def _summary(home: Path) -> dict[str, Any]:
 
 
 def lost(words: list[str], slots: int, cards: list[str]) -> dict[str, Any]:
-    """RunState conformance on the cluster, kill a node at a third of the items and add one at half; then again on one
-    process."""
+    """Run conformance on the cluster, kill a node at a third of the items and add one at half; then in one process."""
     home = Path(tempfile.mkdtemp(prefix="kernelmux-trial-"))
     command = [sys.executable, "-m", "kernelmux", "conformance", "-q", *words]
     with LocalCluster(slots, cards) as cluster:

@@ -4,7 +4,7 @@ python -m kernelmux.runner.tests.kill_at_random --program toy --times 50 --seed 
 
 Each time a small run begins in new folders. At a moment drawn over its usual length, mostly from its first row on, its
 process group or its driver alone is killed. Then every file in the folders has to be whole, no process may be left 2 s
-later, and with --resume the run has to end with the rows of one that nobody disturbed, each once. Exit status 1 if one
+later, and with --resume the run has to end with the rows of an undisturbed one, each once. Exit status 1 if one
 of these does not hold.
 """
 
@@ -181,7 +181,7 @@ def shown(row):
 
 
 def undisturbed(program, folder):
-    """The rows of a run that nobody disturbs, the seconds until its first and until its end, and its exit status."""
+    """The rows of an undisturbed run, the seconds until its first and until its end, and its exit status."""
     trial, began, first = Trial(program, folder), time.monotonic(), 0.0
     run = trial.start()
     while (status := run.poll()) is None:

@@ -123,7 +123,7 @@ def test_a_folder_that_is_read_only(tmp_path, below, words):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_of_somebody_else(tmp_path):
+def test_a_folder_of_another_user(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(ArgumentError, match="expected a folder that can be written to: Permission denied"):
         results.folder(tmp_path)
