@@ -12,6 +12,7 @@ import json
 import math
 import os
 import queue
+import shlex
 import signal
 import subprocess
 import sys
@@ -124,12 +125,11 @@ class LocalPool:
             "setup": self.setup,
             "path": list(slot.path) or sys.path,
             "log": str(log),
-            "parent": os.getpid(),
         }
         without = [name for name in os.environ if name.startswith(WITHOUT)]
         try:
             with _deaf():
-                made.gateway = self._group.makegateway("popen")
+                made.gateway = self._group.makegateway(_process())
             made.channel = made.gateway.remote_exec(worker)
             made.channel.send(json.dumps({**told, "environment": dict(slot.environment), "without": without}))
             made.channel.setcallback(lambda text: self._events.put((made, text)), endmarker=None)
@@ -255,6 +255,13 @@ class LocalPool:
             return "the process was killed from outside: by a person, or by the system, which was out of memory", True
         said = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
         return f"the process ended {said}{_tail(process)}", not process.began
+
+
+def _process() -> execnet.XSpec:
+    """The process that execnet is to start; it adds its own code to the command."""
+    spec = execnet.XSpec("popen")
+    spec.python = shlex.join([sys.executable, "-u", worker.__file__, str(os.getpid())])
+    return spec
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """What runs in a worker process. It imports nothing of ours but what the suite names, for execnet sends it as text.
 
-It leaves its terminal's session, so that Ctrl-C is the driver's alone; on Linux it ends with the process that started it.
+As a program it is what the process begins with, before execnet's own code: it leaves its terminal's session, so that
+Ctrl-C is the driver's alone, and on Linux it ends with the process that started it, however early that goes.
 What it tells: ["ready", facts], ["began", null] and ["row", [row, lost]] for each item.
 """
 
@@ -74,7 +75,6 @@ def _facts() -> dict[str, Any]:
 def main(channel: Any) -> None:
     """Serve items until the channel ends. The first message says what, where, and with which variables."""
     told = json.loads(channel.receive())
-    _detach(told["parent"])
     log = os.open(told["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -114,3 +114,7 @@ def main(channel: Any) -> None:
 
 if __name__ == "__channelexec__":
     main(channel)  # type: ignore[name-defined] # noqa: F821 - execnet puts it there
+elif __name__ == "__main__":  # worker.py PARENT ... -c CODE, as execnet writes it
+    del sys.path[0]  # this folder, which is none of imports
+    _detach(int(sys.argv[1]))
+    exec(sys.argv[-1], {"__name__": "__main__"})

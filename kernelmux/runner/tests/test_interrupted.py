@@ -145,3 +145,20 @@ def test_a_terminated_run_leaves_no_worker(tmp_path):
         program.terminate()
     assert pids
     assert none_left(pids)
+
+
+def test_a_worker_that_has_begun_nothing_ends_with_its_parent(tmp_path):
+    """Though execnet has not said a word to it yet."""
+    sleeps = "import time; print(flush=True); time.sleep(60)"
+    code = (
+        "import os, subprocess, sys\n"
+        "from kernelmux.runner import worker\n"
+        "command = [sys.executable, worker.__file__, str(os.getpid()), '-c', sys.argv[1]]\n"
+        "child = subprocess.Popen(command, stdout=subprocess.PIPE)\n"
+        "child.stdout.readline()\n"
+        "print(child.pid, flush=True)\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(TOP)}
+    ended = subprocess.run([sys.executable, "-c", code, sleeps], env=environment, stdout=subprocess.PIPE, text=True)
+    assert none_left([int(ended.stdout)])
