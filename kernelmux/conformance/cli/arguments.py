@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from kernelmux.candidate.implementation import opening
 from kernelmux.conformance.inputs import command_line_cases
 from kernelmux.conformance.options import PROGRAM, Options
 from kernelmux.conformance.report import artifacts
@@ -217,7 +218,7 @@ def options_of(args: argparse.Namespace) -> Options:
         _check_mutants(chosen)
         return chosen
     chosen = replace(chosen, saves=True, pdb=args.pdb, only=_last_failed(chosen) if args.last_failed else ())
-    with temporary_backends.joined(chosen.impl, "".join(chosen.ops)):
+    with temporary_backends.joined(chosen.impl, "".join(chosen.ops), opening(chosen.device)):
         plan.check_names(chosen)
     _check_cases(chosen)
     expected_failures.books(chosen)

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from kernelmux.candidate.implementation import opening
 from kernelmux.conformance import check as catalogue
 from kernelmux.conformance.cli import arguments, run
 from kernelmux.conformance.cli.run import FAILED, OK, USAGE
@@ -83,7 +84,7 @@ def _run_mode(args: argparse.Namespace, begun: float, console: Console) -> int:
         if chosen.mutants:
             registered.enter_context(mutation.registration())
         registered.enter_context(tamper_guard.watched())
-        registered.enter_context(temporary_backends.joined(chosen.impl, "".join(chosen.ops)))
+        registered.enter_context(temporary_backends.joined(chosen.impl, "".join(chosen.ops), opening(chosen.device)))
         items = mutation.items(chosen) if chosen.mutants else plan.items(chosen)
         if args.list:
             _list(console, items, chosen.quiet)

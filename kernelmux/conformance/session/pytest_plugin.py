@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from kernelmux.candidate.implementation import opening
 from kernelmux.conformance import options
 from kernelmux.conformance.judging import exclusive_memory
 from kernelmux.conformance.options import Options
@@ -55,7 +56,7 @@ def serve(given: Any, items: Iterator[tuple[Any, float]], tell: Callable[..., No
         if chosen.mutants:
             until_the_end.enter_context(mutation.registration())
         until_the_end.enter_context(tamper_guard.watched())
-        until_the_end.enter_context(temporary_backends.joined(chosen.impl, "".join(chosen.ops)))
+        until_the_end.enter_context(temporary_backends.joined(chosen.impl, "".join(chosen.ops), opening(chosen.device)))
         if chosen.device == "cpu":
             until_the_end.callback(gc.set_threshold, *gc.get_threshold())
             gc.set_threshold(*COLLECT)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -46,19 +47,41 @@ def announced(packages: Mapping[str, str]) -> Iterator[None]:
         dispatch._plans.clear()
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """A function, or an `Implementation`, that a suite is given. kernels: of which backends it has kernels."""
+
+    found: Any
+    kernels: tuple[str, ...] = ()
+
+
+def imported(path: Path, name: str) -> Candidate:
+    """What lies under a name of a file that is imported in this process."""
+    with tamper_guard.blamed(NAME):
+        source = _imported(path)
+    known = [n for n, v in vars(source).items() if callable(v) and getattr(v, "__module__", "") == source.__name__]
+    if not hasattr(source, name):
+        raise unknown(f"function of {path.name}", name, known, "--impl")
+    used = [n for n, package in KERNELS.items() if any(_belongs(value, package) for value in vars(source).values())]
+    return Candidate(getattr(source, name), tuple(used))
+
+
 @contextmanager
-def joined(text: str, op: str) -> Iterator[None]:
-    """The function `text` ("path.py:function") is the backend "impl" while this lasts; nothing happens for ""."""
+def joined(text: str, op: str, opened: Callable[[Path, str], Candidate] = imported) -> Iterator[None]:
+    """The function `text` ("path.py:function") is the backend "impl" while this lasts; nothing happens for "".
+
+    opened: how to come by it; a suite that does not trust it has it run in another process.
+    """
     if not text or NAME in registered.backends():
         yield
         return
-    made = _modules(text, op)
+    made = _modules(text, op, opened)
     sys.modules.update(made)
     try:
         with announced({NAME: PACKAGE}):
             yield
     finally:
-        for name in made:
+        for name in (*made, f"{PACKAGE}_{located(text)[0].stem}"):
             sys.modules.pop(name, None)
         tamper_guard.forget()
 
@@ -81,29 +104,25 @@ def check_ops(ops: tuple[str, ...]) -> None:
         raise ArgumentError(f"--impl: expected the one operator that it computes (--op softmax), got {given}")
 
 
-def _modules(text: str, op: str) -> dict[str, ModuleType]:
+def _modules(text: str, op: str, opened: Callable[[Path, str], Candidate]) -> dict[str, ModuleType]:
     """A package with the backend and its module for the operator, made of the user's file."""
     path, name = located(text)
-    with tamper_guard.blamed(NAME):
-        source = _imported(path)
-    known = [n for n, v in vars(source).items() if callable(v) and getattr(v, "__module__", "") == source.__name__]
-    if not hasattr(source, name):
-        raise unknown(f"function of {path.name}", name, known, "--impl")
+    candidate = opened(path, name)
     package = ModuleType(PACKAGE)
     package.__file__, package.__path__ = str(path), []
     package.__spec__ = ModuleSpec(PACKAGE, None, origin=str(path), is_package=True)
     package.__spec__.submodule_search_locations = [str(path.parent)]
-    package.BACKEND = _backend(path, name, source)  # type: ignore[attr-defined]
+    package.BACKEND = _backend(path, name, candidate.kernels)  # type: ignore[attr-defined]
     package.STEM, package.GIVEN = path.stem, text  # type: ignore[attr-defined]
     module = ModuleType(f"{PACKAGE}.{op}")
     module.__spec__ = ModuleSpec(module.__name__, None, origin=str(path))
-    module.VARIANTS = {name: _implementation(text, op, getattr(source, name))}  # type: ignore[attr-defined]
-    return {source.__name__: source, PACKAGE: package, module.__name__: module}
+    module.VARIANTS = {name: _implementation(text, op, candidate.found)}  # type: ignore[attr-defined]
+    return {PACKAGE: package, module.__name__: module}
 
 
 def _imported(path: Path) -> ModuleType:
     """The module of a file, which lies in no package; it may import what lies beside it."""
-    name = f"kernelmux_impl_{path.stem}"
+    name = f"{PACKAGE}_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ArgumentError(f"--impl: expected a Python file, got {path}")
@@ -140,10 +159,9 @@ def _arithmetic(op: str) -> Any:
     return list(ladder.values())[-1].arithmetic if ladder else catalog.spec(op).arithmetics[0]
 
 
-def _backend(path: Path, name: str, source: ModuleType) -> Backend:
+def _backend(path: Path, name: str, used: Sequence[str]) -> Backend:
     """As the backend of Triton, or of CUDA, where the file has kernels of it: without a GPU they are emulated."""
     summary = f"{name} of {path.name}"
-    used = [n for n, package in KERNELS.items() if any(_belongs(value, package) for value in vars(source).values())]
     if not used:
         return Backend(NAME, summary, priority=-1, unavailable=lambda device: None)
     home = registered.backend(used[0])

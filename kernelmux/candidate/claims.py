@@ -1,0 +1,105 @@
+"""What a candidate says of itself, as JSON: its parameters, and what an `Implementation` declares.
+
+The process of the candidate tells it and the suite reads it: a claim narrows what is asked, or says which of the error
+bounds of a spec it is held to, and the report shows it. It never makes a wrong result right.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from kernelmux.registry.backend.description import Implementation
+from kernelmux.registry.spec import conditions
+
+KERNELS = {"triton": "triton", "cuda": "kernelmux.backends.cuda"}  # backends that are emulated: what a file has of them
+CLASSES = {
+    name: found
+    for name, found in vars(conditions).items()
+    if isinstance(found, type) and dataclasses.is_dataclass(found) and hasattr(found, "check")
+}
+
+
+class Untellable(Exception):
+    """A declaration that cannot travel, such as a condition of the candidate's own class."""
+
+
+def told(source: ModuleType, name: str) -> tuple[dict[str, Any], Callable[..., Any]]:
+    """What lies under a name of a module, and the function of it."""
+    known = [n for n, v in vars(source).items() if callable(v) and getattr(v, "__module__", "") == source.__name__]
+    if not hasattr(source, name):
+        return {"missing": sorted(known)}, lambda: None
+    found = getattr(source, name)
+    kernels = [n for n, package in KERNELS.items() if any(_belongs(v, package) for v in vars(source).values())]
+    claims: dict[str, Any] = {"kernels": kernels[:1]}
+    if isinstance(found, Implementation):
+        declared = {"idea": found.idea, "deterministic": found.deterministic, "arithmetic": found.arithmetic}
+        declared |= {"layout": dict(found.layout), "exempt": dict(found.exempt)}
+        if found.rounds:
+            raise Untellable("an Implementation that rounds more than its operator allows")
+        claims["declared"] = {**declared, "requires": [encoded(c) for c in found.requires]}
+        found = found.fn
+    elif not callable(found):
+        return {"not_callable": repr(found)[:200]}, lambda: None
+    claims["doc"] = next(iter((inspect.getdoc(found) or "").strip().splitlines()), "")
+    claims["parameters"] = [
+        {"name": p.name, "kind": p.kind.name, "default": p.default is not inspect.Parameter.empty}
+        for p in inspect.signature(found).parameters.values()
+    ]
+    return claims, found
+
+
+def _belongs(value: Any, package: str) -> bool:
+    home = value.__name__ if isinstance(value, ModuleType) else type(value).__module__
+    return isinstance(home, str) and f"{home}.".startswith(f"{package}.")
+
+
+def encoded(value: Any) -> Any:
+    """A condition, or a field of one, as JSON; Untellable for what is none of the registry's."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, torch.dtype):
+        return {"dtype": str(value).removeprefix("torch.")}
+    if isinstance(value, tuple | list):
+        return {"tuple": [encoded(v) for v in value]}
+    if CLASSES.get(type(value).__name__) is type(value):
+        fields = {f.name: encoded(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {"condition": type(value).__name__, "fields": fields}
+    raise Untellable(f"a condition with a {type(value).__qualname__} in it: expected those of kernelmux.registry")
+
+
+def decoded(value: Any) -> Any:
+    """What `encoded` made JSON of; KeyError or TypeError for anything else."""
+    if not isinstance(value, dict):
+        return value
+    if "dtype" in value:
+        found = getattr(torch, value["dtype"])
+        if not isinstance(found, torch.dtype):
+            raise TypeError(f"no dtype: {value['dtype']}")
+        return found
+    if "tuple" in value:
+        return tuple(decoded(v) for v in value["tuple"])
+    made = object.__new__(CLASSES[value["condition"]])
+    names = {f.name for f in dataclasses.fields(made)}
+    if names != value["fields"].keys():
+        raise TypeError(f"{value['condition']}: expected the fields {sorted(names)}")
+    for name, field in value["fields"].items():
+        object.__setattr__(made, name, decoded(field))
+    return made
+
+
+def signature(parameters: list[dict[str, Any]]) -> inspect.Signature:
+    """The signature that a candidate told; the values of its defaults stay with it."""
+    kinds = {kind.name: kind for kind in inspect._ParameterKind}
+    empty = inspect.Parameter.empty
+    return inspect.Signature(
+        [
+            inspect.Parameter(p["name"], kinds[p["kind"]], default=None if p["default"] else empty)
+            for p in parameters
+        ]
+    )

@@ -1,0 +1,74 @@
+"""A candidate as an implementation that every suite can call: the call crosses to its process."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from kernelmux.candidate import claims
+from kernelmux.candidate.limits import Limits
+from kernelmux.candidate.process import CandidateError, CandidateProcess
+from kernelmux.registry.backend.description import Implementation
+from kernelmux.registry.call.temporary_backends import Candidate
+from kernelmux.registry.errors import ArgumentError, unknown
+
+_open: dict[tuple[Path, str, str], CandidateProcess] = {}
+
+
+def opening(device: str, limits: Limits | None = None) -> Callable[[Path, str], Candidate]:
+    """How `temporary_backends.joined` is to come by a function that is to run on "cpu" or "cuda": in another process.
+
+    The process stays until this one ends, or `close`.
+    """
+    return partial(_opened, device=device, limits=limits)
+
+
+def process(path: Path, name: str, device: str) -> CandidateProcess | None:
+    """The process of a candidate that was opened here."""
+    return _open.get((path, name, device))
+
+
+def close() -> None:
+    """End the processes of all candidates."""
+    while _open:
+        _open.popitem()[1].close()
+
+
+atexit.register(close)
+
+
+def _opened(path: Path, name: str, device: str, limits: Limits | None) -> Candidate:
+    key = (path, name, device)
+    if key not in _open:
+        _open[key] = CandidateProcess(path, name, device, limits)
+    made = _open[key]
+    try:
+        told = made.claims()
+        if "missing" in told:
+            raise unknown(f"function of {path.name}", name, [str(n) for n in told["missing"]], "--impl")
+        if "not_callable" in told:
+            raise ArgumentError(f"--impl {path}:{name}: expected a function or an Implementation, got {told['not_callable']}")
+        return Candidate(_implementation(made, told), tuple(n for n in told["kernels"] if n in claims.KERNELS))
+    except CandidateError as error:
+        raise ArgumentError(f"--impl {path}:{name}: {error}") from error
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ArgumentError(f"--impl {path}:{name}: its process says of it what is no claim: {error!r}") from error
+
+
+def _implementation(made: CandidateProcess, told: dict[str, Any]) -> Any:
+    """The function, or the `Implementation` that it declares."""
+
+    def call(*values: Any) -> Any:
+        return made.call(values)
+
+    call.__name__ = call.__qualname__ = made.name
+    call.__doc__ = str(told["doc"])
+    call.__signature__ = claims.signature(told["parameters"])  # type: ignore[attr-defined]
+    if "declared" not in told:
+        return call
+    fields = {name: claims.decoded(value) for name, value in told["declared"].items() if name not in ("layout", "exempt")}
+    mappings = {name: {str(k): str(v) for k, v in told["declared"][name].items()} for name in ("layout", "exempt")}
+    return Implementation(fn=call, **fields, **mappings)

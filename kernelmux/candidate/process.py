@@ -1,0 +1,410 @@
+"""The suite's side of a candidate: its process is started, asked, watched, and ended.
+
+Each request has a number that nobody knows before; an answer without it, a second answer, silence, or the end of the
+process is a failure of the call that was asked.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from kernelmux.candidate import launches, limits, memory, sandbox
+from kernelmux.candidate.channel import Channel, Closed, Late, Unexpected, close
+from kernelmux.candidate.limits import Limits
+from kernelmux.emulator import EmulatorError
+
+SHARED = 1 << 31  # bytes of inputs that stay mapped between calls
+LOOK = 0.25  # seconds between two looks at what it uses
+LINES = 3  # of what it printed last that a failure shows
+# A process ends with the thread that has started it: this one stays.
+_starter = ThreadPoolExecutor(1, "kernelmux-candidates")
+
+
+class CandidateError(RuntimeError):
+    """A call of a candidate that gave no result: what it raised, or how its process ended."""
+
+
+class CandidateProcess:
+    """The process of one candidate file; started at the first request, and again after it has ended.
+
+    Calls come one after another, whatever threads they come from. launched: the names of the kernels that the emulator has
+    run for it, with how often.
+    """
+
+    def __init__(self, path: Path, name: str, device: str, given: Limits | None = None) -> None:
+        self.path, self.name, self.device, self.limits = path, name, device, given or Limits()
+        self.launched: dict[str, int] = {}
+        self._turn = threading.RLock()
+        self._worker: Worker | None = None
+
+    def __enter__(self) -> CandidateProcess:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        with self._turn:
+            if self._worker:
+                self._worker.kill()
+                self._worker = None
+
+    def claims(self) -> dict[str, Any]:
+        """What the file says of itself; CandidateError if it cannot be imported."""
+        with self._turn:
+            return self._ready().claims
+
+    def call(self, values: Sequence[Any]) -> Any:
+        """The result for these arguments; CandidateError, or an EmulatorError of a kernel that it has launched."""
+        with self._turn, _disable_current_modes():  # what a suite listens to is not this
+            worker = self._ready()
+            try:
+                return worker.call(values)
+            finally:
+                if worker.over:
+                    worker.kill()
+                    self._worker = None
+
+    def _ready(self) -> Worker:
+        if self._worker is None:
+            made = Worker(self.path.parent, self.limits, self.launched)
+            try:
+                made.load(self.path, self.name, self.device)
+            except BaseException:
+                made.kill()
+                raise
+            self._worker = made
+        return self._worker
+
+
+class Worker:
+    """A process; it serves one candidate and is never used for another. over: whether it is of no more use."""
+
+    def __init__(self, folder: Path, given: Limits, launched: dict[str, int]) -> None:
+        self.limits, self.launched, self.over = given, launched, False
+        self.claims: dict[str, Any] = {}
+        own, other = socket.socketpair()
+        self.channel = Channel(own, self._look)
+        read, write = os.pipe()
+        os.set_blocking(read, False)
+        self._printed, self._said = read, b""
+        self._looked, self._beyond = time.monotonic(), ""
+        self._regions: OrderedDict[tuple[Any, ...], tuple[int, memory.Region]] = OrderedDict()
+        self._by_number: dict[int, memory.Region] = {}
+        self._numbers, self._modules = 0, dict[int, str]()
+        self._held: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._released: list[int] = []
+        self._found: EmulatorError | None = None
+        try:
+            start = partial(
+                subprocess.Popen,
+                sandbox.command(folder, given, other.fileno()),
+                pass_fds=[other.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=write,
+                stderr=write,
+                env=sandbox.environment(),
+                start_new_session=True,
+            )
+            self.popen = _starter.submit(start).result()
+        finally:
+            other.close()
+            os.close(write)
+
+    # --- requests ------------------------------------------------------------------------------------------
+
+    def load(self, path: Path, name: str, device: str) -> None:
+        """Import the file of the candidate."""
+        self.device = device
+        ends = time.monotonic() + self.limits.start
+        with self._told("while its file was imported"):
+            self.channel.receive(ends)  # it is there
+            answer, files = self._ask({"do": "load", "path": str(path), "name": name, "device": device, "memory": self.limits.memory}, (), ends)
+        close(files)
+        if "raised" in answer:
+            raise CandidateError(f"{path.name} cannot be imported: {_text(answer['raised'])}")
+        self.claims = answer["claims"]
+
+    def call(self, values: Sequence[Any]) -> Any:
+        """Hand the arguments over, wait, take the result and what has become of the inputs."""
+        storages, arguments = list[torch.UntypedStorage](), list[dict[str, Any]]()
+        for value in values:
+            arguments.append(_argument(value, storages))
+        used, new, gone = self._shared(storages)
+        message = {
+            "do": "call",
+            "device": self.device,
+            "arguments": arguments,
+            "storages": used,
+            "new": [(n, self._by_number[n].size) for n in new],
+            "gone": gone,
+            "released": [self._released.pop() for _ in range(len(self._released))],
+            "seed": torch.initial_seed(),
+            "grad": torch.is_grad_enabled(),
+        }
+        self._found = None
+        with self._told("in the call"):
+            answer, files = self._ask(
+                message, [self._by_number[n].file for n in new], time.monotonic() + self.limits.call
+            )
+        try:
+            self._take_inputs(storages, used)
+            if self._found:
+                raise self._found
+            if "raised" in answer:
+                raise CandidateError(_text(answer["raised"]))
+            return self._result(answer, files, storages, values)
+        except (memory.Malformed, KeyError, TypeError, IndexError, ValueError) as error:
+            self.over = True
+            raise CandidateError(f"its process answered with what is no result: {error}") from error
+        finally:
+            close(files)
+
+    def _ask(self, message: dict[str, Any], files: Sequence[int], ends: float) -> tuple[Any, list[int]]:
+        """The answer to a message; on the way its launches are run."""
+        if self.channel.waiting():
+            self._raise_if_gone()
+            raise Unexpected("it answered before it was asked, or twice")
+        nonce = secrets.token_hex(8)
+        self.channel.send({**message, "nonce": nonce}, files)
+        while True:
+            answer, received = self.channel.receive(ends)
+            if not isinstance(answer, dict):
+                close(received)
+                raise Unexpected("an answer that is none")
+            if "launch" in answer:
+                begun = time.monotonic()
+                try:
+                    self.channel.send({"failed": self._launch(answer, received)})
+                finally:
+                    close(received)
+                ends += time.monotonic() - begun
+                continue
+            if answer.get("nonce") != nonce:
+                close(received)
+                raise Unexpected("an answer to something that was not asked")
+            return answer, received
+
+    def _launch(self, told: dict[str, Any], files: Sequence[int]) -> str:
+        """Run a kernel; the reason why it has not run, or ""."""
+        try:
+            launches.run(told, files, self._by_number, self._modules)
+        except EmulatorError as error:
+            self._found = self._found or error
+            return str(error)
+        except (memory.Malformed, launches.Refused, KeyError, TypeError, IndexError, ValueError, OSError) as error:
+            raise Unexpected(f"a launch that is none: {type(error).__name__}: {error}") from error
+        name = str(told["launch"])
+        self.launched[name] = self.launched.get(name, 0) + 1
+        return ""
+
+    # --- memory --------------------------------------------------------------------------------------------
+
+    def _shared(self, storages: Sequence[torch.UntypedStorage]) -> tuple[list[int], list[int], list[int]]:
+        """Regions with what the storages hold: the number of each, those that are new, and those that have gone.
+
+        What lies at an address here comes to one address there, as long as it is remembered.
+        """
+        used, new = list[int](), list[int]()
+        for storage in storages:
+            key = (storage.data_ptr(), storage.nbytes(), str(storage.device))
+            if key not in self._regions:
+                self._numbers += 1
+                self._regions[key] = self._numbers, memory.region(storage.nbytes())
+                self._by_number[self._numbers] = self._regions[key][1]
+                new.append(self._numbers)
+            self._regions.move_to_end(key)
+            number, region = self._regions[key]
+            memory.fill(region.bytes, memory.held(storage), fresh=number in new)
+            used.append(number)
+        gone = list[int]()
+        while sum(r.size for _, r in self._regions.values()) > SHARED and len(self._regions) > len(storages):
+            _, (number, region) = self._regions.popitem(last=False)
+            region.close()
+            del self._by_number[number]
+            gone.append(number)
+        return used, new, gone
+
+    def _take_inputs(self, storages: Sequence[torch.UntypedStorage], used: Sequence[int]) -> None:
+        """What the call has done to its inputs is done to ours."""
+        for storage, number in zip(storages, used, strict=True):
+            region = self._by_number[number]
+            for part in memory.changed(region, memory.held(storage)):
+                memory.whole(storage)[part].copy_(torch.from_numpy(region.bytes[part]))
+
+    def _result(
+        self, answer: dict[str, Any], files: Sequence[int], inputs: Sequence[torch.UntypedStorage], values: Sequence[Any]
+    ) -> Any:
+        storages = [self._memory(one, files, inputs) for one in answer["memories"]]
+
+        def made(told: dict[str, Any]) -> Any:
+            if "tuple" in told:
+                return tuple(made(one) for one in told["tuple"])
+            if "list" in told:
+                return [made(one) for one in told["list"]]
+            if "tensor" in told:
+                x = memory.tensor(storages[told["tensor"]], told)
+                x = x if told["device"] == self.device or told["device"] == "cpu" else x.to(told["device"])
+                return torch.nn.Parameter(x, requires_grad=False) if told.get("parameter") else x
+            return _foreign(str(told["other"]))
+
+        return made(answer["result"])
+
+    def _memory(
+        self, told: dict[str, Any], files: Sequence[int], inputs: Sequence[torch.UntypedStorage]
+    ) -> torch.UntypedStorage:
+        """The memory of a result: that of an input, that of an earlier result which is still there, or a copy."""
+        if "input" in told:
+            return inputs[told["input"]]
+        number, size = int(told["output"]), int(told["bytes"])
+        if not 0 <= size <= self.limits.memory:
+            raise memory.Malformed(f"a result of {size} bytes")
+        data = memory.read(files[told["file"]], size)
+        held = self._held.get(number)
+        if held is not None and held.storage.nbytes() == size:
+            memory.whole(held.storage).copy_(torch.from_numpy(data))
+            return held.storage  # type: ignore[no-any-return]
+        storage = memory.storage_of(data)
+        if self.device != "cpu":
+            storage = memory.whole(storage).to(self.device).untyped_storage()
+        return storage
+
+    # --- watching ------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Take what it has printed; end it if it has more than it may."""
+        self._drain()
+        now = time.monotonic()
+        if now - self._looked < LOOK:
+            return
+        self._looked = now
+        use = limits.in_use(self.popen.pid)
+        if use.memory > self.limits.memory:
+            self._end(f"it had {use.memory / limits.GIB:.1f} GiB of memory, more than {self.limits.memory / limits.GIB:.1f}")
+        elif use.threads > self.limits.processes:
+            self._end(f"it had {use.threads} processes and threads, more than {self.limits.processes}")
+
+    def _end(self, why: str) -> None:
+        self._beyond = self._beyond or why
+        self.kill_process()
+
+    def _drain(self) -> None:
+        with suppress(OSError):
+            while part := os.read(self._printed, 1 << 16):
+                self._said = (self._said + part)[-self.limits.printed :]
+
+    def _told(self, when: str) -> _Told:
+        return _Told(self, when)
+
+    def _raise_if_gone(self) -> None:
+        with suppress(subprocess.TimeoutExpired):
+            self.popen.wait(0.5)
+            raise Closed("end of file")
+
+    def ended(self) -> str:
+        """How the process has ended, in words, with what it printed last."""
+        if self._beyond:
+            return f"{self._beyond}, and was ended"
+        try:
+            status = self.popen.wait(5)
+        except subprocess.TimeoutExpired:
+            return f"it closed its channel and did not end{self._last()}"
+        number = -status if status < 0 else status - 128  # bubblewrap tells of a signal as a shell does
+        with suppress(ValueError):
+            if number > 0:
+                return f"its process ended by {signal.Signals(number).name}{self._last()}"
+        return f"its process ended with status {status}{self._last()}"
+
+    def _last(self) -> str:
+        self._drain()
+        lines = [line for line in self._said.decode(errors="replace").splitlines() if line.strip()]
+        return "; it printed:\n  " + "\n  ".join(line[:200] for line in lines[-LINES:]) if lines else ""
+
+    def kill_process(self) -> None:
+        """The process and all that it has started: with bubblewrap its namespace goes, else its session."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.popen.pid, signal.SIGKILL)
+        self.popen.kill()
+
+    def kill(self) -> None:
+        """End the process and give everything back."""
+        self.over = True
+        self.kill_process()
+        with suppress(subprocess.TimeoutExpired):
+            self.popen.wait(5)
+        self.channel.close()
+        if self._printed >= 0:
+            os.close(self._printed)
+            self._printed = -1
+        for _, region in self._regions.values():
+            region.close()
+        self._regions.clear()
+
+
+class _Told:
+    """What goes wrong with the process inside is a CandidateError that says how."""
+
+    def __init__(self, worker: Worker, when: str) -> None:
+        self.worker, self.when = worker, when
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, Closed | Late | Unexpected | OSError):
+            self.worker.over = True
+            raise CandidateError(f"{self.when}: {self._how(error)}") from error
+        if error is not None and not isinstance(error, CandidateError):
+            self.worker.over = True
+
+    def _how(self, error: Exception) -> str:
+        if isinstance(error, Late):
+            return f"no answer within the limit of time{self.worker._last()}"
+        if isinstance(error, Unexpected):
+            return f"its process broke the channel: {error}"
+        return self.worker.ended()
+
+
+def _argument(value: Any, storages: list[torch.UntypedStorage]) -> dict[str, Any]:
+    """An argument as JSON; its memory is added to the storages, each once."""
+    if isinstance(value, torch.Tensor):
+        storage = value.untyped_storage()
+        place = next((i for i, s in enumerate(storages) if s.data_ptr() == storage.data_ptr() and s.nbytes()), None)
+        if place is None:
+            storages.append(storage)
+            place = len(storages) - 1
+        pinned = {"pinned": True} if value.device.type == "cpu" and value.is_pinned() else {}
+        return {"tensor": place, **memory.described(value), **pinned}
+    if value is None or isinstance(value, bool | int | float | str):
+        return {"value": value}
+    raise TypeError(f"a candidate gets tensors, numbers and words, got {type(value).__name__}")
+
+
+def _foreign(kind: str) -> Any:
+    """An object that stands for one of a class that a candidate returned."""
+    module, _, name = kind.rpartition(".")
+    if kind == "builtins.NoneType":
+        return None
+    return type(name if name.isidentifier() else "object", (), {"__module__": module})()
+
+
+def _text(told: dict[str, Any]) -> str:
+    """What a candidate raised, with its places."""
+    places = "".join(f"\n  at {place}" for place in told["places"])
+    return f"{told['kind']}: {told['text']}{places}"

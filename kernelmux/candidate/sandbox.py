@@ -1,0 +1,107 @@
+"""The walls around the process of a candidate: bubblewrap where it is there, and what the system alone can do.
+
+It sees the interpreter, the packages of the environment, its own folder, and of this project what a kernel needs; no
+network, no other process, no home, no place to write but a scratch folder in memory that goes with it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import site
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import kernelmux
+from kernelmux.candidate.limits import Limits
+
+HOME = Path(kernelmux.__file__).parent
+# Of this package: what a kernel may be made with. Neither operators nor what judges or times them.
+SHOWN = (
+    "__init__.py",
+    "candidate",
+    "emulator",
+    "registry",
+    "backends/__init__.py",
+    "backends/cuda/__init__.py",
+    "backends/cuda/_runtime.py",
+    "backends/cuda/_launch",
+    "backends/cuda/include",
+)
+HIDDEN = ("registry/ops",)
+SCRATCH = "/tmp/scratch"
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/opt", "/sys/devices/system", "/sys/module")
+KEPT = ("LANG", "LC_ALL", "PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
+WITHOUT = "bubblewrap (bwrap) is not there: {why}, so that network, files and other processes are not closed to it"
+
+
+@cache
+def bubblewrap() -> tuple[str, str]:
+    """The program, or "" and why it is of no use here."""
+    found = shutil.which("bwrap")
+    if not found:
+        return "", "it is not installed"
+    import subprocess
+
+    tried = subprocess.run([found, *_walls(Path.cwd(), Limits()), "/bin/true"], capture_output=True, text=True, timeout=60)
+    return (found, "") if tried.returncode == 0 else ("", tried.stderr.strip().splitlines()[-1:][0] or "it does not run")
+
+
+def not_held() -> list[str]:
+    """Which limits nothing holds on this machine, in words; empty where all are held."""
+    found, why = bubblewrap()
+    return [] if found else [WITHOUT.format(why=why)]
+
+
+def command(folder: Path, limits: Limits, descriptor: int) -> list[str]:
+    """The command of a candidate that lies in a folder."""
+    program = [sys.executable, "-P", "-m", "kernelmux.candidate.serve", str(descriptor)]
+    found, _ = bubblewrap()
+    return [found, *_walls(folder, limits), *program] if found else program
+
+
+def environment(scratch: str = SCRATCH) -> dict[str, str]:
+    """The variables of the process: none that tell of this one but what a GPU and a compiler need."""
+    kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+    place = {name: scratch for name in ("HOME", "TMPDIR", "TRITON_HOME", "XDG_CACHE_HOME", "CUPY_CACHE_DIR")}
+    place |= {"TRITON_CACHE_DIR": f"{scratch}/triton", "TORCHINDUCTOR_CACHE_DIR": f"{scratch}/inductor"}
+    quiet = {"PYTHONDONTWRITEBYTECODE": "1", "OMP_WAIT_POLICY": "passive"}  # idle threads leave the cores to the suite
+    return {"PYTHONPATH": str(HOME.parent), **quiet, **kept, **place}
+
+
+def _walls(folder: Path, limits: Limits) -> Iterator[str]:
+    """The options of bubblewrap; later ones lie over earlier ones."""
+    yield from ("--unshare-all", "--die-with-parent", "--new-session", "--clearenv")
+    for name, value in environment().items():
+        yield from ("--setenv", name, value)
+    for place in SYSTEM:
+        path = Path(place)
+        if path.is_symlink():
+            yield from ("--symlink", os.readlink(path), place)
+        elif path.exists():
+            yield from ("--ro-bind", place, place)
+    yield from ("--proc", "/proc", "--dev", "/dev")
+    for device in sorted(Path("/dev").glob("nvidia*")):
+        yield from ("--dev-bind", str(device), str(device))
+    yield from ("--size", str(limits.scratch), "--tmpfs", "/tmp", "--dir", SCRATCH, "--chdir", SCRATCH)
+    for path in sorted(_packages()):
+        yield from ("--ro-bind", path, path)
+    yield from ("--tmpfs", str(HOME))
+    for name in SHOWN:
+        yield from ("--ro-bind", str(HOME / name), str(HOME / name))
+    for name in HIDDEN:
+        yield from ("--tmpfs", str(HOME / name))
+    if not folder.is_relative_to(HOME) and folder not in (Path("/"), *HOME.parents):
+        yield from ("--ro-bind", str(folder), str(folder))
+    yield "--"
+
+
+def _packages() -> set[str]:
+    """The folders of the interpreter and of its packages."""
+    roots = {sys.prefix, sys.base_prefix, sys.exec_prefix, *site.getsitepackages()}
+    if site.ENABLE_USER_SITE:
+        roots.add(site.getusersitepackages())
+    found = {str(Path(root)) for root in roots if Path(root).exists() and not root.startswith(("/usr", "/opt"))}
+    return {one for one in found if not any(one != other and Path(one).is_relative_to(other) for other in found)}

@@ -1,0 +1,199 @@
+"""What runs in the process of a candidate: the file is imported, its function called on what lies in shared memory.
+
+    python -m kernelmux.candidate.serve DESCRIPTOR
+
+It knows no operator. Nothing here protects a verdict: a candidate may replace all of it, and reaches its own memory alone.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import linecache
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from kernelmux.candidate import claims, launches, limits, memory
+from kernelmux.candidate.channel import Channel, Closed
+
+MODULE = "kernelmux_candidate"
+FRAMES = 3  # places of an exception that are told
+
+
+def main(descriptor: int) -> None:
+    """Serve until the other side goes."""
+    channel = Channel(socket.socket(fileno=descriptor))
+    try:
+        channel.send({"ready": True})
+        Server(channel).run()
+    except Closed:
+        pass
+
+
+class Server:
+    """One candidate. regions: what the suite shares, by number; held: results that it still has, by number."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.regions: dict[int, memory.Region] = {}
+        self.on_device: dict[int, torch.UntypedStorage] = {}
+        self.held: dict[int, torch.UntypedStorage] = {}
+        self.results = 0
+        self.source: ModuleType | None = None
+        self.function: Callable[..., Any] = lambda: None
+        self.path = Path()
+        self.seed: int | None = None
+        self.emulates = nullcontext
+
+    def run(self) -> None:
+        while True:
+            message, files = self.channel.receive()
+            nonce = message["nonce"]
+            try:
+                reply, sent = getattr(self, f"do_{message['do']}")(message, files)
+            except Exception as error:
+                reply, sent = {"raised": raised(error, self.path)}, []
+            self.channel.send({**reply, "nonce": nonce}, [r.file for r in sent])
+            for one in sent:
+                one.close()
+
+    # --- what may be asked ---------------------------------------------------------------------------------
+
+    def do_load(self, message: dict[str, Any], files: list[int]) -> tuple[dict[str, Any], list[memory.Region]]:
+        """Import the file; tell what lies under the name."""
+        self.path = Path(message["path"])
+        limits.hold(message["memory"])
+        if message["device"] == "cpu":
+            launches.emulate(self.channel, self.regions)
+        self.source = imported(self.path)
+        told, self.function = claims.told(self.source, message["name"])
+        return {"claims": told}, []
+
+    def do_call(self, message: dict[str, Any], files: list[int]) -> tuple[dict[str, Any], list[memory.Region]]:
+        """Call the function; the results lie in regions of ours."""
+        self._take(message, files)
+        used = message["storages"]
+        storages = [self._storage(number, message["device"]) for number in used]
+        values = [self._value(one, storages) for one in message["arguments"]]
+        with ExitStack() as stack:
+            for one in self._surroundings(message):
+                stack.enter_context(one)
+            result = self.function(*values)
+        if message["device"] != "cpu":
+            torch.cuda.synchronize()
+            for number, storage in zip(used, storages, strict=True):
+                memory.fill(self.regions[number].bytes, memory.held(storage))
+        return self._told(result, storages)
+
+    # --- tensors -------------------------------------------------------------------------------------------
+
+    def _take(self, message: dict[str, Any], files: list[int]) -> None:
+        """New regions, and what is no longer needed."""
+        for number in message["gone"]:
+            if region := self.regions.pop(number, None):
+                region.close()
+            self.on_device.pop(number, None)
+        for (number, size), file in zip(message["new"], files, strict=True):
+            self.regions[number] = memory.Region(file, size)
+        for number in message["released"]:
+            self.held.pop(number, None)
+
+    def _storage(self, number: int, device: str) -> torch.UntypedStorage:
+        """The memory of an input, at the same address in every call."""
+        shared = memory.storage_of(self.regions[number].bytes)
+        if device == "cpu":
+            return shared
+        kept = self.on_device.get(number)
+        if kept is None:
+            kept = self.on_device[number] = _on(shared, device)
+        else:
+            kept.copy_(shared)
+        return kept
+
+    def _value(self, told: dict[str, Any], storages: list[torch.UntypedStorage]) -> Any:
+        if "tensor" not in told:
+            return told["value"]
+        made = memory.tensor(storages[told["tensor"]], told)
+        return made.cpu().pin_memory() if told.get("pinned") else made
+
+    def _told(self, result: Any, inputs: list[torch.UntypedStorage]) -> tuple[dict[str, Any], list[memory.Region]]:
+        """What was returned, as JSON, and the regions with its bytes."""
+        places = {_place(storage): {"input": i} for i, storage in enumerate(inputs)}
+        memories, sent = list[dict[str, Any]](), list[memory.Region]()
+        known = {_place(storage): number for number, storage in self.held.items()}
+
+        def place(x: torch.Tensor) -> int:
+            storage = x.untyped_storage()
+            key = _place(storage)
+            if key in places and storage.nbytes():
+                told = places[key]
+            else:
+                if key not in known or not storage.nbytes():
+                    self.results += 1
+                    known[key] = self.results
+                    self.held[self.results] = storage
+                data = memory.held(storage)
+                made = memory.region(data.size)
+                memory.fill(made.bytes, data, fresh=True)
+                sent.append(made)
+                told = {"output": known[key], "bytes": data.size, "file": len(sent) - 1}
+                if storage.nbytes():
+                    places[key] = told
+            memories.append(told)
+            return len(memories) - 1
+
+        def tell(value: Any) -> dict[str, Any]:
+            if isinstance(value, tuple | list):
+                return {type(value).__name__ if type(value) in (tuple, list) else "tuple": [tell(v) for v in value]}
+            if type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout == torch.strided:
+                kind = {"parameter": True} if type(value) is torch.nn.Parameter else {}
+                value = value.detach().resolve_conj().resolve_neg()
+                return {"tensor": place(value), "device": value.device.type, **memory.described(value), **kind}
+            return {"other": f"{type(value).__module__}.{type(value).__qualname__}"[:200]}
+
+        return {"result": tell(result), "memories": memories}, sent
+
+    def _surroundings(self, message: dict[str, Any]) -> list[AbstractContextManager[Any]]:
+        if self.seed != message["seed"]:
+            self.seed = message["seed"]
+            torch.manual_seed(message["seed"])
+        return [torch.enable_grad() if message["grad"] else torch.no_grad()]
+
+
+def _place(storage: torch.UntypedStorage) -> tuple[str, int]:
+    return str(storage.device), storage.data_ptr()
+
+
+def _on(storage: torch.UntypedStorage, device: str) -> torch.UntypedStorage:
+    return memory.whole(storage).to(device).untyped_storage()
+
+
+def imported(path: Path) -> ModuleType:
+    """The module of a file, which lies in no package; it may import what lies beside it."""
+    spec = importlib.util.spec_from_file_location(f"{MODULE}_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"expected a Python file, got {path}")
+    made = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    sys.path.append(str(path.parent))
+    spec.loader.exec_module(made)
+    return made
+
+
+def raised(error: BaseException, path: Path) -> dict[str, Any]:
+    """An exception as JSON: its class, its text, and where in the folder of the candidate it came from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if Path(f.filename).is_relative_to(path.parent)][-FRAMES:] or frames[-1:]
+    places = [f"{f.filename}:{f.lineno} in {f.name}: {f.line}" for f in reversed(own)]
+    linecache.clearcache()
+    return {"kind": type(error).__name__[:100], "text": str(error)[:4000], "places": places}
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
