@@ -98,8 +98,5 @@ def signature(parameters: list[dict[str, Any]]) -> inspect.Signature:
     kinds = {kind.name: kind for kind in inspect._ParameterKind}
     empty = inspect.Parameter.empty
     return inspect.Signature(
-        [
-            inspect.Parameter(p["name"], kinds[p["kind"]], default=None if p["default"] else empty)
-            for p in parameters
-        ]
+        [inspect.Parameter(p["name"], kinds[p["kind"]], default=None if p["default"] else empty) for p in parameters]
     )

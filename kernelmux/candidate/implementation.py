@@ -50,7 +50,9 @@ def _opened(path: Path, name: str, device: str, limits: Limits | None) -> Candid
         if "missing" in told:
             raise unknown(f"function of {path.name}", name, [str(n) for n in told["missing"]], "--impl")
         if "not_callable" in told:
-            raise ArgumentError(f"--impl {path}:{name}: expected a function or an Implementation, got {told['not_callable']}")
+            raise ArgumentError(
+                f"--impl {path}:{name}: expected a function or an Implementation, got {told['not_callable']}"
+            )
         return Candidate(_implementation(made, told), tuple(n for n in told["kernels"] if n in claims.KERNELS))
     except CandidateError as error:
         raise ArgumentError(f"--impl {path}:{name}: {error}") from error
@@ -69,6 +71,15 @@ def _implementation(made: CandidateProcess, told: dict[str, Any]) -> Any:
     call.__signature__ = claims.signature(told["parameters"])  # type: ignore[attr-defined]
     if "declared" not in told:
         return call
-    fields = {name: claims.decoded(value) for name, value in told["declared"].items() if name not in ("layout", "exempt")}
-    mappings = {name: {str(k): str(v) for k, v in told["declared"][name].items()} for name in ("layout", "exempt")}
-    return Implementation(fn=call, **fields, **mappings)
+    told = told["declared"]
+    mappings = {name: {str(k): str(v) for k, v in told[name].items()} for name in ("layout", "exempt")}
+    arithmetic = told["arithmetic"]
+    return Implementation(
+        fn=call,
+        idea=str(told["idea"]),
+        requires=tuple(claims.decoded(one) for one in told["requires"]),
+        layout=mappings["layout"],
+        arithmetic=arithmetic if isinstance(arithmetic, str) else {str(k): str(v) for k, v in arithmetic.items()},
+        deterministic=told["deterministic"] is True,
+        exempt=mappings["exempt"],
+    )

@@ -149,7 +149,9 @@ def encoded(value: Any, memories: Memories) -> dict[str, Any]:
         value = torch.from_numpy(value)
     if isinstance(value, torch.Tensor):
         return {"tensor": memories.number(memory.held(value.untyped_storage())), **memory.described(value)}
-    raise TypeError(f"an argument of a launch: expected a tensor, None, bytes or a numpy scalar, got {type(value).__name__}")
+    raise TypeError(
+        f"an argument of a launch: expected a tensor, None, bytes or a numpy scalar, got {type(value).__name__}"
+    )
 
 
 def _plain(value: Any) -> Any:
@@ -184,9 +186,7 @@ def run(told: dict[str, Any], files: Sequence[int], regions: dict[int, memory.Re
     kernel.launch(grid, block, arguments, names=names, shared=int(told["shared"]), cluster=cluster)
 
 
-def _storage(
-    told: dict[str, Any], files: Sequence[int], regions: dict[int, memory.Region]
-) -> torch.UntypedStorage:
+def _storage(told: dict[str, Any], files: Sequence[int], regions: dict[int, memory.Region]) -> torch.UntypedStorage:
     """The memory of an argument, which both sides have."""
     if "region" in told:
         return memory.storage_of(regions[told["region"]].bytes)
@@ -220,11 +220,10 @@ def _tensor_map(told: dict[str, Any], x: torch.Tensor) -> Any:
     from kernelmux.emulator.tma.im2col import PixelBox
     from kernelmux.emulator.tma.tensor_map import TensorMap
 
+    made = TensorMap.__new__(TensorMap)
     if pixels := told.get("pixels"):
-        made = TensorMap.__new__(TensorMap)
-        made.pixels = PixelBox(**{n: tuple(v) if isinstance(v, list) else v for n, v in pixels.items()})
-    else:
-        made = TensorMap.__new__(TensorMap)
+        corners = {n: tuple(map(int, pixels[n])) for n in ("lower", "upper", "steps")}
+        made.pixels = PixelBox(int(pixels["count"]), int(pixels["channels"]), **corners)
     TensorMap.__init__(
         made,
         x,

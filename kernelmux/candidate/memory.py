@@ -12,6 +12,7 @@ import mmap
 import os
 import tempfile
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -46,9 +47,9 @@ class Region:
 def region(size: int) -> Region:
     """A region of so many bytes, of our own."""
     if not SEALED:
-        with tempfile.TemporaryFile() as file:
-            file.truncate(max(size, LEAST))
-            return Region(os.dup(file.fileno()), size)
+        with tempfile.TemporaryFile() as made:
+            made.truncate(max(size, LEAST))
+            return Region(os.dup(made.fileno()), size)
     file = os.memfd_create("kernelmux", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(file, max(size, LEAST))
     fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
@@ -56,7 +57,7 @@ def region(size: int) -> Region:
 
 
 def fill(to: np.ndarray, data: np.ndarray, fresh: bool = False) -> None:
-    """Write bytes into shared memory. Of a large one, what was never touched stays without memory; fresh: it holds zeros."""
+    """Write bytes into shared memory. What was never touched of a large one stays without; fresh: it holds zeros."""
     if data.size <= LARGE:
         to[:] = data
         return
@@ -98,7 +99,7 @@ def _touched(data: np.ndarray) -> list[bool]:
         return [True] * parts
     offset = begin - first * page
     edges = [min((offset + i * PART) // page, there.size) for i in range(parts + 1)]
-    return [bool(there[a : b + 1].any()) for a, b in zip(edges, edges[1:], strict=False)]
+    return [bool(there[a : b + 1].any()) for a, b in pairwise(edges)]
 
 
 def read(file: int, size: int) -> np.ndarray:
@@ -107,7 +108,7 @@ def read(file: int, size: int) -> np.ndarray:
         if os.fstat(file).st_size < size:
             raise Malformed(f"expected {size} bytes of memory, got {os.fstat(file).st_size}")
         found = np.zeros(size, np.uint8)
-        view = memoryview(found)
+        view = memoryview(found)  # type: ignore[arg-type]
         for first, last in _written(file, size):
             at = first
             while at < last:
@@ -140,12 +141,12 @@ def whole(storage: torch.UntypedStorage) -> torch.Tensor:
     """All bytes of a memory as a tensor on it."""
     made = torch.empty(0, dtype=torch.uint8, device=storage.device)
     with torch.no_grad():
-        return made.set_(storage, 0, (storage.nbytes(),), (1,))  # type: ignore[call-overload,no-any-return]
+        return made.set_(storage, 0, (storage.nbytes(),), (1,))
 
 
 def held(storage: torch.UntypedStorage) -> np.ndarray:
     """What lies in a memory: on a CPU itself, of a GPU a copy."""
-    return whole(storage).cpu().numpy()  # type: ignore[no-any-return]
+    return whole(storage).cpu().numpy()
 
 
 def storage_of(data: np.ndarray) -> torch.UntypedStorage:
@@ -177,7 +178,9 @@ def tensor(storage: torch.UntypedStorage, told: dict[str, Any]) -> torch.Tensor:
         raise Malformed(f"a tensor described as {str(told)[:200]}") from error
     last = offset + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
     if math.prod(shape) and (last + 1) * dtype.itemsize > storage.nbytes():
-        raise Malformed(f"shape {shape}, strides {strides}, offset {offset} of {told['dtype']} in {storage.nbytes()} bytes")
+        raise Malformed(
+            f"shape {shape}, strides {strides}, offset {offset} of {told['dtype']} in {storage.nbytes()} bytes"
+        )
     made = torch.empty(0, dtype=dtype, device=storage.device)
     with torch.no_grad():
-        return made.set_(storage, offset, tuple(shape), tuple(strides))  # type: ignore[call-overload,no-any-return]
+        return made.set_(storage, offset, tuple(shape), tuple(strides))

@@ -23,22 +23,29 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
-from kernelmux.candidate import launches, limits, memory, sandbox
+from kernelmux.candidate import global_state, launches, limits, memory, sandbox
+from kernelmux.candidate.allocations import Guard, Guarded, TooLarge, Virtual
 from kernelmux.candidate.channel import Channel, Closed, Late, Unexpected, close
 from kernelmux.candidate.limits import Limits
 from kernelmux.emulator import EmulatorError
 
 SHARED = 1 << 31  # bytes of inputs that stay mapped between calls
 LOOK = 0.25  # seconds between two looks at what it uses
-LINES = 3  # of what it printed last that a failure shows
+LINES = 8  # of what it printed last that a failure shows
+BEFORE = 2  # lines before a crash of Python
+DEATHS = 3  # of the process of one candidate in a run, after which it is not started again
 # A process ends with the thread that has started it: this one stays.
 _starter = ThreadPoolExecutor(1, "kernelmux-candidates")
 
 
 class CandidateError(RuntimeError):
-    """A call of a candidate that gave no result: what it raised, or how its process ended."""
+    """A call of a candidate that gave no result: what it raised, or how its process ended. cause: the same in short."""
+
+    def __init__(self, text: str, cause: str = "") -> None:
+        super().__init__(text)
+        self.cause = cause or text.partition("\n")[0].partition("; it printed")[0]
 
 
 class CandidateProcess:
@@ -53,6 +60,7 @@ class CandidateProcess:
         self.launched: dict[str, int] = {}
         self._turn = threading.RLock()
         self._worker: Worker | None = None
+        self._deaths = 0
 
     def __enter__(self) -> CandidateProcess:
         return self
@@ -73,17 +81,23 @@ class CandidateProcess:
 
     def call(self, values: Sequence[Any]) -> Any:
         """The result for these arguments; CandidateError, or an EmulatorError of a kernel that it has launched."""
+        modes = _get_current_dispatch_mode_stack()
+        guard = next((m for m in reversed(modes) if isinstance(m, Guard)), None)
+        virtual = any(isinstance(m, Virtual) for m in modes)
         with self._turn, _disable_current_modes():  # what a suite listens to is not this
             worker = self._ready()
             try:
-                return worker.call(values)
+                return worker.call(values, guard, virtual)
             finally:
                 if worker.over:
+                    self._deaths += 1
                     worker.kill()
                     self._worker = None
 
     def _ready(self) -> Worker:
         if self._worker is None:
+            if self._deaths >= DEATHS:
+                raise CandidateError(f"its process ended {self._deaths} times, as told before: it is not started again")
             made = Worker(self.path.parent, self.limits, self.launched)
             try:
                 made.load(self.path, self.name, self.device)
@@ -136,14 +150,21 @@ class Worker:
         ends = time.monotonic() + self.limits.start
         with self._told("while its file was imported"):
             self.channel.receive(ends)  # it is there
-            answer, files = self._ask({"do": "load", "path": str(path), "name": name, "device": device, "memory": self.limits.memory}, (), ends)
+            answer, files = self._ask(
+                {"do": "load", "path": str(path), "name": name, "device": device, "memory": self.limits.memory},
+                (),
+                ends,
+            )
         close(files)
         if "raised" in answer:
             raise CandidateError(f"{path.name} cannot be imported: {_text(answer['raised'])}")
         self.claims = answer["claims"]
 
-    def call(self, values: Sequence[Any]) -> Any:
-        """Hand the arguments over, wait, take the result and what has become of the inputs."""
+    def call(self, values: Sequence[Any], guard: Guard | None = None, virtual: bool = False) -> Any:
+        """Hand the arguments over, wait, take the result and what has become of the inputs.
+
+        guard: gets what was allocated on the way; virtual: what is allocated takes no room until it is used.
+        """
         storages, arguments = list[torch.UntypedStorage](), list[dict[str, Any]]()
         for value in values:
             arguments.append(_argument(value, storages))
@@ -158,6 +179,8 @@ class Worker:
             "released": [self._released.pop() for _ in range(len(self._released))],
             "seed": torch.initial_seed(),
             "grad": torch.is_grad_enabled(),
+            "surroundings": global_state.asked(),
+            "memory": "guarded" if guard else "virtual" if virtual else "",
         }
         self._found = None
         with self._told("in the call"):
@@ -169,8 +192,12 @@ class Worker:
             if self._found:
                 raise self._found
             if "raised" in answer:
-                raise CandidateError(_text(answer["raised"]))
-            return self._result(answer, files, storages, values)
+                if virtual and answer["raised"]["kind"] == TooLarge.__name__:
+                    raise TooLarge(str(answer["raised"]["text"]))
+                raise CandidateError(f"raised {_text(answer['raised'])}", _cause(answer["raised"]))
+            if answer["changed"]:
+                raise CandidateError(f"the call changed {'; '.join(map(str, answer['changed']))}")
+            return self._result(answer, files, storages, guard)
         except (memory.Malformed, KeyError, TypeError, IndexError, ValueError) as error:
             self.over = True
             raise CandidateError(f"its process answered with what is no result: {error}") from error
@@ -250,9 +277,13 @@ class Worker:
                 memory.whole(storage)[part].copy_(torch.from_numpy(region.bytes[part]))
 
     def _result(
-        self, answer: dict[str, Any], files: Sequence[int], inputs: Sequence[torch.UntypedStorage], values: Sequence[Any]
+        self, answer: dict[str, Any], files: Sequence[int], inputs: Sequence[torch.UntypedStorage], guard: Guard | None
     ) -> Any:
         storages = [self._memory(one, files, inputs) for one in answer["memories"]]
+        if guard:
+            for told in answer["allocated"]:
+                storage = storages[told["tensor"]]
+                guard.memory.append(Guarded(memory.whole(storage), memory.tensor(storage, told)))
 
         def made(told: dict[str, Any]) -> Any:
             if "tuple" in told:
@@ -272,19 +303,21 @@ class Worker:
     ) -> torch.UntypedStorage:
         """The memory of a result: that of an input, that of an earlier result which is still there, or a copy."""
         if "input" in told:
-            return inputs[told["input"]]
+            found: torch.UntypedStorage = inputs[told["input"]]
+            return found
         number, size = int(told["output"]), int(told["bytes"])
         if not 0 <= size <= self.limits.memory:
             raise memory.Malformed(f"a result of {size} bytes")
         data = memory.read(files[told["file"]], size)
-        held = self._held.get(number)
-        if held is not None and held.storage.nbytes() == size:
-            memory.whole(held.storage).copy_(torch.from_numpy(data))
-            return held.storage  # type: ignore[no-any-return]
-        storage = memory.storage_of(data)
+        if (earlier := self._held.get(number)) is not None and earlier.size == size:
+            earlier[:] = data
+            return memory.storage_of(earlier)
         if self.device != "cpu":
-            storage = memory.whole(storage).to(self.device).untyped_storage()
-        return storage
+            self._released.append(number)  # what a result on a GPU shares with later ones is not seen
+            return memory.whole(memory.storage_of(data)).to(self.device).untyped_storage()
+        self._held[number] = data
+        weakref.finalize(data, self._released.append, number)
+        return memory.storage_of(data)
 
     # --- watching ------------------------------------------------------------------------------------------
 
@@ -297,7 +330,9 @@ class Worker:
         self._looked = now
         use = limits.in_use(self.popen.pid)
         if use.memory > self.limits.memory:
-            self._end(f"it had {use.memory / limits.GIB:.1f} GiB of memory, more than {self.limits.memory / limits.GIB:.1f}")
+            self._end(
+                f"it had {use.memory / limits.GIB:.1f} GiB of memory, more than {self.limits.memory / limits.GIB:.1f}"
+            )
         elif use.threads > self.limits.processes:
             self._end(f"it had {use.threads} processes and threads, more than {self.limits.processes}")
 
@@ -335,7 +370,9 @@ class Worker:
     def _last(self) -> str:
         self._drain()
         lines = [line for line in self._said.decode(errors="replace").splitlines() if line.strip()]
-        return "; it printed:\n  " + "\n  ".join(line[:200] for line in lines[-LINES:]) if lines else ""
+        fatal = next((i for i, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
+        shown = lines[-LINES:] if fatal is None else lines[max(0, fatal - BEFORE) :][:LINES]
+        return "; it printed:\n  " + "\n  ".join(line[:200] for line in shown) if shown else ""
 
     def kill_process(self) -> None:
         """The process and all that it has started: with bubblewrap its namespace goes, else its session."""
@@ -408,3 +445,9 @@ def _text(told: dict[str, Any]) -> str:
     """What a candidate raised, with its places."""
     places = "".join(f"\n  at {place}" for place in told["places"])
     return f"{told['kind']}: {told['text']}{places}"
+
+
+def _cause(told: dict[str, Any]) -> str:
+    """Place and kind, in a line."""
+    place = str(told["places"][0]).partition(" in ")[0] if told["places"] else ""
+    return f"{Path(place).name}: {told['kind']}"

@@ -33,7 +33,16 @@ SHOWN = (
 HIDDEN = ("registry/ops",)
 SCRATCH = "/tmp/scratch"
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/opt", "/sys/devices/system", "/sys/module")
-KEPT = ("LANG", "LC_ALL", "PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
+KEPT = (
+    "LANG",
+    "LC_ALL",
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS",
+)
 WITHOUT = "bubblewrap (bwrap) is not there: {why}, so that network, files and other processes are not closed to it"
 
 
@@ -45,8 +54,12 @@ def bubblewrap() -> tuple[str, str]:
         return "", "it is not installed"
     import subprocess
 
-    tried = subprocess.run([found, *_walls(Path.cwd(), Limits()), "/bin/true"], capture_output=True, text=True, timeout=60)
-    return (found, "") if tried.returncode == 0 else ("", tried.stderr.strip().splitlines()[-1:][0] or "it does not run")
+    tried = subprocess.run(
+        [found, *_walls(Path.cwd(), Limits()), "/bin/true"], capture_output=True, text=True, timeout=60
+    )
+    return (
+        (found, "") if tried.returncode == 0 else ("", tried.stderr.strip().splitlines()[-1:][0] or "it does not run")
+    )
 
 
 def not_held() -> list[str]:
@@ -79,15 +92,15 @@ def _walls(folder: Path, limits: Limits) -> Iterator[str]:
     for place in SYSTEM:
         path = Path(place)
         if path.is_symlink():
-            yield from ("--symlink", os.readlink(path), place)
+            yield from ("--symlink", os.readlink(place), place)
         elif path.exists():
             yield from ("--ro-bind", place, place)
     yield from ("--proc", "/proc", "--dev", "/dev")
     for device in sorted(Path("/dev").glob("nvidia*")):
         yield from ("--dev-bind", str(device), str(device))
     yield from ("--size", str(limits.scratch), "--tmpfs", "/tmp", "--dir", SCRATCH, "--chdir", SCRATCH)
-    for path in sorted(_packages()):
-        yield from ("--ro-bind", path, path)
+    for package in sorted(_packages()):
+        yield from ("--ro-bind", package, package)
     yield from ("--tmpfs", str(HOME))
     for name in SHOWN:
         yield from ("--ro-bind", str(HOME / name), str(HOME / name))

@@ -7,20 +7,22 @@ It knows no operator. Nothing here protects a verdict: a candidate may replace a
 
 from __future__ import annotations
 
+import faulthandler
 import importlib.util
 import linecache
 import socket
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from kernelmux.candidate import claims, launches, limits, memory
+from kernelmux.candidate import claims, global_state, launches, limits, memory
+from kernelmux.candidate.allocations import Guard, Virtual
 from kernelmux.candidate.channel import Channel, Closed
 
 MODULE = "kernelmux_candidate"
@@ -29,6 +31,7 @@ FRAMES = 3  # places of an exception that are told
 
 def main(descriptor: int) -> None:
     """Serve until the other side goes."""
+    faulthandler.enable(all_threads=False)
     channel = Channel(socket.socket(fileno=descriptor))
     try:
         channel.send({"ready": True})
@@ -50,7 +53,6 @@ class Server:
         self.function: Callable[..., Any] = lambda: None
         self.path = Path()
         self.seed: int | None = None
-        self.emulates = nullcontext
 
     def run(self) -> None:
         while True:
@@ -58,7 +60,7 @@ class Server:
             nonce = message["nonce"]
             try:
                 reply, sent = getattr(self, f"do_{message['do']}")(message, files)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 reply, sent = {"raised": raised(error, self.path)}, []
             self.channel.send({**reply, "nonce": nonce}, [r.file for r in sent])
             for one in sent:
@@ -82,15 +84,21 @@ class Server:
         used = message["storages"]
         storages = [self._storage(number, message["device"]) for number in used]
         values = [self._value(one, storages) for one in message["arguments"]]
+        changed, watch = list[str](), Guard()
         with ExitStack() as stack:
-            for one in self._surroundings(message):
-                stack.enter_context(one)
+            self._surround(message, stack)
+            before = global_state.snapshot() if message["surroundings"] is not None else {}
+            if message["memory"]:
+                stack.enter_context(watch if message["memory"] == "guarded" else Virtual())
             result = self.function(*values)
+            if before:
+                changed = global_state.differences(before, global_state.snapshot())
         if message["device"] != "cpu":
             torch.cuda.synchronize()
             for number, storage in zip(used, storages, strict=True):
                 memory.fill(self.regions[number].bytes, memory.held(storage))
-        return self._told(result, storages)
+        told, sent = self._told(result, storages, [made.view for made in watch.memory])
+        return {**told, "changed": changed}, sent
 
     # --- tensors -------------------------------------------------------------------------------------------
 
@@ -123,8 +131,10 @@ class Server:
         made = memory.tensor(storages[told["tensor"]], told)
         return made.cpu().pin_memory() if told.get("pinned") else made
 
-    def _told(self, result: Any, inputs: list[torch.UntypedStorage]) -> tuple[dict[str, Any], list[memory.Region]]:
-        """What was returned, as JSON, and the regions with its bytes."""
+    def _told(
+        self, result: Any, inputs: list[torch.UntypedStorage], allocated: list[torch.Tensor]
+    ) -> tuple[dict[str, Any], list[memory.Region]]:
+        """What was returned, and allocated on the way, as JSON, and the regions with its bytes."""
         places = {_place(storage): {"input": i} for i, storage in enumerate(inputs)}
         memories, sent = list[dict[str, Any]](), list[memory.Region]()
         known = {_place(storage): number for number, storage in self.held.items()}
@@ -158,13 +168,17 @@ class Server:
                 return {"tensor": place(value), "device": value.device.type, **memory.described(value), **kind}
             return {"other": f"{type(value).__module__}.{type(value).__qualname__}"[:200]}
 
-        return {"result": tell(result), "memories": memories}, sent
+        told = {"result": tell(result), "allocated": [tell(x) for x in allocated]}
+        return {**told, "memories": memories}, sent
 
-    def _surroundings(self, message: dict[str, Any]) -> list[AbstractContextManager[Any]]:
+    def _surround(self, message: dict[str, Any], stack: ExitStack) -> None:
+        """What is set around the suite's call is set here."""
         if self.seed != message["seed"]:
             self.seed = message["seed"]
             torch.manual_seed(message["seed"])
-        return [torch.enable_grad() if message["grad"] else torch.no_grad()]
+        if message["surroundings"] is not None:
+            stack.enter_context(global_state.within(tuple(message["surroundings"]), torch.device(message["device"])))
+        stack.enter_context(torch.enable_grad() if message["grad"] else torch.no_grad())
 
 
 def _place(storage: torch.UntypedStorage) -> tuple[str, int]:

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from kernelmux.candidate import global_state
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.failures import failure_source
-from kernelmux.conformance.judging import global_state
 from kernelmux.conformance.judging.probe import Failed, Judge, Probe
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import dispatch

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from kernelmux.candidate import allocations
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.inputs import generate, layouts, trials
 from kernelmux.conformance.inputs.trials import Trial
@@ -100,7 +101,7 @@ def unmet(base: Trial, condition: Condition) -> Iterator[Trial]:
                 made = replace(base, dtype=first, values=_cast(base, first, given), note=f"{item.name} as {dtype}")
                 yield from _valid(made)
     elif isinstance(condition, Aligned):
-        moved = layouts.laid_out(x := base.tensors[condition.name], layouts.contiguous_strides(x.shape), 1)
+        moved = layouts.laid_out(x := base.tensors[condition.name], allocations.contiguous_strides(x.shape), 1)
         yield from _valid(base.changed(f"{condition.name} one element off", **{condition.name: moved}))
     elif isinstance(condition, AtDefault):
         passed = (valid for trial in _passed(base, condition.name) for valid in _valid(trial))

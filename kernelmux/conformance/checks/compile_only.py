@@ -28,7 +28,9 @@ ODD = 32  # a length beyond it needs more than one of the narrowest tiles
 def run(probe: Probe) -> None:
     """Ask everything of the emulated GPU, and of the others what is due; each is launched as that GPU would launch it."""
     home, asked = cards.emulated().arch, _trials(probe)
-    if any(launch.recipe is None for trial in asked[:1] if probe.able(trial) for launch in _recorded(probe, trial, home)):
+    if any(
+        launch.recipe is None for trial in asked[:1] if probe.able(trial) for launch in _recorded(probe, trial, home)
+    ):
         probe.skip_all("its kernels are compiled in a process of its own, for the GPU that the emulator stands for")
         return
     launches = _checked(probe, asked, home)

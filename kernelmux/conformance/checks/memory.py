@@ -10,11 +10,12 @@ from zlib import crc32
 
 import torch
 
+from kernelmux.candidate.allocations import Guard, Guarded, Strides
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.inputs.layouts import LAYOUTS, LayoutRule, Strides
+from kernelmux.conformance.inputs.layouts import LAYOUTS, LayoutRule
 from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.judging.probe import Judge, Probe
-from kernelmux.conformance.judging.redzones import Guard, Guarded, haloed, poison_left
+from kernelmux.conformance.judging.redzones import haloed, poison_left
 from kernelmux.conformance.variations import neighbouring_trials
 
 Tensors = Sequence[torch.Tensor]

@@ -11,9 +11,10 @@ from functools import partial
 
 import torch
 
+from kernelmux.candidate import allocations
+from kernelmux.candidate.allocations import Strides
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.inputs import layouts
-from kernelmux.conformance.inputs.layouts import Strides
 from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.judging.exclusive_memory import memory_turn, room
 from kernelmux.conformance.judging.probe import Judge, Probe
@@ -76,12 +77,12 @@ def _bases(probe: Probe) -> list[Trial]:
 def _far_apart(probe: Probe, base: Trial, name: str, x: torch.Tensor) -> None:
     """The first axis of one input that has steps takes them so far that its last slice lies beyond 2^31 elements."""
     strides = far_strides(tuple(x.shape))
-    need = layouts.extent(x.shape, strides) * x.element_size()
+    need = allocations.extent(x.shape, strides) * x.element_size()
     note = f"{name}: strides {strides}"
     if x.is_cuda and room(x.device) < need * SPARE:
         probe.skip(base.changed(note), f"needs {need / 2**30:.0f} GiB of free device memory")
         return
-    far = layouts.laid_out(x, strides) if x.is_cuda else large_tensors.virtual(x.shape, strides, x.dtype).copy_(x)
+    far = layouts.laid_out(x, strides) if x.is_cuda else allocations.virtual(x.shape, strides, x.dtype).copy_(x)
     trial = base.changed(note, **{name: far})
     if probe.able(trial):
         with probe.judge(trial) as judge:
@@ -96,7 +97,7 @@ def _far_apart(probe: Probe, base: Trial, name: str, x: torch.Tensor) -> None:
 def far_strides(shape: tuple[int, ...]) -> Strides:
     """Contiguous but for the first axis longer than 1."""
     axis = next(i for i, n in enumerate(shape) if n > 1)
-    strides = list(layouts.contiguous_strides(shape))
+    strides = list(allocations.contiguous_strides(shape))
     strides[: axis + 1] = [FAR // (shape[axis] - 1) + 1] * (axis + 1)
     return tuple(strides)
 

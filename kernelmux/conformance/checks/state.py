@@ -16,10 +16,12 @@ from typing import Any
 
 import torch
 
+from kernelmux.candidate import allocations
+from kernelmux.candidate.allocations import Strides, contiguous_strides
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.failures.stale_result import EARLIER
 from kernelmux.conformance.inputs import layouts
-from kernelmux.conformance.inputs.layouts import LAYOUTS, contiguous_strides, laid_out
+from kernelmux.conformance.inputs.layouts import LAYOUTS, laid_out
 from kernelmux.conformance.inputs.trials import Trial, bits, computed, same_bits
 from kernelmux.conformance.judging.probe import Failed, Judge, Probe
 from kernelmux.conformance.variations import neighbouring_trials, resize
@@ -248,7 +250,7 @@ def _in_turns(judge: Judge, trials: Sequence[Trial]) -> None:
     needs = [_reach(x, contiguous_strides(tuple(x.shape))) for t in trials for x in t.tensors.values()]
     needs += [_reach(x, _strides(layout, tuple(x.shape), largest)) for layout in same for x in largest.tensors.values()]
     every = {name: x for trial in trials for name, x in trial.tensors.items()}
-    pools = {name: layouts.poisoned(max(needs) + 4096, torch.uint8, like) for name, like in every.items()}
+    pools = {name: allocations.poisoned(max(needs) + 4096, torch.uint8, like) for name, like in every.items()}
     for turn in ORDER:
         trial = trials[turn % len(trials)]
         _outputs(judge, _at(trial, pools, contiguous_strides), f"{trial.text} in turn with {len(trials) - 1} others")
@@ -258,17 +260,17 @@ def _in_turns(judge: Judge, trials: Sequence[Trial]) -> None:
             _outputs(judge, trial, f"{largest.text} at one address, now laid out as {layout.name}")
 
 
-def _reach(x: torch.Tensor, strides: layouts.Strides) -> int:
+def _reach(x: torch.Tensor, strides: Strides) -> int:
     """Bytes from the first to the last element, with such strides."""
     return (1 + sum((n - 1) * step for n, step in zip(x.shape, strides, strict=True))) * x.element_size()
 
 
-def _strides(layout: layouts.LayoutRule, shape: tuple[int, ...], trial: Trial) -> layouts.Strides:
+def _strides(layout: layouts.LayoutRule, shape: tuple[int, ...], trial: Trial) -> Strides:
     made = layout.strides(shape, trial.dtype.itemsize)
     return contiguous_strides(shape) if made is None or made[1] else made[0]
 
 
-def _at(trial: Trial, pools: dict[str, torch.Tensor], strides: Callable[[tuple[int, ...]], layouts.Strides]) -> Trial:
+def _at(trial: Trial, pools: dict[str, torch.Tensor], strides: Callable[[tuple[int, ...]], Strides]) -> Trial:
     """The trial with each tensor at the beginning of its pool."""
     placed = {}
     for name, x in trial.tensors.items():

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import torch
 
+from kernelmux.candidate.allocations import Guard
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.judging.probe import Failed, Judge, Probe
-from kernelmux.conformance.judging.redzones import Guard
 from kernelmux.registry.backend import Backend
 from kernelmux.registry.call import dispatch
 

@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from kernelmux.candidate.process import CandidateError
 from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.emulator import EmulatorError
 
@@ -24,6 +25,8 @@ def axes(trial: Trial) -> dict[str, Any]:
 
 def raised(error: Exception, home: Path | None = None) -> str:
     """An exception from a call: its text, and where in the package of the implementation (`home`) it came from."""
+    if isinstance(error, CandidateError):  # it says what came from where
+        return str(error)
     return f"raised {type(error).__name__}: {located(error, home)}"
 
 
@@ -32,6 +35,8 @@ def located(error: Exception, home: Path | None) -> str:
     if isinstance(error, EmulatorError):
         lines = [str(error).replace("\n", "\n  "), *_emulated(error, home)]
         return "\n  ".join(lines)
+    if isinstance(error, CandidateError):
+        return str(error)
     own, last = _frames(error, home)
     text = f"{error}\n  at {own.filename}:{own.lineno} in {own.name}: {own.line}"
     return text if last is own else f"{text}\n  (raised at {last.filename}:{last.lineno} in {last.name}: {last.line})"
@@ -41,6 +46,8 @@ def cause(error: Exception, home: Path | None) -> str:
     """Place and kind: what two failures have in common that have one reason."""
     if isinstance(error, EmulatorError):
         return f"{error.file}:{error.line}: {error.kind}" if error.file else ""
+    if isinstance(error, CandidateError):
+        return error.cause
     own, _ = _frames(error, home)
     return f"{Path(own.filename).name}:{own.lineno}: {type(error).__name__}"
 

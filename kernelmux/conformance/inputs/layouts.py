@@ -7,31 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from kernelmux.candidate.allocations import Strides, contiguous_strides, extent, poisoned
 from kernelmux.registry.dtypes import computes
-
-POISON = 0xFF  # NaN in every floating format, -1 in every integer format
-Strides = tuple[int, ...]
-
-
-def contiguous_strides(shape: Sequence[int]) -> Strides:
-    strides, step = [], 1
-    for n in reversed(shape):
-        strides.append(step)
-        step *= max(n, 1)
-    return tuple(reversed(strides))
-
-
-def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """Elements from the first to the last one that a view touches."""
-    return 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if 0 not in shape else 0
-
-
-def poisoned(size: int, dtype: torch.dtype, like: torch.Tensor) -> torch.Tensor:
-    """A vector full of poison where `like` lives (pinned if it is)."""
-    pinned = like.device.type == "cpu" and torch.cuda.is_available() and like.is_pinned()
-    raw = torch.empty(size * dtype.itemsize, dtype=torch.uint8, device=like.device, pin_memory=pinned)
-    return raw.fill_(POISON).view(dtype)
-
 
 # Values of a tensor whose elements share memory: eighths up to 4. A sum of equal terms has roundings that all point the
 # same way, which no bound for independent ones covers; sums of these numbers, and of products of two, are exact in fp32.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kernelmux.conformance.judging import global_state
+from kernelmux.candidate import global_state
 from kernelmux.conformance.session import mutation
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from kernelmux.conformance.inputs.layouts import POISON
-from kernelmux.conformance.judging.redzones import Guard, haloed
+from kernelmux.candidate.allocations import POISON, Guard
+from kernelmux.conformance.judging.redzones import haloed
 
 
 def test_a_halo_lies_between_the_elements_as_well() -> None:

@@ -7,8 +7,9 @@ import resource
 import pytest
 import torch
 
+from kernelmux.candidate.allocations import TooLarge, Virtual
 from kernelmux.conformance.variations import large_tensors, resize
-from kernelmux.conformance.variations.large_tensors import FAR, TooLarge, Virtual
+from kernelmux.conformance.variations.large_tensors import FAR
 from kernelmux.conformance.variations.resize import AxisName
 from kernelmux.registry import catalog
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kernelmux.candidate import allocations
 from kernelmux.conformance.checks import offsets
 from kernelmux.conformance.inputs import layouts
 from kernelmux.conformance.judging import redzones
@@ -53,7 +54,7 @@ def test_windows_overlap() -> None:
 
 
 def test_the_guard_places_allocations_between_canaries() -> None:
-    with redzones.Guard() as watch:
+    with allocations.Guard() as watch:
         out = torch.empty(3, 5, dtype=torch.float16)
         zeros = torch.zeros(4)
         copy = X.transpose(0, 2).contiguous()
@@ -76,7 +77,7 @@ def test_a_haloed_input_is_surrounded_by_nan() -> None:
 @pytest.mark.parametrize("shape", [(2,), (5, 8), (3, 1, 7)])
 def test_far_strides_reach_beyond_31_bits(shape: tuple[int, ...]) -> None:
     strides = offsets.far_strides(shape)
-    assert layouts.extent(shape, strides) > 2**31 and strides[1:] == layouts.contiguous_strides(shape[1:])
+    assert allocations.extent(shape, strides) > 2**31 and strides[1:] == allocations.contiguous_strides(shape[1:])
 
 
 def test_a_negative_bit_changes_the_memory_and_not_the_values() -> None:

@@ -48,9 +48,8 @@ def dying(folder: Path, what: str) -> list[str]:
 def test_a_process_that_dies_is_one_failing_item(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(dying(tmp_path, "os.write(2, b'out of luck\\n'); os.abort()")) == main.FAILED
     out = capsys.readouterr().out
-    assert (
-        "softmax-impl/softmax-exact: the process ended by SIGABRT; it printed:\nout of luck\nFatal Python error" in out
-    )
+    assert "in the call: its process ended by SIGABRT; it printed:\n  out of luck\n  Fatal Python error: Aborted" in out
+    assert "softmax[impl/softmax] accuracy, exact: in the call: its process ended by SIGABRT\n" in out
     assert f'File "{tmp_path}/mine.py", line 6 in softmax' in out
     assert out.splitlines()[-1].startswith("2 passed, 2 failed, 0 skipped")
 

@@ -1,84 +1,25 @@
-"""Tensors of more than 2^31 elements: repeated on a GPU, and on the emulator memory that takes no room until it is used.
+"""Tensors of more than 2^31 elements: repeated on a GPU, and on the emulator memory that takes no room until it is used
+(`candidate.allocations`).
 
 lengths(spec, case, dtype)   the axes that may grow, and how long they have to be
 grown(spec, case, ...)       the tensors of a case with one axis that long
-with Virtual(): ...          allocations are virtual; torch must not compute on them
 """
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernelmux.candidate.allocations import contiguous_strides, virtual
 from kernelmux.conformance.inputs import generate
-from kernelmux.conformance.inputs.layouts import Strides, contiguous_strides, extent
 from kernelmux.conformance.inputs.trials import drawn, values
-from kernelmux.conformance.judging.redzones import EMPTY
 from kernelmux.conformance.variations.resize import AxisName, names, resized
 from kernelmux.registry.cases import Case
 from kernelmux.registry.spec import OpSpec
 
 FAR = 2**31  # elements: the first that a signed index of 32 bits cannot name
 LONGEST = 2**30  # of one axis: lengths and counts of rows may be indices of 32 bits
-LEAST = 2**13  # that each operation counts for, so that loops end
-LARGE = 2**27  # elements that torch is not asked to compute on where memory is virtual
-NO_RESERVE = 0x4000  # MAP_NORESERVE: room is not set aside
-
-_aten = torch.ops.aten
-PIECES = {_aten.split.Tensor, _aten.split_with_sizes.default, _aten.unbind.int}  # as many tensors as a loop has turns
-ZEROS = {_aten.zeros.default, _aten.zeros_like.default, _aten.new_zeros.default}
-
-
-class TooLarge(Exception):
-    """torch itself was asked to compute on a tensor that has no memory."""
-
-
-def virtual(shape: Sequence[int], strides: Strides, dtype: torch.dtype) -> torch.Tensor:
-    """Zeros on the CPU that take no room until they are written."""
-    size = max(extent(shape, strides), 1) * dtype.itemsize + 64
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
-    raw = torch.frombuffer(memory, dtype=torch.uint8)
-    return raw[: size // 16 * 16].view(dtype).as_strided(shape, strides)
-
-
-class Virtual(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """New tensors on the CPU are virtual zeros; what would touch all of a large one, at once or bit by bit, raises.
-
-    The exception is `TooLarge`.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.touched = 0  # elements
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func in EMPTY or func in ZEROS:
-            shape_only = {k: v for k, v in kwargs.items() if k != "pin_memory"} | {"device": torch.device("meta")}
-            meta = func(*args, **shape_only)
-            return meta if _wants_meta(kwargs) else virtual(meta.shape, meta.stride(), meta.dtype)
-        largest = max((a.numel() for a in args if isinstance(a, torch.Tensor)), default=0)
-        if func is not _aten.is_pinned.default and not _is_view(func):
-            self.touched += max(largest, LEAST)
-            if self.touched > LARGE:
-                raise TooLarge(f"torch computes {func} on {largest} elements, and on {self.touched} in all")
-        elif func in PIECES and largest > LARGE:
-            raise TooLarge(f"torch cuts {largest} elements into pieces")
-        return func(*args, **kwargs)
-
-
-def _wants_meta(kwargs: dict[str, Any]) -> bool:
-    return kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "meta"
-
-
-def _is_view(func: Any) -> bool:
-    """Whether an operation only looks at the memory of its argument in another way."""
-    returned = [r.alias_info for r in func._schema.returns]
-    return bool(returned) and all(info is not None and not info.is_write for info in returned)
 
 
 def independent(spec: OpSpec, case: Case, axis: AxisName, dtype: torch.dtype) -> dict[int, int]:

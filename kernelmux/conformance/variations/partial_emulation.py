@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from kernelmux import emulator
+from kernelmux.candidate.allocations import TooLarge, Virtual
 from kernelmux.conformance.failures import failure_text
 from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.judging.probe import Judge, Probe
-from kernelmux.conformance.variations.large_tensors import TooLarge, Virtual
 from kernelmux.registry.call import dispatch
 from kernelmux.registry.spec import numerics
 

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 
 import torch
 
-from kernelmux.conformance.inputs.layouts import contiguous_strides, laid_out
+from kernelmux.candidate.allocations import contiguous_strides
+from kernelmux.conformance.inputs.layouts import laid_out
 from kernelmux.conformance.inputs.trials import same_bits
 from kernelmux.conformance.judging.probe import Judge
 from kernelmux.conformance.variations import neighbouring_trials

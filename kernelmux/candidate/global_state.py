@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -113,13 +114,25 @@ TOGETHER = (
 )
 
 
+_asked: ContextVar[tuple[str, ...] | None] = ContextVar("kernelmux_global_state", default=None)
+
+
 @contextmanager
 def within(names: tuple[str, ...], device: torch.device) -> Iterator[None]:
     """All of these settings at once."""
-    with ExitStack() as stack:
-        for name in names:
-            stack.enter_context(SETTINGS[name](device))
-        yield
+    token = _asked.set(names)
+    try:
+        with ExitStack() as stack:
+            for name in names:
+                stack.enter_context(SETTINGS[name](device))
+            yield
+    finally:
+        _asked.reset(token)
+
+
+def asked() -> tuple[str, ...] | None:
+    """The settings of the `within` that is open, for a call that goes on in another process; None if none is."""
+    return _asked.get()
 
 
 def _subnormals() -> bool:
