@@ -10,7 +10,7 @@ from typing import Any
 
 from kernelmux.candidate import claims
 from kernelmux.candidate.limits import Limits
-from kernelmux.candidate.process import CandidateError, CandidateProcess
+from kernelmux.candidate.process import CandidateError, CandidateProcess, Worker
 from kernelmux.registry.backend.description import Implementation
 from kernelmux.registry.call.temporary_backends import Candidate
 from kernelmux.registry.errors import ArgumentError, unknown
@@ -18,12 +18,14 @@ from kernelmux.registry.errors import ArgumentError, unknown
 _open: dict[tuple[Path, str, str], CandidateProcess] = {}
 
 
-def opening(device: str, limits: Limits | None = None) -> Callable[[Path, str], Candidate]:
+def opening(
+    device: str, limits: Limits | None = None, take: Callable[[], Worker] | None = None
+) -> Callable[[Path, str], Candidate]:
     """How `temporary_backends.joined` is to come by a function that is to run on "cpu" or "cuda": in another process.
 
-    The process stays until this one ends, or `close`.
+    The process stays until this one ends, or `close`. take: as `CandidateProcess` has it.
     """
-    return partial(_opened, device=device, limits=limits)
+    return partial(_opened, device=device, limits=limits, take=take)
 
 
 def process(path: Path, name: str, device: str) -> CandidateProcess | None:
@@ -40,10 +42,10 @@ def close() -> None:
 atexit.register(close)
 
 
-def _opened(path: Path, name: str, device: str, limits: Limits | None) -> Candidate:
+def _opened(path: Path, name: str, device: str, limits: Limits | None, take: Callable[[], Worker] | None) -> Candidate:
     key = (path, name, device)
     if key not in _open:
-        _open[key] = CandidateProcess(path, name, device, limits)
+        _open[key] = CandidateProcess(path, name, device, limits, take)
     made = _open[key]
     try:
         told = made.claims()

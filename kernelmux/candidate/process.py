@@ -15,7 +15,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -52,12 +52,17 @@ class CandidateProcess:
     """The process of one candidate file; started at the first request, and again after it has ended.
 
     Calls come one after another, whatever threads they come from. launched: the names of the kernels that the emulator has
-    run for it, with how often.
+    run for it, with how often; operators: those of torch that it says it has called. take: gives a process that is there
+    already: it does not see the folder of the file, and gets its text.
     """
 
-    def __init__(self, path: Path, name: str, device: str, given: Limits | None = None) -> None:
+    def __init__(
+        self, path: Path, name: str, device: str, given: Limits | None = None, take: Callable[[], Worker] | None = None
+    ) -> None:
         self.path, self.name, self.device, self.limits = path, name, device, given or Limits()
+        self._take = take
         self.launched: dict[str, int] = {}
+        self.operators: set[str] = set()
         self._turn = threading.RLock()
         self._worker: Worker | None = None
         self._deaths = 0
@@ -98,9 +103,10 @@ class CandidateProcess:
         if self._worker is None:
             if self._deaths >= DEATHS:
                 raise CandidateError(f"its process ended {self._deaths} times, as told before: it is not started again")
-            made = Worker(self.path.parent, self.limits, self.launched)
+            made = self._take() if self._take else Worker(self.path.parent, self.limits)
+            made.launched, made.operators = self.launched, self.operators
             try:
-                made.load(self.path, self.name, self.device)
+                made.load(self.path, self.name, self.device, with_text=self._take is not None)
             except BaseException:
                 made.kill()
                 raise
@@ -111,8 +117,10 @@ class CandidateProcess:
 class Worker:
     """A process; it serves one candidate and is never used for another. over: whether it is of no more use."""
 
-    def __init__(self, folder: Path, given: Limits, launched: dict[str, int]) -> None:
-        self.limits, self.launched, self.over = given, launched, False
+    def __init__(self, folder: Path | None, given: Limits) -> None:
+        self.limits, self.over = given, False
+        self.launched: dict[str, int] = {}
+        self.operators: set[str] = set()
         self.claims: dict[str, Any] = {}
         own, other = socket.socketpair()
         self.channel = Channel(own, self._look)
@@ -126,6 +134,7 @@ class Worker:
         self._held: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._released: list[int] = []
         self._found: EmulatorError | None = None
+        self._listened = False  # one call tells what torch is asked for: hearing takes time
         try:
             start = partial(
                 subprocess.Popen,
@@ -144,17 +153,15 @@ class Worker:
 
     # --- requests ------------------------------------------------------------------------------------------
 
-    def load(self, path: Path, name: str, device: str) -> None:
-        """Import the file of the candidate."""
+    def load(self, path: Path, name: str, device: str, with_text: bool = False) -> None:
+        """Import the file of the candidate; with_text: its process does not see the file, and gets the text."""
         self.device = device
+        text = path.read_text(encoding="utf-8") if with_text else None
+        message = {"do": "load", "path": str(path), "name": name, "device": device, "text": text}
         ends = time.monotonic() + self.limits.start
         with self._told("while its file was imported"):
             self.channel.receive(ends)  # it is there
-            answer, files = self._ask(
-                {"do": "load", "path": str(path), "name": name, "device": device, "memory": self.limits.memory},
-                (),
-                ends,
-            )
+            answer, files = self._ask({**message, "memory": self.limits.memory}, (), ends)
         close(files)
         if "raised" in answer:
             raise CandidateError(f"{path.name} cannot be imported: {_text(answer['raised'])}")
@@ -180,6 +187,7 @@ class Worker:
             "seed": torch.initial_seed(),
             "grad": torch.is_grad_enabled(),
             "surroundings": global_state.asked(),
+            "listen": not self._listened,
             "memory": "guarded" if guard else "virtual" if virtual else "",
         }
         self._found = None
@@ -195,6 +203,8 @@ class Worker:
                 if virtual and answer["raised"]["kind"] == TooLarge.__name__:
                     raise TooLarge(str(answer["raised"]["text"]))
                 raise CandidateError(f"raised {_text(answer['raised'])}", _cause(answer["raised"]))
+            self._listened = True
+            self.operators.update(str(name) for name in answer["operators"])
             if answer["changed"]:
                 raise CandidateError(f"the call changed {'; '.join(map(str, answer['changed']))}")
             return self._result(answer, files, storages, guard)

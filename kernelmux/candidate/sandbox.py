@@ -54,9 +54,7 @@ def bubblewrap() -> tuple[str, str]:
         return "", "it is not installed"
     import subprocess
 
-    tried = subprocess.run(
-        [found, *_walls(Path.cwd(), Limits()), "/bin/true"], capture_output=True, text=True, timeout=60
-    )
+    tried = subprocess.run([found, *_walls(None, Limits()), "/bin/true"], capture_output=True, text=True, timeout=60)
     return (
         (found, "") if tried.returncode == 0 else ("", tried.stderr.strip().splitlines()[-1:][0] or "it does not run")
     )
@@ -68,8 +66,8 @@ def not_held() -> list[str]:
     return [] if found else [WITHOUT.format(why=why)]
 
 
-def command(folder: Path, limits: Limits, descriptor: int) -> list[str]:
-    """The command of a candidate that lies in a folder."""
+def command(folder: Path | None, limits: Limits, descriptor: int) -> list[str]:
+    """The command of a candidate that lies in a folder; None for one whose text is sent."""
     program = [sys.executable, "-P", "-m", "kernelmux.candidate.serve", str(descriptor)]
     found, _ = bubblewrap()
     return [found, *_walls(folder, limits), *program] if found else program
@@ -84,7 +82,7 @@ def environment(scratch: str = SCRATCH) -> dict[str, str]:
     return {"PYTHONPATH": str(HOME.parent), **quiet, **kept, **place}
 
 
-def _walls(folder: Path, limits: Limits) -> Iterator[str]:
+def _walls(folder: Path | None, limits: Limits) -> Iterator[str]:
     """The options of bubblewrap; later ones lie over earlier ones."""
     yield from ("--unshare-all", "--die-with-parent", "--new-session", "--clearenv")
     for name, value in environment().items():
@@ -106,7 +104,7 @@ def _walls(folder: Path, limits: Limits) -> Iterator[str]:
         yield from ("--ro-bind", str(HOME / name), str(HOME / name))
     for name in HIDDEN:
         yield from ("--tmpfs", str(HOME / name))
-    if not folder.is_relative_to(HOME) and folder not in (Path("/"), *HOME.parents):
+    if folder and not folder.is_relative_to(HOME) and folder not in (Path("/"), *HOME.parents):
         yield from ("--ro-bind", str(folder), str(folder))
     yield "--"
 

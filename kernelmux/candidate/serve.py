@@ -12,6 +12,7 @@ import importlib.util
 import linecache
 import socket
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -24,6 +25,7 @@ import torch
 from kernelmux.candidate import claims, global_state, launches, limits, memory
 from kernelmux.candidate.allocations import Guard, Virtual
 from kernelmux.candidate.channel import Channel, Closed
+from kernelmux.candidate.listener import Listener
 
 MODULE = "kernelmux_candidate"
 FRAMES = 3  # places of an exception that are told
@@ -71,6 +73,9 @@ class Server:
     def do_load(self, message: dict[str, Any], files: list[int]) -> tuple[dict[str, Any], list[memory.Region]]:
         """Import the file; tell what lies under the name."""
         self.path = Path(message["path"])
+        if message["text"] is not None:
+            self.path = Path(tempfile.mkdtemp()) / self.path.name
+            self.path.write_text(message["text"], encoding="utf-8")
         limits.hold(message["memory"])
         if message["device"] == "cpu":
             launches.emulate(self.channel, self.regions)
@@ -88,6 +93,7 @@ class Server:
         with ExitStack() as stack:
             self._surround(message, stack)
             before = global_state.snapshot() if message["surroundings"] is not None else {}
+            heard = stack.enter_context(Listener()) if message["listen"] else None
             if message["memory"]:
                 stack.enter_context(watch if message["memory"] == "guarded" else Virtual())
             result = self.function(*values)
@@ -98,7 +104,7 @@ class Server:
             for number, storage in zip(used, storages, strict=True):
                 memory.fill(self.regions[number].bytes, memory.held(storage))
         told, sent = self._told(result, storages, [made.view for made in watch.memory])
-        return {**told, "changed": changed}, sent
+        return {**told, "changed": changed, "operators": sorted(heard.operators) if heard else []}, sent
 
     # --- tensors -------------------------------------------------------------------------------------------
 

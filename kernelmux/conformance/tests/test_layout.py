@@ -13,7 +13,7 @@ from kernelmux import emulator
 
 TOP = Path(__file__).parents[3]
 PACKAGE = Path("kernelmux")
-PARTS = ("registry", "backends", "nn", "emulator", "conformance", "perf", "runner", "tune", "docs")
+PARTS = ("registry", "backends", "nn", "emulator", "conformance", "perf", "runner", "candidate", "judge", "tune", "docs")
 BACKENDS = ("torch_ref", "triton", "cuda")
 
 ARROWS = {
@@ -22,10 +22,12 @@ ARROWS = {
     "nn": {"nn", "registry"},
     "emulator": {"emulator"},
     "runner": {"runner", "registry"},
-    "conformance": {"conformance", "registry", "emulator", "runner"},
+    "candidate": {"candidate", "registry", "emulator"},
+    "conformance": {"conformance", "candidate", "registry", "emulator", "runner"},
+    "judge": {"judge", "candidate", "conformance", "registry", "emulator", "runner"},
     "perf": {"perf", "registry", "emulator", "runner"},
-    "tune": {"tune", "conformance", "perf", "registry", "emulator", "runner"},
-    "docs": {"docs", "registry", "conformance", "perf", "emulator"},
+    "tune": {"tune", "conformance", "candidate", "perf", "registry", "emulator", "runner"},
+    "docs": {"docs", "registry", "conformance", "candidate", "perf", "emulator"},
 }
 # Tensors reach the emulator as objects with a data_ptr() (Triton alone wants torch's own); a spec says what, not how.
 FOREIGN = {

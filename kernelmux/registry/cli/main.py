@@ -61,6 +61,7 @@ PROVIDED = {
         "kernelmux.conformance.cli.ledger_command",
         "which variants passed the suite on which GPU, as they stand",
     ),
+    "judge": ("kernelmux.judge.cli", "a verdict on a function from any file, which runs in a process of its own"),
     "new": ("kernelmux.registry.scaffold.command", "write the files of a new operator: spec, three backends, test"),
 }
 # Programs of other parts, which end the process in ways of their own: run as `python -m` runs them. The last is the module

@@ -1,0 +1,200 @@
+"""The command line of the judge."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import hmac
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from kernelmux.candidate.limits import GIB, Limits
+from kernelmux.conformance.session.execute import Outcome
+from kernelmux.judge.verdict import SCHEMA, WITH_HELP, Verdict, signature, verdict
+from kernelmux.registry.call import temporary_backends
+from kernelmux.registry.cases import TIERS
+from kernelmux.registry.cli import terminal
+from kernelmux.registry.errors import ArgumentError, KernelmuxError
+from kernelmux.runner import worker
+from kernelmux.runner.interrupts import INTERRUPTED
+
+GOOD, REFUSED, USAGE = 0, 1, 2
+MARKS = {"passed": "✓", "failed": "✗", "skipped": "-"}
+SAMPLE = 3  # items that --verify asks again
+
+EXAMPLES = """examples:
+  kernelmux judge mine.py:softmax --op softmax
+  kernelmux judge mine.py:softmax --op softmax --tier ci --json verdict.json --key my.key
+  kernelmux judge --verify verdict.json mine.py:softmax --key my.key
+  kernelmux judge --attack
+exit status: 0 every item passed and nothing computed it that is not allowed; 1 not so; 2 usage
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    made: argparse.ArgumentParser = terminal.Parser(
+        prog="kernelmux judge",
+        description="Judges a function from any file against an operator; the function runs in a process of its own.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("candidate", nargs="?", default="", metavar="FILE.py:FUNCTION", help="what is judged")
+    made.add_argument("--op", default="", help="the operator that it computes")
+    made.add_argument("--tier", choices=TIERS, default="smoke", help="how much is asked (default: smoke)")
+    made.add_argument("--check", nargs="+", default=[], metavar="CHECK", help="these checks alone")
+    made.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda if there is one")
+    allow = "what may compute it beside kernels of its own"
+    made.add_argument("--allow", type=_names, default=(), metavar=",".join(WITH_HELP), help=allow)
+    made.add_argument("--seconds", type=float, default=Limits.call, help="of one call (default: %(default)g)")
+    made.add_argument("--memory", type=float, default=Limits.memory / GIB, metavar="GIB", help="default: %(default)g")
+    made.add_argument("--json", metavar="FILE", help="write the verdict there")
+    made.add_argument("--key", metavar="FILE", help="sign the verdict, or verify its signature, with this key")
+    made.add_argument("--verify", metavar="FILE", help=f"ask {SAMPLE} items of a verdict again, with its seed")
+    attack = "run the attacks, or those of some families, and the honest kernels"
+    made.add_argument("--attack", nargs="*", metavar="FAMILY", help=attack)
+    made.add_argument(
+        "-n", type=int, default=0, metavar="N", help="of --attack: how many at once (default: by the cores)"
+    )
+    made.add_argument(
+        "--sample", type=int, default=0, metavar="N", help="of --attack: N of the attacks, drawn by --seed"
+    )
+    made.add_argument("--seed", type=int, default=None, help="a seed of your own, to repeat a verdict")
+    made.add_argument("-x", "--at-once", action="store_true", help="end with the first item that fails")
+    return made
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit status."""
+    args = parser().parse_args(given)
+    try:
+        if args.attack is not None:
+            from kernelmux.judge import attack
+
+            return attack.command(args.attack, args.n, args.sample, args.seed, args.json)
+        return _verify(args) if args.verify else _judge(args)
+    except KernelmuxError as error:
+        print(f"judge: {' '.join(str(error).split())}", file=sys.stderr)
+        return USAGE
+    except KeyboardInterrupt:
+        print("judge: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)
+
+
+def _judge(args: argparse.Namespace) -> int:
+    console = Console(highlight=False)
+    key = _key(args.key)
+    if not args.candidate or not args.op:
+        raise ArgumentError("expected FILE.py:FUNCTION and --op OP (--help shows examples)")
+    found = _asked(args, console, args.check, args.seed)
+    _print(found, console)
+    if args.json:
+        fields = (found.signed(key) if key else found).as_dict()
+        Path(args.json).write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
+    return GOOD if found.good else REFUSED
+
+
+def _asked(args: argparse.Namespace, console: Console, checks: Sequence[str], seed: int | None) -> Verdict:
+    path, name = temporary_backends.located(args.candidate)
+    limits = replace(Limits(), call=args.seconds, memory=int(args.memory * GIB))
+    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return verdict(
+        path,
+        args.op,
+        name,
+        tier=args.tier,
+        device=device,
+        limits=limits,
+        allow=args.allow,
+        seed=seed,
+        checks=checks,
+        at_once=args.at_once,
+        tell=lambda outcome: _tell(outcome, console),
+    )
+
+
+def _tell(outcome: Outcome, console: Console) -> None:
+    mark, worst = MARKS.get(outcome.status, "?"), f"  worst {outcome.budget:.2g} of its bound" if outcome.budget else ""
+    said = f"{mark} {outcome.item.check:<16} {outcome.passed:>4} trials{worst}"
+    console.print(said if outcome.status != "skipped" else f"{said}  {outcome.text}", markup=False, soft_wrap=True)
+    if outcome.status == "failed":
+        console.print(outcome.text, markup=False, soft_wrap=True)
+
+
+def _print(found: Verdict, console: Console) -> None:
+    for remark in found.remarks:
+        console.print(f"remark: {remark}", markup=False, soft_wrap=True)
+    for limit in found.not_held:
+        console.print(f"not held: {limit}", markup=False, soft_wrap=True)
+    if found.passed and not found.acceptable:
+        used = ", ".join(sorted(set(found.uses) - set(found.allow)))
+        console.print(f"not acceptable: {used} computed it (--allow {used})", markup=False, soft_wrap=True)
+    said = "passed" if found.passed else "failed"
+    about = f"{found.candidate['file']}:{found.candidate['function']} as {found.op}, tier {found.tier}, {found.device}"
+    console.print(f"{said}: {about}, {found.seconds:.1f} s", markup=False, soft_wrap=True)
+
+
+def _key(path: str | None) -> bytes:
+    if not path:
+        return b""
+    try:
+        found = Path(path).read_bytes().strip()
+    except OSError as error:
+        raise ArgumentError(f"--key {path}: {error.strerror}") from error
+    if len(found) < 16:
+        raise ArgumentError(f"--key {path}: expected 16 bytes or more, got {len(found)}")
+    return found
+
+
+def _verify(args: argparse.Namespace) -> int:
+    """Whether a verdict is whole, and says what its seed gives again."""
+    console, key = Console(highlight=False), _key(args.key)
+    try:
+        told: dict[str, Any] = json.loads(Path(args.verify).read_text(encoding="utf-8"))
+        path, name = temporary_backends.located(args.candidate)
+        wrong = _wrong(told, path, name, key)
+        checks = [item["check"] for item in told["items"] if item["status"] in ("passed", "failed")][:SAMPLE]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ArgumentError(f"--verify {args.verify}: expected a verdict: {error}") from error
+    if not wrong:
+        args.op, args.tier, args.allow, args.at_once = told["op"], told["tier"], tuple(told["allow"]), False
+        found = _asked(args, console, checks, int(told["seed"]["seed"]))
+        before = {item["check"]: item["status"] for item in told["items"]}
+        wrong = [
+            f"{item['check']}: {before.get(item['check'])} in the verdict, {item['status']} now"
+            for item in found.items
+            if before.get(item["check"]) != item["status"]
+        ]
+    for line in wrong:
+        console.print(f"✗ {line}", markup=False, soft_wrap=True)
+    console.print("not verified" if wrong else f"verified: {len(checks)} of {len(told['items'])} items asked again")
+    return REFUSED if wrong else GOOD
+
+
+def _wrong(told: dict[str, Any], path: Path, name: str, key: bytes) -> list[str]:
+    """What of a verdict does not hold, in lines."""
+    seed, found = told["seed"], []
+    if told["schema"] != SCHEMA:
+        return [f"schema: expected {SCHEMA}, got {told['schema']}"]
+    if key and not hmac.compare_digest(told["signature"], signature(told, key)):
+        found.append("the signature is not that of this key")
+    if hashlib.sha256(f"{seed['salt']}:{seed['seed']}".encode()).hexdigest() != seed["commitment"]:
+        found.append("the seed is not the one that was promised")
+    if hashlib.sha256(path.read_bytes()).hexdigest() != told["candidate"]["sha256"]:
+        found.append(f"{path.name} is not the file that was judged")
+    if name != told["candidate"]["function"]:
+        found.append(f"the function that was judged is {told['candidate']['function']}")
+    if told["suite"] != worker.version():
+        found.append("the suite is not the one that judged")
+    return found
