@@ -50,7 +50,7 @@ def honest() -> list[Entry]:
 
 
 def _files(pattern: str) -> list[Path]:
-    return sorted(path for path in HOME.glob(pattern) if path.name != "__init__.py")
+    return sorted(path for path in HOME.glob(pattern) if not path.name.startswith("_"))
 
 
 def _entry(path: Path, family: str) -> Entry:
