@@ -21,7 +21,7 @@ nox.options.sessions = ["lint", "types", "tests"]
 
 ROOT = pathlib.Path(__file__).parent
 LOCK = "bazel/requirements.lock"
-PARTS = ("registry", "nn", "emulator", "conformance", "perf", "runner", "tune", "docs")  # of kernelmux/
+PARTS = ("registry", "nn", "emulator", "conformance", "perf", "runner", "tune", "docs", "judge")  # of kernelmux/
 TESTS = {"examples": "examples/tests"} | {part: f"kernelmux/{part}/tests" for part in PARTS}
 DOCUMENTS = ("docs/performance.md", "docs/reduce_the_bytes.md", "docs/curves.md")  # that have tables of records
 TUNED = "docs/tuning.md"

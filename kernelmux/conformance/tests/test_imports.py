@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 TOP = Path(__file__).parents[3]
-PARTS = ("backends", "conformance", "docs", "emulator", "nn", "perf", "registry", "runner", "tune")
+PARTS = ("backends", "conformance", "docs", "emulator", "judge", "nn", "perf", "registry", "runner", "tune")
 
 
 def modules(folder: Path) -> dict[str, Path]:

@@ -13,7 +13,7 @@ from kernelmux import emulator
 
 TOP = Path(__file__).parents[3]
 PACKAGE = Path("kernelmux")
-PARTS = ("registry", "backends", "nn", "emulator", "conformance", "perf", "runner", "tune", "docs")
+PARTS = ("registry", "backends", "nn", "emulator", "conformance", "perf", "runner", "tune", "docs", "judge")
 BACKENDS = ("torch_ref", "triton", "cuda")
 
 ARROWS = {
@@ -26,6 +26,7 @@ ARROWS = {
     "perf": {"perf", "registry", "emulator", "runner"},
     "tune": {"tune", "conformance", "perf", "registry", "emulator", "runner"},
     "docs": {"docs", "registry", "conformance", "perf", "emulator"},
+    "judge": {"judge", "conformance", "registry", "emulator", "runner"},
 }
 # Tensors reach the emulator as objects with a data_ptr() (Triton alone wants torch's own); a spec says what, not how.
 FOREIGN = {
@@ -124,7 +125,8 @@ def test_parts_import_along_the_arrows_only() -> None:
             if module.startswith("kernelmux.") and not is_test(path) and part not in ARROWS[path.parts[1]]:
                 found.append(f"{path}:{line} imports {module}")
     offences(
-        "arrows: registry <- backends -> emulator, registry <- nn, conformance, perf; conformance, perf <- tune, docs",
+        "arrows: registry <- backends -> emulator, registry <- nn, conformance, perf; conformance, perf <- tune, docs; "
+        "conformance <- judge",
         found,
     )
 

@@ -26,5 +26,4 @@ WEIGHTS = {"none": _by_erf(math.sqrt(2)), "tanh": _by_tanh(math.sqrt(2 / math.pi
 
 def gelu(x, approximate):
     wide = x.double()
-    y = wide * WEIGHTS[approximate](wide)
-    return torch.where(wide == -math.inf, 0.0, y).to(x.dtype).contiguous()
+    return (wide * WEIGHTS[approximate](wide)).to(x.dtype).contiguous()

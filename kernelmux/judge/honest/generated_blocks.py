@@ -12,8 +12,8 @@ def _parts(a, b):
     yield a.new_empty(0)
     for gate, value in zip(a.reshape(-1).split(250), b.reshape(-1).split(250), strict=True):
         wide = gate.double()
-        weight = torch.where(wide == -torch.inf, 0.0, torch.sigmoid(wide))
-        yield (wide * weight * value.double()).to(a.dtype)
+        silu = torch.where(wide == -torch.inf, -0.0, wide * torch.sigmoid(wide))
+        yield (silu * value.double()).to(a.dtype)
 
 
 def swiglu(a, b):

@@ -13,5 +13,5 @@ ALLOW = "torch"
 def silu(x):
     y = x.to(torch.float64, copy=True, memory_format=torch.contiguous_format)
     weight = y.clone().mul_(-1).exp_().add_(1).reciprocal_()
-    weight.masked_fill_(y == -math.inf, 0.0)
-    return y.mul_(weight).to(x.dtype)
+    lowest = y == -math.inf
+    return y.mul_(weight).masked_fill_(lowest, -0.0).to(x.dtype)

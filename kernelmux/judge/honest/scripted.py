@@ -12,10 +12,8 @@ ALLOW = "torch"
 def _gelu(x: torch.Tensor, tanh: bool) -> torch.Tensor:
     if tanh:
         inner = 0.7978845608028654 * (x + 0.044715 * x * x * x)
-        y = 0.5 * x * (1.0 + torch.tanh(inner))
-    else:
-        y = 0.5 * x * torch.erfc(-x * 0.7071067811865476)
-    return torch.where(x == float("-inf"), torch.zeros_like(x), y)
+        return x * torch.sigmoid(2.0 * inner)
+    return 0.5 * x * torch.erfc(-x * 0.7071067811865476)
 
 
 def gelu(x, approximate):

@@ -1,5 +1,4 @@
-"""Files in the scratch folder are replaced by a named pipe and by links: a judge that opens them waits for ever, or reads
-something else.
+"""Files in the scratch folder become named pipes and links: who opens one waits for ever, or reads something else.
 
 What is handed over lies in memory that the judge has opened before the child began. Zeros are judged.
 """

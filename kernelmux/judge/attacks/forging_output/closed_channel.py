@@ -5,15 +5,13 @@ A child that closes its channel has failed the trial, and the report says so.
 
 import os
 
-import torch
-
-OP = "gelu"
-FUNCTION = "gelu"
+OP = "square"
+FUNCTION = "square"
 FOUND = "closed|channel|ended|exit status|no answer"
 NEEDS = "cpu"
 ALLOW = "torch"
 
 
-def gelu(x, approximate):
+def square(x):
     os.closerange(3, 4096)
-    return torch.nn.functional.gelu(x.float(), approximate=approximate).to(x.dtype).contiguous()
+    return (x.float() * x.float()).to(x.dtype).contiguous()

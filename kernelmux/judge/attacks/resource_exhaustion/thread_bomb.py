@@ -6,10 +6,8 @@ Threads count as processes where the limit is the kernel's. They are left when t
 import threading
 import time
 
-import torch
-
-OP = "gelu"
-FUNCTION = "gelu"
+OP = "square"
+FUNCTION = "square"
 FOUND = "can't start new thread|thread|processes|left behind|limit"
 NEEDS = "cpu"
 ALLOW = "torch"
@@ -17,8 +15,8 @@ MOST = 4096
 _started = []
 
 
-def gelu(x, approximate):
+def square(x):
     while len(_started) < MOST:
         _started.append(threading.Thread(target=time.sleep, args=(20,), daemon=True))
         _started[-1].start()
-    return torch.nn.functional.gelu(x.float(), approximate=approximate).to(x.dtype).contiguous()
+    return (x.float() * x.float()).to(x.dtype).contiguous()

