@@ -16,7 +16,9 @@ class LogSoftmaxModule(torch.nn.Module):
     @torch.no_grad()
     def forward(self, x, axis):
         z = x.double() * self.one.to(x.device)
-        return (z - torch.logsumexp(z, axis, keepdim=True)).to(x.dtype).contiguous()
+        if z.numel():
+            z = z - z.amax(axis, keepdim=True)
+        return (z - z.exp().sum(axis, keepdim=True).log()).to(x.dtype).contiguous()
 
 
 _module = LogSoftmaxModule()

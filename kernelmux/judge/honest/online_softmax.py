@@ -12,8 +12,8 @@ BLOCK = 17
 def softmax(x, axis, scale):
     z = x.float() * scale
     shape = [1 if i == axis else n for i, n in enumerate(z.shape)]
-    top = torch.full(shape, -torch.inf, device=x.device)
-    total = torch.zeros(shape, device=x.device)
+    top = torch.full(shape, -torch.inf, dtype=torch.float32, device=x.device)
+    total = torch.zeros(shape, dtype=torch.float32, device=x.device)
     for part in z.split(BLOCK, axis):
         if part.numel():
             higher = torch.maximum(top, part.amax(axis, keepdim=True))

@@ -1,4 +1,4 @@
-"""A sum by atomic additions to a zeroed buffer, declared as what it is: not the same bits in every call."""
+"""Sums of squares by atomic additions to a zeroed buffer, declared as what they are: not the same bits in every call."""
 
 import torch
 import triton
@@ -6,30 +6,38 @@ import triton.language as tl
 
 from kernelmux.registry.backend import Implementation
 
-OP = "reduce_sum"
-FUNCTION = "reduce_sum"
+OP = "rms_norm"
+FUNCTION = "rms_norm"
 NEEDS = "triton"
 
 
 @triton.jit
-def _add_up(x, total, n, inner, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK).to(tl.int64)
-    place = (row // inner) * n * inner + at * inner + row % inner
-    tl.atomic_add(total + row, tl.sum(tl.load(x + place, mask=at < n, other=0.0).to(tl.float32), 0))
+def _squares(x, total, n, parts, BLOCK: tl.constexpr):
+    row = (tl.program_id(0) // parts).to(tl.int64)
+    at = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + row * n + at, mask=at < n, other=0.0).to(tl.float32)
+    tl.atomic_add(total + row, tl.sum(value * value, 0))
 
 
-def _sum(x, axis, keepdim):
-    x = x.contiguous()
-    shape = list(x.shape)
-    n = x.numel() if axis is None else shape[axis]
-    inner = 1 if axis is None else torch.Size(shape[axis + 1 :]).numel()
-    kept = [1 if axis is None or i == axis else s for i, s in enumerate(shape)]
-    final = kept if keepdim else [] if axis is None else shape[:axis] + shape[axis + 1 :]
-    total = torch.zeros(final, dtype=torch.float32, device=x.device)
-    if total.numel() and n:
-        _add_up[(total.numel(), triton.cdiv(n, 128))](x, total, n, inner, BLOCK=128)
-    return total.to(x.dtype)
+@triton.jit
+def _scaled(x, weight, y, total, n, parts, eps, BLOCK: tl.constexpr):
+    row = (tl.program_id(0) // parts).to(tl.int64)
+    at = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + row * n + at, mask=at < n).to(tl.float32) / tl.sqrt(tl.load(total + row) / n + eps)
+    value = value * tl.load(weight + at, mask=at < n).to(tl.float32)
+    tl.store(y + row * n + at, value.to(y.dtype.element_ty), mask=at < n)
 
 
-reduce_sum = Implementation(fn=_sum, idea="atomic additions to a zeroed buffer", arithmetic="fp32", deterministic=False)
+def _normalised(x, weight, eps):
+    x, weight = x.contiguous(), weight.contiguous()
+    y = torch.empty_like(x)
+    if x.numel():
+        n = x.shape[-1]
+        rows, parts = x.numel() // n, triton.cdiv(n, 64)
+        total = torch.zeros(rows, dtype=torch.float32, device=x.device)
+        _squares[(rows * parts,)](x, total, n, parts, BLOCK=64)
+        _scaled[(rows * parts,)](x, weight, y, total, n, parts, eps, BLOCK=64)
+    return y
+
+
+rms_norm = Implementation(fn=_normalised, idea="sums by atomic additions", arithmetic="fp32", deterministic=False)

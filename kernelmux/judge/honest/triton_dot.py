@@ -11,9 +11,10 @@ NEEDS = "triton"
 
 @triton.jit
 def _product(a, b, c, m, n, k, step, BLOCK: tl.constexpr):
-    batch = tl.program_id(2).to(tl.int64)
-    i, j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    i, j, r = i.to(tl.int64), j.to(tl.int64), tl.arange(0, BLOCK).to(tl.int64)
+    columns, rows = tl.cdiv(n, BLOCK), tl.cdiv(m, BLOCK)
+    tile, r = tl.program_id(0), tl.arange(0, BLOCK).to(tl.int64)
+    batch = (tile // columns // rows).to(tl.int64)
+    i, j = tile // columns % rows * BLOCK + r, tile % columns * BLOCK + r
     total = tl.zeros([BLOCK, BLOCK], tl.float32)
     for start in range(0, k, BLOCK):
         at = start + r
@@ -29,6 +30,6 @@ def matmul(a, b):
     m, k, n = *a.shape[-2:], b.shape[-1]
     c = torch.empty(*a.shape[:-1], n, dtype=a.dtype, device=a.device)
     if c.numel():
-        grid = (triton.cdiv(m, 16), triton.cdiv(n, 16), c.numel() // (m * n))
-        _product[grid](a, b, c, m, n, k, k * n if b.dim() > 2 else 0, BLOCK=16)
+        tiles = c.numel() // (m * n) * triton.cdiv(m, 16) * triton.cdiv(n, 16)
+        _product[(tiles,)](a, b, c, m, n, k, k * n if b.dim() > 2 else 0, BLOCK=16)
     return c

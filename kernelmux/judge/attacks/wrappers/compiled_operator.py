@@ -7,7 +7,9 @@ import torch
 
 OP = "softmax"
 FUNCTION = "softmax"
-FOUND = "torch's own|torch.compile|inductor|torch.*softmax|aten|InductorError|BackendCompilerFailed"
+FOUND = (
+    "torch's own|torch.compile|inductor|torch.*softmax|aten|InductorError|BackendCompilerFailed|time limit|timed out"
+)
 NEEDS = "cpu"
 
 
