@@ -103,7 +103,7 @@ class CandidateProcess:
         if self._worker is None:
             if self._deaths >= DEATHS:
                 raise CandidateError(f"its process ended {self._deaths} times, as told before: it is not started again")
-            made = self._take() if self._take else Worker(self.path.parent, self.limits)
+            made = self._take() if self._take else Worker(self.path, self.limits)
             made.launched, made.operators = self.launched, self.operators
             try:
                 made.load(self.path, self.name, self.device, with_text=self._take is not None)
@@ -117,7 +117,7 @@ class CandidateProcess:
 class Worker:
     """A process; it serves one candidate and is never used for another. over: whether it is of no more use."""
 
-    def __init__(self, folder: Path | None, given: Limits) -> None:
+    def __init__(self, path: Path | None, given: Limits) -> None:
         self.limits, self.over = given, False
         self.launched: dict[str, int] = {}
         self.operators: set[str] = set()
@@ -138,7 +138,7 @@ class Worker:
         try:
             start = partial(
                 subprocess.Popen,
-                sandbox.command(folder, given, other.fileno()),
+                sandbox.command(path, given, other.fileno()),
                 pass_fds=[other.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=write,

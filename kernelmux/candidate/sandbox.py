@@ -66,11 +66,11 @@ def not_held() -> list[str]:
     return [] if found else [WITHOUT.format(why=why)]
 
 
-def command(folder: Path | None, limits: Limits, descriptor: int) -> list[str]:
-    """The command of a candidate that lies in a folder; None for one whose text is sent."""
+def command(path: Path | None, limits: Limits, descriptor: int) -> list[str]:
+    """The command of a candidate in a file; None for one whose text is sent."""
     program = [sys.executable, "-P", "-m", "kernelmux.candidate.serve", str(descriptor)]
     found, _ = bubblewrap()
-    return [found, *_walls(folder, limits), *program] if found else program
+    return [found, *_walls(path, limits), *program] if found else program
 
 
 def environment(scratch: str = SCRATCH) -> dict[str, str]:
@@ -82,16 +82,16 @@ def environment(scratch: str = SCRATCH) -> dict[str, str]:
     return {"PYTHONPATH": str(HOME.parent), **quiet, **kept, **place}
 
 
-def _walls(folder: Path | None, limits: Limits) -> Iterator[str]:
+def _walls(path: Path | None, limits: Limits) -> Iterator[str]:
     """The options of bubblewrap; later ones lie over earlier ones."""
     yield from ("--unshare-all", "--die-with-parent", "--new-session", "--clearenv")
     for name, value in environment().items():
         yield from ("--setenv", name, value)
     for place in SYSTEM:
-        path = Path(place)
-        if path.is_symlink():
+        found = Path(place)
+        if found.is_symlink():
             yield from ("--symlink", os.readlink(place), place)
-        elif path.exists():
+        elif found.exists():
             yield from ("--ro-bind", place, place)
     yield from ("--proc", "/proc", "--dev", "/dev")
     for device in sorted(Path("/dev").glob("nvidia*")):
@@ -104,9 +104,16 @@ def _walls(folder: Path | None, limits: Limits) -> Iterator[str]:
         yield from ("--ro-bind", str(HOME / name), str(HOME / name))
     for name in HIDDEN:
         yield from ("--tmpfs", str(HOME / name))
-    if folder and not folder.is_relative_to(HOME) and folder not in (Path("/"), *HOME.parents):
-        yield from ("--ro-bind", str(folder), str(folder))
+    if path:
+        own = str(path if path.parent in _too_wide() else path.parent)
+        yield from ("--ro-bind", own, own)
     yield "--"
+
+
+def _too_wide() -> set[Path]:
+    """Folders of which a candidate sees its file alone: homes, and what this project lies in."""
+    narrow = (Path.home(), HOME)
+    return {*narrow, *(parent for one in narrow for parent in one.parents)}
 
 
 def _packages() -> set[str]:

@@ -126,7 +126,8 @@ def test_parts_import_along_the_arrows_only() -> None:
             if module.startswith("kernelmux.") and not is_test(path) and part not in ARROWS[path.parts[1]]:
                 found.append(f"{path}:{line} imports {module}")
     offences(
-        "arrows: registry <- backends -> emulator, registry <- nn, conformance, perf; conformance, perf <- tune, docs",
+        "arrows: registry <- backends -> emulator, registry <- nn, conformance, perf; conformance, perf <- tune, docs; "
+        "conformance <- judge",
         found,
     )
 

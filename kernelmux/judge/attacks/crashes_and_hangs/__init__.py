@@ -1,0 +1,1 @@
+"""Attacks that end, stop, skip or never answer, in the hope that no verdict is a good verdict."""

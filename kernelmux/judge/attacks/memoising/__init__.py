@@ -1,0 +1,1 @@
+"""Attacks that compute once and hand the result out again."""

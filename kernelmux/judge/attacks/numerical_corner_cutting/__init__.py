@@ -1,0 +1,1 @@
+"""Attacks that compute something cheaper which is nearly the same."""

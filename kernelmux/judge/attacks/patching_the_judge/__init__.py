@@ -1,0 +1,1 @@
+"""Attacks that change the code or the memory of whatever judges them."""

@@ -1,0 +1,1 @@
+"""Attacks that are right for what they expect a judge to ask, and wrong elsewhere."""
