@@ -66,7 +66,12 @@ def command(families: Sequence[str], processes: int, sample: int, seed: int | No
     with ThreadPoolExecutor(processes or max(1, available_cores() // 2)) as pool:
         going = [pool.submit(attempt, entry) for entry in able]
         steps = track(as_completed(going), "judging", len(going), console=console, disable=not console.is_terminal)
-        found = [future.result() for future in steps]
+        found = list[Tried]()
+        for future in steps:
+            found.append(future.result())
+            if not console.is_terminal:
+                one = found[-1]
+                console.print(f"[{len(found)}/{len(going)}] {one.outcome}: {one.family}/{one.name}", markup=False)
     found.sort(key=lambda one: (one.family, one.name))
     show(found, len(chosen) - len(able), console)
     if file:

@@ -1,0 +1,137 @@
+"""Verdicts: what is good, what is not, and what a verdict says of itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kernelmux.candidate.pool import WarmPool
+from kernelmux.judge import attack, cli, collection, remarks
+from kernelmux.judge.verdict import Verdict, verdict
+from kernelmux.registry.errors import ArgumentError
+
+RIGHT = "import torch\n\ndef add(x, y):\n    return torch.add(x, y).contiguous()\n"
+WRONG = RIGHT.replace("torch.add(x, y)", "(x + y) * 1.01")
+FORGES = """
+import gc, os, sys
+import torch
+
+try:  # the first reproduction: the judge itself, replaced where the function is loaded
+    from kernelmux.conformance.session import execute
+    execute._judge.__code__ = (lambda item, probe: execute.Outcome(item, "passed")).__code__
+except ImportError:
+    pass
+
+def add(x, y):
+    return torch.zeros_like(x + y)
+"""
+FEW = ["--check", "accuracy", "--allow", "torch"]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "mine.py").write_text(RIGHT)
+    return tmp_path / "mine.py"
+
+
+def judged(path: Path, *words: str) -> int:
+    return cli.main([f"{path}:add", "--op", "add", "--device", "cpu", *FEW, *words])
+
+
+def test_a_right_function_is_good_where_torch_is_allowed(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert judged(file) == cli.GOOD
+    out = capsys.readouterr().out
+    assert "✓ accuracy" in out and "no kernel of its own was launched: torch computed aten::add" in out
+    assert out.splitlines()[-1].startswith("passed: mine.py:add as add, tier smoke, cpu")
+    assert cli.main([f"{file}:add", "--op", "add", "--device", "cpu", "--check", "accuracy"]) == cli.REFUSED
+    assert "not acceptable: torch computed it (--allow torch)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (WRONG, "budget used"),
+        (FORGES, "all outputs are 0"),
+        ("import os\nos._exit(0)\n", "its process ended with status 0"),
+        (RIGHT.replace("return", "import os; os.abort(); return"), "its process ended by SIGABRT"),
+        (RIGHT.replace("return", "while True: pass\n    return"), "no answer within the limit of time"),
+        (f"print('18 passed, 0 failed')\nraise SystemExit(0)\n{RIGHT}", "raised SystemExit|cannot be imported"),
+    ],
+)
+def test_what_is_not_right_is_refused_with_a_line(
+    file: Path, capsys: pytest.CaptureFixture[str], text: str, told: str
+) -> None:
+    file.write_text(text)
+    assert judged(file, "--seconds", "3", "-x") == cli.REFUSED
+    out = capsys.readouterr().out
+    assert any(one in out for one in told.split("|")), out
+    assert out.splitlines()[-1].startswith("failed: ")
+
+
+def test_a_verdict_is_verified_by_its_seed_and_its_key(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key, out = file.with_name("key"), file.with_name("verdict.json")
+    key.write_text("0123456789abcdef")
+    assert judged(file, "--json", str(out), "--key", str(key)) == cli.GOOD
+    again = ["--verify", str(out), f"{file}:add", "--device", "cpu"]
+    assert cli.main([*again, "--key", str(key)]) == cli.GOOD
+    assert "verified: 1 of 1 items asked again" in capsys.readouterr().out
+    told = json.loads(out.read_text())
+    for change, line in (
+        ({"good": False}, "the signature is not that of this key"),
+        ({"seed": {**told["seed"], "seed": "7"}}, "the seed is not the one that was promised"),
+        ({"suite": "other"}, "the suite is not the one that judged"),
+        ({"schema": 0}, "schema: expected 1, got 0"),
+    ):
+        out.write_text(json.dumps({**told, **change}))
+        assert cli.main([*again, "--key", str(key)]) == cli.REFUSED
+        assert line in capsys.readouterr().out
+    out.write_text(json.dumps(told))
+    file.write_text(RIGHT + "\n")
+    assert cli.main(again) == cli.REFUSED
+    assert "mine.py is not the file that was judged" in capsys.readouterr().out
+
+
+def test_a_text_is_judged_by_a_process_that_waits() -> None:
+    pool = WarmPool()
+    try:
+        first = verdict(RIGHT, "add", checks=("accuracy", "memory"), allow=("torch",), pool=pool)
+        second = verdict(WRONG, "add", checks=("accuracy", "memory"), allow=("torch",), pool=pool, at_once=True)
+    finally:
+        pool.close()
+    assert first.good and [item["check"] for item in first.items] == ["accuracy", "memory"]
+    assert not second.good and not second.whole and first.seed["seed"] != second.seed["seed"]
+
+
+def test_what_is_no_question(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ArgumentError, match="allow: expected of torch, cublas, got numpy"):
+        verdict(RIGHT, "add", allow=("numpy",))
+    assert cli.main([f"{file}:add", "--op", "ad"]) == cli.USAGE
+    assert cli.main(["--op", "add"]) == cli.USAGE
+    assert cli.main([f"{file}:add", "--op", "add", "--key", str(file.with_name("none"))]) == cli.USAGE
+    assert "judge: --key" in capsys.readouterr().err
+
+
+def test_nothing_asked_is_not_passed() -> None:
+    made = Verdict("add", {}, "smoke", "cpu", {}, {}, [], "", {})
+    assert not made.passed
+    made.whole, made.items = True, [{"status": "skipped"}]
+    assert not made.passed
+    made.items.append({"status": "passed"})
+    assert made.passed and made.good
+    made.items.append({"status": "expected"})
+    assert not made.passed
+
+
+def test_remarks() -> None:
+    assert remarks.of({}, []) == (["torch"], ["no kernel of its own was launched, and no operator of torch was heard"])
+    assert remarks.of({"k": 3}, []) == ([], ["launched k (3 times)"])
+    used, told = remarks.of({"k": 1}, {f"aten::op{i}" for i in range(8)})
+    assert used == ["torch"] and told[1].endswith("aten::op5 and 2 more")
+
+
+@pytest.mark.parametrize(("name", "outcome"), [("zeros", attack.CAUGHT), ("judge_code", attack.CAUGHT)])
+def test_an_attack_is_caught_by_name(name: str, outcome: str) -> None:
+    entry = next(e for e in collection.attacks() if e.name == name)
+    assert attack.attempt(entry).outcome == outcome
