@@ -230,10 +230,6 @@ class Plan:
         self.seconds = 0.0
         return found
 
-    def item_of(self, slot: Slot) -> WorkItem:
-        """What runs in a slot."""
-        return self._running[slot.id][0]
-
     def waits_for(self, slot: Slot) -> str:
         """What a slot that got no item waits for."""
         gpu = self._gpus[slot.gpu] if slot.gpu else None
