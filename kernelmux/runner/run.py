@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -304,29 +304,35 @@ class RunState:
         return self.report
 
 
-def run(run: RunState, engine: Engine) -> RunReport:
-    """Run a plan to its end on the slots of an engine. Ctrl-C ends it with the rows that there are."""
-    idle: dict[str, Slot] = {}
+@contextmanager
+def _ending(report: RunReport) -> Iterator[None]:
+    """Ctrl-C inside ends a run with the rows that there are, and so does a suite that has seen enough."""
     try:
-        with interrupts.held():  # no row is to be taken in by half
-            before = interrupts.first
-            while run.plan.left and interrupts.first == before:
-                for slot in [slot for slot in idle.values() if run.leaves(slot)]:
-                    engine.close(idle.pop(slot.id))
-                for slot in list(idle.values()):
-                    if begun := run.begin(slot):
-                        del idle[slot.id]
-                        engine.send(slot, *begun)
-                if run.plan.left and not run.working and not engine.starting():
-                    run.report.errors.append(_stuck(run))
-                if not run.plan.left:
-                    break
-                for event in engine.events(POLL):
-                    _handle(event, run, engine, idle)
+        yield
     except EndRun:
-        run.report.enough = True
+        report.enough = True
     except KeyboardInterrupt:
-        run.report.interrupted = True
+        report.interrupted = True
+
+
+def run(run: RunState, engine: Engine) -> RunReport:
+    """Run a plan to its end on the slots of an engine."""
+    idle: dict[str, Slot] = {}
+    with _ending(run.report), interrupts.held():  # no row is to be taken in by half
+        before = interrupts.first
+        while run.plan.left and interrupts.first == before:
+            for slot in [slot for slot in idle.values() if run.leaves(slot)]:
+                engine.close(idle.pop(slot.id))
+            for slot in list(idle.values()):
+                if begun := run.begin(slot):
+                    del idle[slot.id]
+                    engine.send(slot, *begun)
+            if run.plan.left and not run.working and not engine.starting():
+                run.report.errors.append(_stuck(run))
+            if not run.plan.left:
+                break
+            for event in engine.events(POLL):
+                _handle(event, run, engine, idle)
     return run.conclude()
 
 
@@ -366,12 +372,8 @@ def run_here(run: RunState) -> RunReport:
         while begun := run.begin(slot):
             yield begun[0].work, begun[1]
 
-    try:
+    with _ending(run.report):
         function(run.suite.serve)(run.suite.setup, items(), lambda row, lost=False: run.take(slot, row, lost))
         if run.plan.left:
             run.report.errors.append(_stuck(run))
-    except EndRun:
-        run.report.enough = True
-    except KeyboardInterrupt:
-        run.report.interrupted = True
     return run.conclude()

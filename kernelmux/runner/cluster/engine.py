@@ -26,7 +26,7 @@ WAIT = 0.1  # seconds that a node waits for something to tell
 FIRST, OTHERS = (
     120.0,
     20.0,
-)  # seconds for the first node to be ready, and for the others: who else has one may keep it long
+)  # seconds for the first node to be ready, and for others, which another program may keep long
 TRIES = 2  # to start an actor on a node
 GRACE = 60.0  # seconds in which another node may take the place of one that is gone
 DECLARED = "accelerator_type:"  # what Ray calls a kind of card
@@ -131,11 +131,8 @@ class RayCluster:
             time.sleep(min(timeout, WAIT))
             return []
         done, _ = self.ray.wait(list(asked), num_returns=1, timeout=timeout)
-        done += (
-            self.ray.wait([a for a in asked if a not in done], num_returns=len(asked) - 1, timeout=0)[0]
-            if (len(asked) > len(done))
-            else []
-        )
+        if rest := [answer for answer in asked if answer not in done]:
+            done += self.ray.wait(rest, num_returns=len(rest), timeout=0)[0]
         return [event for answer in done for event in self._answer(asked[answer], answer)]
 
     def starting(self) -> bool:
