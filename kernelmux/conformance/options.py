@@ -30,7 +30,7 @@ class Options:
     saves: of a failing item the tensors are kept. pdb: a failure opens the debugger.
     verbose: a line per item is printed, and the matrix by checks; quiet: failures and the total alone. keyword: an
     expression over the ids of items, as that of pytest's -k. card: what the emulator, or the GPU, stands for. records: what
-    passes goes on record.
+    passes goes on record. elsewhere: on the GPUs of a cluster, of which this machine need not have one.
     """
 
     ops: tuple[str, ...] = ()
@@ -57,6 +57,7 @@ class Options:
     keyword: str = ""
     card: str = ""
     records: bool = False
+    elsewhere: bool = False
 
     @property
     def where(self) -> torch.device:

@@ -1,9 +1,6 @@
-"""Worker processes of this machine, each in a slot: started, given items, ended at a limit, started anew when they are
-lost.
+"""Worker processes, of execnet, each in a slot: started, given items, ended at a limit, started anew when they are lost.
 
-The processes are execnet's, which pytest-xdist stands on: unlike xdist it tells of one process at a time what became of it,
-unlike loky it goes on when a process dies, and what a process is to run need not be importable by the one that starts
-it. The same class runs in each node of a cluster.
+The same class runs on a machine alone and in each node of a cluster.
 """
 
 from __future__ import annotations

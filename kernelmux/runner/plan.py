@@ -139,7 +139,9 @@ class Plan:
         return item
 
     def _queues_of(self, slot: Slot) -> list[list[_Group]]:
-        return [queue for kind, queue in self._queues.items() if queue and _admits(slot, kind)]
+        return [
+            queue for queue in self._queues.values() if queue and slot.admits(queue[-1].items[0])
+        ]  # all of one kind
 
     def _unowned(self, slot: Slot, gpu: _Gpu | None, own: _Group | None) -> _Group | None:
         """The first group without an owner whose first item fits; if the slot has its own, only of a lower rank."""
@@ -230,10 +232,6 @@ class Plan:
         self.seconds = 0.0
         return found
 
-    def item_of(self, slot: Slot) -> WorkItem:
-        """What runs in a slot."""
-        return self._running[slot.id][0]
-
     def waits_for(self, slot: Slot) -> str:
         """What a slot that got no item waits for."""
         gpu = self._gpus[slot.gpu] if slot.gpu else None
@@ -249,11 +247,6 @@ def _kind(item: WorkItem) -> _Kind:
 
 def _key(item: WorkItem) -> tuple[_Kind, int, str]:
     return _kind(item), item.rank, item.group
-
-
-def _admits(slot: Slot, kind: _Kind) -> bool:
-    gpus, cpu, alone, card = kind
-    return gpus <= len(slot.gpus) and alone == slot.alone and card in ("", slot.card) and not (cpu and slot.gpus)
 
 
 def _fits(item: WorkItem, slot: Slot, gpu: _Gpu | None) -> bool:

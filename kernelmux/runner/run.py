@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -118,6 +118,17 @@ class _Working:
     beside: str = ""  # what happened on the same GPU meanwhile
 
 
+@dataclass
+class _Held:
+    """An item that has failed. beside: slots with what still runs on its GPU, and may turn out to have hurt it."""
+
+    item: WorkItem
+    row: Any
+    slot: Slot
+    seconds: float
+    beside: set[str]
+
+
 class RunState:
     """The books of one run. `begin` gives a slot an item, `take` and `gone` take it back."""
 
@@ -136,6 +147,7 @@ class RunState:
         self.slots: dict[str, Slot] = {}
         self.working: dict[str, _Working] = {}
         self.idle: dict[str, tuple[float, str]] = {}
+        self.held: list[_Held] = []
         self.tries: Counter[str] = Counter()
         self.missed: Counter[str] = Counter()
         self.version = version()  # of the sources at the start: a worker that imports others is none of this run
@@ -180,9 +192,14 @@ class RunState:
         if lost:
             self.idle[slot.id] = now, STARTING
             self._hurt(slot, f"{done.item.id} lost the context of the GPU")
-        if done.beside and self.suite.failed(row) and self._again(slot, done.beside, row):
-            return
-        self._record(self.plan.end(slot), row, slot, now - done.since)
+        failed = slot.gpu and self.suite.failed(row)
+        if failed and done.beside and self._again(done.item, slot, done.beside, row):
+            self.plan.again(slot)
+        elif failed and not lost and (beside := {other for other in self.working if self.slots[other].gpu == slot.gpu}):
+            self.held.append(_Held(self.plan.end(slot), row, slot, now - done.since, beside))
+        else:
+            self._record(self.plan.end(slot), row, slot, now - done.since)
+        self._settle(slot)
 
     def gone(self, slot: Slot, reason: str, outside: bool, closed: bool, began: bool = True) -> None:
         """The process of a slot has ended. closed: no other one takes its place. began: it had begun its item."""
@@ -192,8 +209,11 @@ class RunState:
             self.report.usage.busy += now - done.since
             self.last = now
             self._hurt(slot, f"the process of {done.item.id} ended")
-            if not (outside and self._again(slot, reason, None, began)):
+            if outside and self._again(done.item, slot, reason, None, began):
+                self.plan.again(slot)
+            else:
                 self._record(self.plan.end(slot), self.suite.lost(done.item, reason), slot, now - done.since)
+            self._settle(slot)
         if closed:
             self._waits(slot, now, STARTING)
             self.plan.drop(slot)
@@ -218,18 +238,28 @@ class RunState:
         return True
 
     def _hurt(self, slot: Slot, what: str) -> None:
-        """What runs on the same GPU may fail by what has happened there."""
+        """What runs on the same GPU may fail by what has happened there, and what ran beside it may have."""
         for other, working in self.working.items():
             if slot.gpu and self.slots[other].gpu == slot.gpu:
                 working.beside = f"{what} beside it"
+        for held in [held for held in self.held if slot.id in held.beside]:
+            if self._again(held.item, held.slot, f"{what} beside it", held.row):
+                self.held.remove(held)
+                self.plan.add([held.item])
 
-    def _again(self, slot: Slot, reason: str, row: Any, began: bool = True) -> bool:
+    def _settle(self, slot: Slot) -> None:
+        """What runs in a slot can hurt nothing more: what has failed beside it, and beside nothing else, has failed."""
+        for held in self.held:
+            held.beside.discard(slot.id)
+        for held in [held for held in self.held if not held.beside]:
+            self.held.remove(held)
+            self._record(held.item, held.row, held.slot, held.seconds)
+
+    def _again(self, item: WorkItem, slot: Slot, reason: str, row: Any, began: bool = True) -> bool:
         """Whether an item is tried once more; a line says why. One that its process had not begun has not been tried."""
-        item = self.plan.item_of(slot)
         (self.tries if began else self.missed)[item.id] += 1
         if self.tries[item.id] >= TRIES or self.missed[item.id] >= MISSED:
             return False
-        self.plan.again(slot)
         self._write({"again": item.id, "reason": reason, "slot": slot.id, "node": slot.node, "failed": row})
         return True
 
@@ -261,6 +291,10 @@ class RunState:
 
     def conclude(self) -> RunReport:
         """The report, once everything has ended."""
+        held, self.held = self.held, []
+        for one in held:  # the run ends before what ran beside it
+            with suppress(EndRun):
+                self._record(one.item, one.row, one.slot, one.seconds)
         usage, end = self.report.usage, self.last or self.first
         for since, why in self.idle.values():
             if self.first:
@@ -270,29 +304,35 @@ class RunState:
         return self.report
 
 
-def run(run: RunState, engine: Engine) -> RunReport:
-    """Run a plan to its end on the slots of an engine. Ctrl-C ends it with the rows that there are."""
-    idle: dict[str, Slot] = {}
+@contextmanager
+def _ending(report: RunReport) -> Iterator[None]:
+    """Ctrl-C inside ends a run with the rows that there are, and so does a suite that has seen enough."""
     try:
-        with interrupts.held():  # no row is to be taken in by half
-            before = interrupts.first
-            while run.plan.left and interrupts.first == before:
-                for slot in [slot for slot in idle.values() if run.leaves(slot)]:
-                    engine.close(idle.pop(slot.id))
-                for slot in list(idle.values()):
-                    if begun := run.begin(slot):
-                        del idle[slot.id]
-                        engine.send(slot, *begun)
-                if run.plan.left and not run.working and not engine.starting():
-                    run.report.errors.append(_stuck(run))
-                if not run.plan.left:
-                    break
-                for event in engine.events(POLL):
-                    _handle(event, run, engine, idle)
+        yield
     except EndRun:
-        run.report.enough = True
+        report.enough = True
     except KeyboardInterrupt:
-        run.report.interrupted = True
+        report.interrupted = True
+
+
+def run(run: RunState, engine: Engine) -> RunReport:
+    """Run a plan to its end on the slots of an engine."""
+    idle: dict[str, Slot] = {}
+    with _ending(run.report), interrupts.held():  # no row is to be taken in by half
+        before = interrupts.first
+        while run.plan.left and interrupts.first == before:
+            for slot in [slot for slot in idle.values() if run.leaves(slot)]:
+                engine.close(idle.pop(slot.id))
+            for slot in list(idle.values()):
+                if begun := run.begin(slot):
+                    del idle[slot.id]
+                    engine.send(slot, *begun)
+            if run.plan.left and not run.working and not engine.starting():
+                run.report.errors.append(_stuck(run))
+            if not run.plan.left:
+                break
+            for event in engine.events(POLL):
+                _handle(event, run, engine, idle)
     return run.conclude()
 
 
@@ -332,12 +372,8 @@ def run_here(run: RunState) -> RunReport:
         while begun := run.begin(slot):
             yield begun[0].work, begun[1]
 
-    try:
+    with _ending(run.report):
         function(run.suite.serve)(run.suite.setup, items(), lambda row, lost=False: run.take(slot, row, lost))
         if run.plan.left:
             run.report.errors.append(_stuck(run))
-    except EndRun:
-        run.report.enough = True
-    except KeyboardInterrupt:
-        run.report.interrupted = True
     return run.conclude()

@@ -30,6 +30,7 @@ from kernelmux.runner import start
 from kernelmux.runner.interrupts import INTERRUPTED, interrupts
 from kernelmux.runner.item import WorkItem
 from kernelmux.runner.machine import Workers
+from kernelmux.runner.results import folder as writable_folder
 from kernelmux.runner.run import RunReport, TimeLimit
 from kernelmux.tune import report, tables
 from kernelmux.tune.job import Job
@@ -181,9 +182,9 @@ def _without_dtypes(case: Case) -> tuple[str, list[torch.dtype]]:
 
 
 def _search(console: Console, found: list[Job], args: argparse.Namespace) -> int:
-    home = output_files.folder(Path(args.log), "--log")
+    home = writable_folder(Path(args.log), "--log")
     if not args.dry_run:
-        output_files.folder(_folder(args), "--out")
+        writable_folder(_folder(args), "--out")
     progress = Progress(console)
     suite = TuneSuite(found, args.most, args.tier, known(home), progress, times=not args.dry_run)
     limit = TimeLimit(time.monotonic() + (60 * args.minutes if args.minutes else args.limit), required=ALWAYS)

@@ -26,7 +26,7 @@ from rich.table import Table
 from kernelmux.conformance.inputs.trials import Trial, bits
 from kernelmux.conformance.judging.probe import Probe
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.report import artifacts
+from kernelmux.conformance.session import worker_facts
 from kernelmux.emulator.validation.hardware import comparing, gpu
 from kernelmux.emulator.validation.progress import bar
 from kernelmux.registry import catalog
@@ -101,7 +101,7 @@ def measure(file: Path, device: str = "cuda") -> int:
     for job in _progress(found, device):
         stored |= {f"{job.name} | {name}": values for name, values in job.inputs.items()}
         stored |= {f"{job.name} | {i}": values for i, (_, values) in enumerate(job.run())}
-    about = (gpu.describe() if device == "cuda" else {"gpu": "no GPU", "driver": "none"}) | artifacts.versions()
+    about = (gpu.describe() if device == "cuda" else {"gpu": "no GPU", "driver": "none"}) | worker_facts.versions()
     np.savez_compressed(file, about=np.array(json.dumps(about)), **stored)  # type: ignore[arg-type]  # by name
     return len(found)
 
@@ -136,7 +136,7 @@ def compare(file: Path) -> dict[str, Any]:
         inputs = {name: theirs[f"{job.name} | {name}"] for name in job.trial.tensors}
         outputs = [theirs[f"{job.name} | {i}"] for i in range(len(job.trial.spec.outputs))]
         _enter(rows.setdefault(job.variant, BitsRow()), job.fed(inputs), outputs)
-    return {"about": about, "emulator": artifacts.versions(), "rows": {k: vars(v) for k, v in rows.items()}}
+    return {"about": about, "emulator": worker_facts.versions(), "rows": {k: vars(v) for k, v in rows.items()}}
 
 
 def _enter(row: BitsRow, job: BitsJob, theirs: list[Array]) -> None:

@@ -177,6 +177,7 @@ def _instead(made: Any) -> None:
 def options_of(args: argparse.Namespace) -> Options:
     """The options of a command line; a KernelmuxError says what is wrong with it."""
     seeds = tuple(dict.fromkeys(args.seed)) or (0,)
+    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     chosen = Options(
         tuple(args.op),
         tuple(args.backend),
@@ -185,7 +186,7 @@ def options_of(args: argparse.Namespace) -> Options:
         tuple(args.dtype),
         args.tier or Options.tier,
         seeds[0],
-        args.device or ("cuda" if torch.cuda.is_available() else "cpu"),
+        device,
         args.out,
         seeds if len(seeds) > 1 else (),
         tuple(args.expected),
@@ -195,11 +196,12 @@ def options_of(args: argparse.Namespace) -> Options:
         quiet=args.quiet,
         keyword=args.keyword.strip(),
         records=args.record,
+        elsewhere=bool(args.cluster) and device == "cuda",
     )
     chosen = _with_impl(chosen, args) if args.impl else chosen
     if args.card:
         chosen = replace(chosen, card=cards.named(args.card).key, program=f"{chosen.program} --card {args.card}")
-    if chosen.device == "cuda" and not torch.cuda.is_available():
+    if chosen.device == "cuda" and not (chosen.elsewhere or torch.cuda.is_available()):
         raise ArgumentError("--device cuda: torch sees no GPU here")
     plan.matching((), chosen.keyword)
     _check_place(args)
@@ -233,9 +235,10 @@ def _limited(chosen: Options, args: argparse.Namespace) -> Options:
     minutes = args.minutes or (time_budget.usual(chosen) if plain else 0.0)
     if not minutes:
         return chosen
-    kind = ledger.capability(chosen.where) if chosen.device == "cuda" else ""
-    relies = chosen.device == "cuda" or chosen.everything  # a part of the suite without a GPU is short enough
-    relies = relies and not chosen.card  # where other variants run than those that passed
+    # A part of the suite without a GPU is short enough; a card that stands for another runs other variants than those that
+    # passed, and the GPUs of a cluster are of several kinds.
+    relies = (chosen.device == "cuda" or chosen.everything) and not (chosen.card or chosen.elsewhere)
+    kind = ledger.capability(chosen.where) if relies and chosen.device == "cuda" else ""
     return replace(chosen, minutes=minutes, verified=ledger.verified(chosen.ops, kind) if relies else ())
 
 
@@ -259,11 +262,11 @@ def _with_impl(chosen: Options, args: argparse.Namespace) -> Options:
 
 
 def _check_place(args: argparse.Namespace) -> None:
-    """What goes on in one process, or is about one GPU, cannot go on or be elsewhere."""
+    """What goes on in one process cannot go on or be elsewhere."""
     for name, given in (("--resume", args.resume), ("--cluster", args.cluster), ("--on", args.on)):
         others = {"--fits": args.fits is not None, "--fuzz": args.fuzz or args.fuzz_only is not None}
         if name != "--resume":
-            others |= {"--pdb": args.pdb, "--record": args.record}
+            others |= {"--pdb": args.pdb}
         for other, too in others.items():
             if given and too:
                 raise ArgumentError(f"{other}: expected no {name} beside it")

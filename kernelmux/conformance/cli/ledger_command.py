@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from kernelmux.conformance.report import artifacts
+from kernelmux.conformance.session import worker_facts
 from kernelmux.conformance.verified import ledger, meaning
 from kernelmux.conformance.verified.ledger import NO_RECORD, STALE, UNKNOWN, VERIFIED
 from kernelmux.registry import catalog
@@ -158,7 +158,7 @@ def _books(gpu: str) -> list[dict[str, Any]]:
 def document(books: Iterable[dict[str, Any]], found: Sequence[Standing], stale: bool) -> dict[str, Any]:
     """The answer as data; stale: of the variants only those that are."""
     return {
-        "versions_here": artifacts.versions(),
+        "versions_here": worker_facts.versions(),
         "gpus": [
             {"name": book["gpu"], "capability": book.get("capability"), **_counts(book["gpu"], found)} for book in books
         ],
@@ -207,7 +207,7 @@ def _text(books: list[dict[str, Any]], found: Sequence[Standing], each: bool, st
     for gpu in gpus:
         for line in _recorded_with(gpu, found):
             yield from text_tables.wrapped(line, width, "", "  ")
-    here = ", ".join(f"{name} {version}" for name, version in artifacts.versions().items())
+    here = ", ".join(f"{name} {version}" for name, version in worker_facts.versions().items())
     yield from text_tables.wrapped(f"here: {here}", width, "", "  ")
 
 

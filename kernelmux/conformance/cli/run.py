@@ -127,11 +127,11 @@ def _outcome(
 ) -> RunOutcome:
     order = {item.id: place for place, item in enumerate(items)}
     outcomes = sorted(reporter.outcomes.values(), key=lambda o: (o.card, order[o.item.id]))
+    told = tested_backends.of(chosen, outcomes)
     if len(reporter.cards - {""}) == 1:  # then it need not be said
         outcomes = [replace(outcome, card="") for outcome in outcomes]
     stopped = report.interrupted or 0 < ways.maxfail <= reporter.failed
     errors = [*report.errors, *_missing(chosen, items, reporter.total - len(outcomes), stopped)]
-    told = tested_backends.of(chosen, outcomes)
     return RunOutcome(outcomes, errors, took, reporter.total, told, report.interrupted, reporter.closed, report.usage)
 
 

@@ -70,7 +70,7 @@ def planned(
     gpus: how many an item may have, 0 for a run without; memory: bytes of each. Ranks keep the order of the plan: without a
     GPU the items of a variant stay together in the place of the first.
     """
-    first = time_budget.required(items, dict(seconds)) if chosen.minutes else set()
+    first = time_budget.required(items, dict(seconds), chosen.elsewhere) if chosen.minutes else set()
     if chosen.minutes:
         order: Iterable[plan.Item] = time_budget.ordered(items, chosen, first, dict(seconds))
     else:

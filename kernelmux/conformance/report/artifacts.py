@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import platform
 import shlex
 import sys
 from collections import Counter
@@ -19,24 +17,14 @@ from kernelmux.conformance.session import time_budget
 from kernelmux.conformance.session.execute import BY_GPU, IN_PART, NOT, WHOLE, Outcome
 from kernelmux.conformance.session.plan import Item
 from kernelmux.conformance.session.tested_backends import Tested
+from kernelmux.conformance.session.worker_facts import versions
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import device_tables
 from kernelmux.registry.backend import lookup as registered
-from kernelmux.registry.backend.package_versions import version
 
 SCHEMA = 1
 FOREVER = 1e9  # seconds
 DURATIONS, LAST_FAILED = "durations.json", "last_failed.json"
-PACKAGES = ("torch", "triton", "cupy", "cupy-cuda13x", "numpy", "nvidia-cuda-nvrtc")
-
-
-def versions() -> dict[str, str]:
-    """Versions of what is installed of the packages that matter."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        if importlib.util.find_spec(name.split("-")[0]) is not None or name.startswith("nvidia"):
-            found[name] = version(name)
-    return {name: told for name, told in found.items() if told}
 
 
 def source_hash(backend: str, op: str, variant: str = "") -> str:
@@ -69,7 +57,7 @@ def write(
     """Write all reports of a run into its folder; whole: every item of the suite has reported. usage: of its workers."""
     home = folder(options)
     lines = [
-        _head(options, told),
+        _head(options, told, outcomes),
         *(line for o in outcomes for line in _lines(o)),
         _summary(options, outcomes, seconds, usage),
     ]
@@ -122,13 +110,15 @@ def _sound(name: str, found: Any) -> bool:
     return all(isinstance(n, int | float) and 0 <= n < FOREVER for n in numbers)
 
 
-def _head(options: Options, told: Tested) -> dict[str, Any]:
+def _head(options: Options, told: Tested, outcomes: list[Outcome]) -> dict[str, Any]:
+    gpus = {json.dumps(o.machine): o.machine for o in outcomes if o.machine}
     return {
         "kind": "run",
         "schema": SCHEMA,
         "machine": str(told),
         **told.as_dict(),
         "versions": versions(),
+        **({"gpus": [*gpus.values()]} if gpus else {}),
         "options": options.as_dict(),
     }
 

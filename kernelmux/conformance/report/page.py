@@ -16,6 +16,7 @@ from kernelmux.conformance.options import Options
 from kernelmux.conformance.report import artifacts, board, causes, matrix
 from kernelmux.conformance.report.causes import FailureCause
 from kernelmux.conformance.report.matrix import MatrixRow
+from kernelmux.conformance.session import worker_facts
 from kernelmux.conformance.session.execute import Outcome
 from kernelmux.conformance.session.tested_backends import Tested
 from kernelmux.registry import catalog
@@ -92,7 +93,7 @@ def _facts(chosen: Options) -> list[tuple[str, str]]:
     asked = {"operators": chosen.ops, "backends": chosen.backends, "checks": chosen.checks, "cases": chosen.cases}
     seeds = ", ".join(map(str, chosen.seeds or (chosen.seed,)))
     told = [("tier", chosen.tier), ("seed", seeds), *((k, ", ".join(v)) for k, v in asked.items() if v)]
-    return [*told, *([("implementation", chosen.impl)] if chosen.impl else []), *artifacts.versions().items()]
+    return [*told, *([("implementation", chosen.impl)] if chosen.impl else []), *worker_facts.versions().items()]
 
 
 def _cause(cause: FailureCause, chosen: Options, shown: set[str]) -> dict[str, Any]:

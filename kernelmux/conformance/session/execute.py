@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from kernelmux.conformance import check as catalogue
+from kernelmux.conformance.check import SPEC
 from kernelmux.conformance.failures import failure_discriminants, failure_source, failure_text
 from kernelmux.conformance.inputs import trials
 from kernelmux.conformance.judging import unselected_variants
@@ -16,7 +17,7 @@ from kernelmux.conformance.judging.probe import MUTANTS, Enough, Probe
 from kernelmux.conformance.judging.trial_outcome import Record
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.session import time_budget
-from kernelmux.conformance.session.plan import UNAVAILABLE, Item
+from kernelmux.conformance.session.plan import BROKEN, Item
 from kernelmux.conformance.session.time_budget import Share
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
@@ -34,6 +35,7 @@ class Outcome:
 
     asked: "whole"; in a run with a limit of time (`budget`) also "in part", "not", or "by a GPU": the ledger has it. small:
     such a run took the cases of tier smoke alone for it. card: of a run on several kinds of cards, the one it ran on.
+    machine: what the process that ran it says of its GPU (`worker_facts`), {} without one.
     """
 
     item: Item
@@ -44,6 +46,7 @@ class Outcome:
     asked: str = WHOLE
     small: bool = False
     card: str = ""
+    machine: dict[str, Any] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -95,6 +98,7 @@ def from_dict(fields: dict[str, Any]) -> Outcome:
         fields["asked"],
         fields.get("small", False),
         fields.get("card", ""),
+        fields.get("machine", {}),
     )
 
 
@@ -102,6 +106,8 @@ def execute(item: Item, options: Options, share: Share | None = None) -> Outcome
     """Run an item within its share of the run's time; nothing is raised but KeyboardInterrupt."""
     start = time.perf_counter()
     own = options if item.seed is None else replace(options, seed=item.seed)
+    if own.elsewhere and item.backend != SPEC and not item.problem:  # the plan was made without this GPU
+        item = replace(item, problem=registered.unavailable(item.backend, own.where) or "")
     outcome = _without_running(item, own) if item.problem else _run(item, own, share or Share())
     if own.device == "cuda" and _ran_out_of_memory(outcome):  # another process may have had gigabytes of it
         trials.forget()
@@ -120,9 +126,9 @@ def _ran_out_of_memory(outcome: Outcome) -> bool:
 def _without_running(item: Item, options: Options) -> Outcome:
     """An unavailable backend is skipped, unless it was asked for; a module that cannot be used fails."""
     asked = any(name.partition("/")[0] == item.backend for name in options.backends)
-    if item.check == UNAVAILABLE and not asked:
+    if item.check != BROKEN and not asked:
         return Outcome(item, "skipped", item.problem)
-    verb = "was asked for and cannot work here" if item.check == UNAVAILABLE else "cannot be used"
+    verb = "cannot be used" if item.check == BROKEN else "was asked for and cannot work here"
     return Outcome(item, "failed", f"{item.op}[{item.backend}] {verb}: {item.problem}")
 
 

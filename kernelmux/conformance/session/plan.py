@@ -132,7 +132,7 @@ def _of_op(op: str, options: Options) -> Iterator[Item]:
 
 def _of_backend(op: str, backend: str, chosen: list[str], options: Options) -> Iterator[Item]:
     try:
-        if reason := registered.unavailable(backend, options.where):
+        if not options.elsewhere and (reason := registered.unavailable(backend, options.where)):
             yield Item(op, backend, "", UNAVAILABLE, reason)
             return
         ladder = registered.variants(backend, op)

@@ -16,7 +16,7 @@ from kernelmux.candidate.implementation import opening
 from kernelmux.conformance import options
 from kernelmux.conformance.judging import exclusive_memory
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.session import expected_failures, mutation, plan
+from kernelmux.conformance.session import expected_failures, mutation, plan, worker_facts
 from kernelmux.conformance.session.execute import Outcome, execute
 from kernelmux.conformance.session.expected_failures import Book
 from kernelmux.conformance.session.time_budget import Share
@@ -50,6 +50,7 @@ def work(item: plan.Item, required: bool = False) -> dict[str, Any]:
 def serve(given: Any, items: Iterator[tuple[Any, float]], tell: Callable[..., None]) -> None:
     """Run items under pytest, as `runner.suite.Serve` says; a row is `Outcome.as_dict()`."""
     chosen = options.from_dict(given["options"])
+    worker_facts.facts(chosen)  # before a kernel can have taken the context with it
     exclusive_memory.shared_by(given["sharers"])
     with ExitStack() as until_the_end:
         until_the_end.enter_context(target_device.standing(chosen.card or None, "--card", gpu=chosen.device == "cuda"))
@@ -112,6 +113,7 @@ class ItemLoop:
         test = PlanItem.from_parent(session, name=item.id, item=item, chosen=self.chosen, share=share, books=self.books)
         test.ihook.pytest_runtest_protocol(item=test, nextitem=None)
         outcome = test.outcome or Outcome(item, "failed", f"{item.id}: {self.outside}")
+        outcome.machine = worker_facts.facts(self.chosen)
         self.tell(outcome.as_dict(), lost=self._lost(outcome))
 
     def _lost(self, outcome: Outcome) -> bool:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
-
-import torch
 
 from kernelmux.conformance.check import SPEC
 from kernelmux.conformance.judging.probe import MUTANTS
@@ -52,7 +50,7 @@ class Tested:
         return {"tested": self.places, "not_tested": self.left, "missing": self.missing}
 
 
-def of(chosen: Options, outcomes: Iterable[Outcome]) -> Tested:
+def of(chosen: Options, outcomes: Sequence[Outcome]) -> Tested:
     """What these outcomes say of every backend that is registered."""
     told: dict[str, list[Outcome]] = {name: [] for name in registered.backends() if not name.startswith(MUTANTS)}
     for outcome in outcomes:
@@ -61,10 +59,9 @@ def of(chosen: Options, outcomes: Iterable[Outcome]) -> Tested:
     ran = [name for name, found in told.items() if any(map(_counts, found))]
     places: dict[str, list[str]] = {}
     for name in ran:
-        on = sorted({o.card for o in told[name] if o.card and _counts(o)})
-        places.setdefault(f"on {', '.join(on)}" if on else place(chosen, name), []).append(name)
+        places.setdefault(place(chosen, name, filter(_counts, told[name])), []).append(name)
     left = {name: _why(found) for name, found in told.items() if name not in ran}
-    return Tested(dict(sorted(places.items(), reverse=True)), left, missing(chosen))
+    return Tested(dict(sorted(places.items(), reverse=True)), left, missing(chosen, outcomes))
 
 
 def _counts(outcome: Outcome) -> bool:
@@ -80,10 +77,12 @@ def _why(outcomes: list[Outcome]) -> str:
     return "every item of it was skipped" if outcomes else ""
 
 
-def place(chosen: Options, backend: str) -> str:
-    """Where the kernels of a backend ran, in words."""
+def place(chosen: Options, backend: str, outcomes: Iterable[Outcome] = ()) -> str:
+    """Where the kernels of a backend ran, in words: on the GPUs that its outcomes name, or as cards that nodes declare."""
+    if on := sorted({o.machine.get("gpu") or o.card for o in outcomes} - {""}):
+        return f"on {', '.join(on)}{_as(chosen)}"
     if chosen.device == "cuda":
-        return f"on {torch.cuda.get_device_name(chosen.where)}{_as(chosen)}"
+        return "on a GPU"
     emulates = backend in registered.backends() and registered.backend(backend).emulates
     return EMULATED + _as(chosen) if emulates else CPU
 
@@ -92,11 +91,19 @@ def _as(chosen: Options) -> str:
     return f" as {cards.named(chosen.card)}" if chosen.card else ""
 
 
-def missing(chosen: Options) -> dict[str, str]:
-    """Backend -> what to install, of those that the user has not left out by --backend."""
-    named = [name for name in chosen.backends if name.partition("/")[0] not in (SPEC, temporary_backends.NAME)]
+def missing(chosen: Options, outcomes: Iterable[Outcome] = ()) -> dict[str, str]:
+    """Backend -> what to install, of those that the user has not left out by --backend; of a cluster as its nodes say."""
+    named = [
+        name.partition("/")[0]
+        for name in chosen.backends
+        if name.partition("/")[0] not in (SPEC, temporary_backends.NAME)
+    ]
     if chosen.mutants or (chosen.backends and not named):
         return {}
+    if chosen.elsewhere:
+        lacking = ((o.machine["gpu"], o.machine.get("missing", {})) for o in outcomes if o.machine)
+        told = ((name, f"on {gpu}: {line}") for gpu, lines in lacking for name, line in lines.items())
+        return {name: line for name, line in told if not named or name in named}
     found: dict[str, str] = {}
     for name in named or registered.backends():
         with suppress(Exception):  # one that cannot be imported is a failing item already

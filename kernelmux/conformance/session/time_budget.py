@@ -78,13 +78,17 @@ def passed_over(item: Item, options: Options) -> bool:
     return item.check not in EMULATED_TOO and registered.emulates(item.backend, options.where)
 
 
-def required(items: Sequence[Item], seconds: dict[str, float]) -> set[str]:
-    """The ids of the items that are asked in any case; of one operator each check on one backend, of many on each."""
-    found = {i.id for i in items if i.problem or i.backend == SPEC or (i.check == "accuracy" and _picked(i))}
+def required(items: Sequence[Item], seconds: dict[str, float], elsewhere: bool = False) -> set[str]:
+    """The ids of the items that are asked in any case; of one operator each check on one backend, of many on each.
+
+    elsewhere: for GPUs that this machine does not know.
+    """
+    picked = {i.id for i in items if not i.problem and _picked(i, elsewhere)}
+    found = {i.id for i in items if i.problem or i.backend == SPEC or (i.check == "accuracy" and i.id in picked)}
     few = len({i.op for i in items}) <= EVERY_CHECK
     kinds: dict[tuple[str, str], list[Item]] = {}
     for item in items:
-        if not item.problem and _picked(item):
+        if item.id in picked:
             kinds.setdefault(("" if few else item.backend, item.check), []).append(item)
     for alike in kinds.values():
         found.update(i.id for i in (_kernels_first(alike)[:1] if few else _quick_first(alike, seconds)[:EVERY_CHECK]))
@@ -100,14 +104,20 @@ def _kernels_first(items: list[Item]) -> list[Item]:
     return sorted(items, key=lambda i: (registered.composite(i.backend), crc32(f"{i.backend} {i.check}".encode())))
 
 
-def _picked(item: Item) -> bool:
-    """Whether it is about the variant that its backend picks by itself: the last of its ladder that is for this GPU."""
-    return bool(item.variant) and item.variant == _last(item.backend, item.op)
+def _picked(item: Item, elsewhere: bool = False) -> bool:
+    """Whether it is about the variant that its backend picks by itself: the last of its ladder that is for this GPU.
+
+    elsewhere: for any that the table of cards knows.
+    """
+    if not item.variant:
+        return False
+    here = [cards.of(torch.cuda.current_device() if torch.cuda.is_available() else -1)]
+    found = cards.table().values() if elsewhere else here
+    return item.variant in {_last(item.backend, item.op, one) for one in {card.capability for card in found}}
 
 
-def _last(backend: str, op: str) -> str:
+def _last(backend: str, op: str, capability: tuple[int, int]) -> str:
     ladder = registered.variants(backend, op)
-    capability = cards.of(torch.cuda.current_device() if torch.cuda.is_available() else -1).capability
     found = (v for v, i in reversed(ladder.items()) if _admits(i, capability))
     return next(found, next(reversed(ladder)))
 
@@ -131,7 +141,7 @@ def ordered(items: Sequence[Item], options: Options, asked: Set[str], seconds: d
     def key(item: Item) -> tuple[float | str, ...]:
         if item.id in asked:
             return (0, item.check not in IMPORTS, -expected[item.id])
-        kind = (1, passed_over(item, options), verified(item, options), not _picked(item))
+        kind = (1, passed_over(item, options), verified(item, options), not _picked(item, options.elsewhere))
         group = (together[scheduling.group(item)], scheduling.group(item)) if options.device == "cpu" else ()
         return (*kind, *group, expected[item.id])
 

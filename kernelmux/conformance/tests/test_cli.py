@@ -100,8 +100,11 @@ COMMAND = [sys.executable, "-m", "kernelmux.conformance"]
         (["--op", "matmul", "--case", "a=4x5,b=6x7"], "matmul"),
         (["--op", "copy_column", "--case", "x=4x5"], "column"),
         (["--case", "=4"], "--case =4"),
-        ([*ADD, "--out", "/dev/null"], "--out /dev/null: expected a folder that can be written to: is not a folder"),
-        ([*ADD, "--out", "/dev/null/below"], "is not a folder"),
+        (
+            [*ADD, "--out", "/dev/null"],
+            "--out /dev/null: expected a folder that can be written to: a file is in its place",
+        ),
+        ([*ADD, "--out", "/dev/null/below"], "a file is in its place"),
         ([*ADD, "--out", "/proc/no/such/folder"], "--out /proc/no/such/folder"),
         ([*ADD, "--expected", "no/such/file.toml"], "no/such/file.toml"),
     ],

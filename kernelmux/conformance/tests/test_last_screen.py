@@ -6,12 +6,12 @@ import io
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from xml.etree import ElementTree
 
 import pytest
-import torch
 from rich.console import Console
 
 from kernelmux.conformance.cli import main, run
@@ -131,10 +131,12 @@ def test_what_was_tested_is_taken_from_outcomes(monkeypatch: pytest.MonkeyPatch)
     found = tested_backends.of(Options(), made)
     assert str(found) == "torch_ref on the CPU; cuda emulated on the CPU; not tested: triton"
     assert found.notes == ["triton is not tested: every item of it was skipped"] and not found.failures
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100 80GB HBM3")
-    monkeypatch.setattr(tested_backends, "missing_packages", lambda device, names: {})
-    assert str(tested_backends.of(Options(device="cuda"), made[:2])).startswith(
+    machine = {"gpu": "NVIDIA H100 80GB HBM3", "missing": {"cuda": "pip install cupy", "triton": "pip install triton"}}
+    there = [replace(one, machine=machine) for one in made[:2]]
+    assert tested_backends.missing(Options(device="cuda", elsewhere=True, backends=("cuda/tiled",)), there) == {
+        "cuda": "on NVIDIA H100 80GB HBM3: pip install cupy"
+    }
+    assert str(tested_backends.of(Options(device="cuda", elsewhere=True), there)).startswith(
         "cuda, torch_ref on NVIDIA H100 80GB HBM3; not"
     )
     assert str(tested_backends.of(Options(), made[3:])) == "no backend was tested"

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from rich.console import Console
 
 from kernelmux.conformance import check as catalogue
@@ -31,6 +30,7 @@ from kernelmux.registry.util.files import GpuFiles
 
 ITEM = Item("softmax", "torch_ref", "exact", "accuracy")
 KNOWN = [Book(expected_failures.FILE, (Expected("softmax-*-accuracy", "a reason", device="cpu"),))]
+H200 = {"gpu": "NVIDIA H200", "capability": "sm_90", "versions": {"torch": "2.13"}}
 RAN = [Record("x17", "fp16", "", 0, assertions=1)]
 
 
@@ -275,10 +275,8 @@ def test_a_variant_with_items_that_did_not_report_is_not_entered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger, "PLACE", GpuFiles(tmp_path))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H200")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     items = [ITEM, replace(ITEM, check="layout")]
-    first, second = (Outcome(item, "passed", records=RAN) for item in items)
+    first, second = (Outcome(item, "passed", records=RAN, machine=H200) for item in items)
     told = [ledger.record(Options(), items, outcomes) for outcomes in ([first], [first, second])]
     assert [text.split(" variants")[0] for text in told] == ["recorded: 0", "recorded: 1"]
     (name, entry), *others = ledger.books()[0][
@@ -289,6 +287,39 @@ def test_a_variant_with_items_that_did_not_report_is_not_entered(
     ledger.record(Options(), items, [replace(first, status="failed")])
     assert "softmax" not in (tmp_path / "nvidia_h200.json").read_text()
     ledger.books.cache_clear()
+
+
+def test_each_gpu_of_a_run_has_a_ledger_of_what_ran_on_it_and_a_declared_one_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "PLACE", GpuFiles(tmp_path))
+    h100 = {**H200, "gpu": "NVIDIA H100 80GB HBM3"}
+    item, card = replace(ITEM, check="exact"), "nvidia_h100_80gb_hbm3"
+    here = Outcome(ITEM, "passed", records=RAN, machine=H200, card="nvidia_h200")
+    there = replace(here, machine=h100, card=card)
+    told = ledger.record(Options(), [ITEM], [here, there, replace(here, card="h100-declared", machine={})])
+    assert [line.split(" in ")[0] for line in told.splitlines()] == [
+        "recorded: 1 variants verified on NVIDIA H100 80GB HBM3",
+        "recorded: 1 variants verified on NVIDIA H200",
+    ]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"{card}.json", "nvidia_h200.json"]
+    gone = Outcome(item, "failed", card=card)  # its process ended, and could not say where it was
+    ledger.record(Options(), [ITEM, item], [here, replace(here, item=item), there, gone])
+    assert [len(ledger._book(p)["entries"]) for p in sorted(tmp_path.iterdir())] == [0, 1]
+    other = replace(here, machine={**H200, "versions": {"torch": "2.10"}}, item=item)
+    (tmp_path / "nvidia_h200.json").unlink()
+    assert "recorded: 0" in ledger.record(Options(), [ITEM, item], [here, other]), "of which torch is it?"
+    assert "no item ran on a GPU" in ledger.record(Options(), [ITEM], [Outcome(ITEM, "passed", records=RAN)])
+    ledger.books.cache_clear()
+
+
+def test_what_nodes_have_by_themselves_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "PLACE", GpuFiles(tmp_path))
+    outcome = Outcome(ITEM, "passed", records=RAN, machine=H200)
+    monkeypatch.setattr(ledger.elsewhere, "whose", lambda op, variant: True)
+    assert "recorded: 0" in ledger.record(Options(elsewhere=True), [ITEM], [outcome])
+    refused = replace(outcome, item=replace(ITEM, problem="no CuPy"), status="skipped")
+    assert "recorded: 0" in ledger.record(Options(), [ITEM], [refused]) and not list(tmp_path.iterdir())
 
 
 def test_the_ledger_knows_verified_from_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 
 from kernelmux.conformance.cli import arguments, main, run
@@ -21,9 +23,10 @@ from kernelmux.conformance.cli.suite import ConformanceSuite, planned
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.report import artifacts, board, junit, matrix
 from kernelmux.conformance.report.progress import Reporter
-from kernelmux.conformance.session import pytest_plugin, tested_backends
-from kernelmux.conformance.session.execute import Outcome
+from kernelmux.conformance.session import plan, pytest_plugin, tested_backends, time_budget
+from kernelmux.conformance.session.execute import Outcome, execute
 from kernelmux.conformance.session.plan import Item
+from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.runner import results
 
@@ -232,3 +235,47 @@ def test_ctrl_c_in_an_item_is_not_an_outcome(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(KeyboardInterrupt):
         served(monkeypatch, EXACT)
     assert pytest_plugin.ALONE not in os.environ
+
+
+# --- on GPUs that other machines have -------------------------------------------------------------------------------
+
+
+def test_a_run_on_the_gpus_of_a_cluster_is_planned_without_one() -> None:
+    """Every backend that can be imported and every variant has its items, for whichever card; where it runs decides."""
+    given = ["--op", "matmul", "--device", "cuda", "--minutes", "1"]
+    chosen = arguments.options_of(arguments.parser().parse_args([*given, "--cluster"]))
+    assert chosen.elsewhere and not chosen.verified
+    items = plan.items(chosen)
+    assert not any(item.problem for item in items)
+    every = {(b, v) for b in registered.backends() for v in registered.variants(b, "matmul")}
+    assert {(i.backend, i.variant) for i in items if i.variant} == every
+    made, required = planned(chosen, items, {}, 2, 1)
+    asked = {
+        i.label for i in items if i.check == "accuracy" and i.id in time_budget.required(items, {}, elsewhere=True)
+    }
+    assert {"cuda/wgmma", "cuda/tensor_cores"} < asked and len(made) == len(items) > required > 0
+    with pytest.raises(ArgumentError, match="--device cuda: torch sees no GPU here"):
+        arguments.options_of(arguments.parser().parse_args(given))
+
+
+def test_a_worker_without_a_gpu_says_so_before_it_takes_an_item(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    setup = pytest_plugin.setup(Options(device="cuda", elsewhere=True))
+    with pytest.raises(ArgumentError, match=r"--device cuda: torch .* sees no GPU in this process"):
+        pytest_plugin.serve(setup, iter(()), lambda row, lost=False: None)
+
+
+def test_a_backend_that_a_node_lacks_is_skipped_there_or_fails_where_it_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registered, "unavailable", lambda name, device: "no CuPy")
+    item, chosen = Item("add", "cuda", "scalar", "exact"), Options(elsewhere=True)
+    skipped = execute(item, chosen)
+    assert (skipped.status, skipped.text, skipped.item.problem) == ("skipped", "no CuPy", "no CuPy")
+    failed = execute(item, replace(chosen, backends=("cuda/scalar",)))
+    assert failed.status == "failed" and "was asked for and cannot work here: no CuPy" in failed.text
+
+
+def test_only_a_gpu_makes_a_record(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["--record", "--cluster", "--device", "cpu"]) == main.USAGE
+    assert "what the emulator passes is not verified on a GPU" in capsys.readouterr().err

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -32,7 +33,7 @@ from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.backend.launch_keys import TIERS, digest, split
 from kernelmux.registry.conditions import sm
 from kernelmux.registry.errors import ArgumentError, SpecError
-from kernelmux.registry.util.files import RECORDS, GpuFiles, between, in_full, json_rows, said_once
+from kernelmux.registry.util.files import RECORDS, GpuFiles, between, file_stem, in_full, json_rows, said_once
 
 NAME = "verified"  # of the folder of a package
 PLACE = GpuFiles(RECORDS, "verified.json")
@@ -65,29 +66,56 @@ def path_for(gpu: str, op: str, label: str) -> Path:
 
 
 def record(options: Options, items: list[Item], outcomes: list[Outcome]) -> str:
-    """Enter every variant without a failure; a variant that failed loses its entry.
+    """Enter every variant without a failure for each GPU that ran it; a variant that failed there loses its entry.
 
-    One of whose items some did not report, in a run that was stopped, keeps what was known of it.
+    Which GPU that was the process says that ran the item, never a node that declares one. A variant some of whose items did
+    not report, in a run that was stopped, keeps what was known of it; and so does one whose items met several versions of
+    the packages, or that comes from a package elsewhere and ran on a cluster, whose nodes have that package by themselves.
     """
-    gpu = torch.cuda.get_device_name(options.where)
+    gpus = {o.machine["gpu"]: o.machine["capability"] for o in outcomes if o.machine}
+    told = [_record(options, items, _of(gpu, outcomes), gpu, capability) for gpu, capability in sorted(gpus.items())]
+    return "\n".join(told) or "recorded: nothing, for no item ran on a GPU"
+
+
+def _of(gpu: str, outcomes: list[Outcome]) -> list[Outcome]:
+    """What a GPU ran, and what ended its process before that could say where it was, if it was not for another card."""
+    lost = [o for o in outcomes if not o.machine and o.card in ("", file_stem(gpu))]
+    return [replace(o, card="") for o in (*(o for o in outcomes if o.machine.get("gpu") == gpu), *lost)]
+
+
+def _record(options: Options, items: list[Item], outcomes: list[Outcome], gpu: str, capability: str) -> str:
     written: dict[Path, dict[str, Any]] = {}
     passed, reported = 0, {o.item.id for o in outcomes}
     unknown = {(i.op, i.label) for i in items if i.id not in reported}
+    met: dict[tuple[str, str], list[dict[str, str]]] = {}  # versions of packages
+    for o in outcomes:
+        known = met.setdefault((o.item.op, o.item.label), [])
+        known += [o.machine["versions"]] if o.machine and o.machine["versions"] not in known else []
     for row in matrix.rows(outcomes):
-        good = _sound(row)
-        if row.label == SPEC or row.problem or (good and (row.op, row.label) in unknown):
+        good, versions = _sound(row), met[row.op, row.label]
+        if row.label == SPEC or row.problem or any(o.item.problem for o in row.cells.values()):
+            continue
+        if good and ((row.op, row.label) in unknown or len(versions) != 1):
+            continue
+        if options.elsewhere and not _travels(row.op, row.label):
             continue
         key = f"{row.op}/{row.label}"
         passed += good
         path = path_for(gpu, row.op, row.label)
-        book = written.setdefault(path, _opened(path, gpu, options))
+        book = written.setdefault(path, _opened(path, gpu, capability))
         book["entries"].pop(key, None)
         if good:
-            book["entries"][key] = _entry(row, options)
+            book["entries"][key] = _entry(row, options, versions[0])
     for path, book in written.items():
         _write(path, book)
     names = (str(path.relative_to(PLACE.folder)) if path == PLACE.of(gpu) else str(path) for path in written)
     return f"recorded: {passed} variants verified on {gpu} in {', '.join(names) or 'no file'}"
+
+
+def _travels(op: str, label: str) -> bool:
+    """Whether nodes of a cluster have the sources of a variant from here: they lie in this package."""
+    backend, _, variant = label.partition("/")
+    return registered.package(backend).startswith("kernelmux.") and not elsewhere.whose(op, variant)
 
 
 def write(book: dict[str, Any]) -> None:
@@ -106,9 +134,9 @@ def _write(path: Path, book: dict[str, Any]) -> None:
     books.cache_clear()
 
 
-def _opened(path: Path, gpu: str, options: Options) -> dict[str, Any]:
+def _opened(path: Path, gpu: str, capability: str) -> dict[str, Any]:
     """The ledger in a file, or a new one."""
-    new = {"schema": artifacts.SCHEMA, "gpu": gpu, "capability": capability(options.where), "entries": {}}
+    new = {"schema": artifacts.SCHEMA, "gpu": gpu, "capability": capability, "entries": {}}
     return _book(path) if path.exists() else new
 
 
@@ -117,7 +145,7 @@ def _sound(row: matrix.MatrixRow) -> bool:
     return all(o.status != "failed" for o in row.cells.values()) and any(o.passed for o in row.cells.values())
 
 
-def _entry(row: matrix.MatrixRow, options: Options) -> dict[str, Any]:
+def _entry(row: matrix.MatrixRow, options: Options, versions: dict[str, str]) -> dict[str, Any]:
     spec = catalog.spec(row.op)
     backend, _, variant = row.label.partition("/")
     return {
@@ -127,7 +155,7 @@ def _entry(row: matrix.MatrixRow, options: Options) -> dict[str, Any]:
         "source": artifacts.source_hash(backend, row.op, variant),
         "tier": options.tier,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "versions": artifacts.versions(),
+        "versions": versions,
         "passed": sum(o.passed for o in row.cells.values()),
         "budget": round(max((o.budget for o in row.cells.values()), default=0.0), 3),
     }

@@ -25,6 +25,7 @@ from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.registry.cli import terminal
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.util.files import json_rows
+from kernelmux.runner.results import folder as writable_folder
 
 OK, WORSE, NOTHING = 0, 1, 3
 ALONE = (
@@ -91,7 +92,7 @@ def run(console: Console, options: PerfOptions, args: argparse.Namespace, comman
     """Compare this tree with another one and return the exit status; ArgumentError before the work for wrong options."""
     _check(args)
     plan.rows(options)  # for its errors
-    folder = output_files.folder(Path(args.out), "--out").resolve()
+    folder = writable_folder(Path(args.out))
     with terminable(), trees.opened(args.against, trees.here()) as base:
         setup = Setup(base, trees.here(), options.device, options.row_limit, args.rounds or ROUNDS)
         with Progressing(console) as watch:

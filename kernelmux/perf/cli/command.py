@@ -36,6 +36,7 @@ from kernelmux.registry.backend.package_versions import missing_packages
 from kernelmux.registry.cli import terminal
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.util.files import between, file_stem
+from kernelmux.runner.results import folder as writable_folder
 
 OK, FAILED = 0, 1
 TABLES = {
@@ -216,9 +217,9 @@ def check_outputs(args: argparse.Namespace) -> None:
     """Checks that the reports can be written, and what they are compared with be read; called before the work."""
     if args.compare:
         run_file.read(Path(args.compare))
-    output_files.folder(Path(args.out), "--out")
+    writable_folder(Path(args.out), "--out")
     if args.record:
-        output_files.folder(history.PLACE.folder if args.into_checkout else history.folder_of_user(), "--record")
+        writable_folder(history.PLACE.folder if args.into_checkout else history.folder_of_user(), "--record")
     if args.html:
         output_files.writable(Path(args.html), "--html", made=True)
 

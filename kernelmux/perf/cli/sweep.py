@@ -27,6 +27,7 @@ from kernelmux.registry import catalog
 from kernelmux.registry.cli import terminal
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.util import user_folder
+from kernelmux.runner.results import folder as writable_folder
 
 ELSEWHERE = ("aa", "compare", "html", "overhead", "quick")
 
@@ -59,7 +60,7 @@ def options_for(args: argparse.Namespace, options: PerfOptions) -> PerfOptions:
 
 def run(console: Console, sweeps: list[PlannedSweep], options: PerfOptions, args: argparse.Namespace, told: str) -> int:
     """Measure the sweeps, show and write them, and return the exit status. told: the command line without them."""
-    out = output_files.folder(Path(args.out), "--out")
+    out = writable_folder(Path(args.out), "--out")
     _check_plot(args)
     rows = rows_of(sweeps)
     with command.RowProgress(console, sum(not row.problem for row in rows)) as watch:
@@ -85,7 +86,7 @@ def run(console: Console, sweeps: list[PlannedSweep], options: PerfOptions, args
 def show(console: Console, args: argparse.Namespace) -> int:
     """Print the recorded sweeps of a GPU, and draw them with --plot."""
     _check_plot(args)
-    out = output_files.folder(Path(args.out), "--out") if args.plot is not None else Path()
+    out = writable_folder(Path(args.out), "--out") if args.plot is not None else Path()
     own = [measured.folder_of_user()] if user_folder.folder() else []
     for known in measured.recorded(args.show_sweeps, tuple(args.op), *own):
         curves.show(console, known)

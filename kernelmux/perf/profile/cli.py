@@ -15,11 +15,11 @@ from kernelmux.perf.planning import plan
 from kernelmux.perf.profile import capture, counters, report, subject, timeline
 from kernelmux.perf.profile.capture import Schedule
 from kernelmux.perf.profile.subject import Subject
-from kernelmux.perf.rows import output_files
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import temporary_backends
 from kernelmux.registry.cli import terminal
 from kernelmux.registry.errors import ArgumentError
+from kernelmux.runner.results import folder as writable_folder
 
 NAME = "profile"
 WIDTH = 160  # of tables that go into a file
@@ -86,13 +86,13 @@ def _main(args: argparse.Namespace) -> int:
     if args.impl and args.op is None:
         raise ArgumentError("--impl: expected the operator that it computes, --op")
     if args.op is None:
-        output_files.folder(args.out, "--out")
+        writable_folder(args.out, "--out")
         return _script(console, args)
     with temporary_backends.joined(args.impl, args.op):
         args.backend = args.backend or ([temporary_backends.NAME] if args.impl else [])
         if args.launch:
             return _launch(args)
-        output_files.folder(args.out, "--out")
+        writable_folder(args.out, "--out")
         return _operator(console, args)
 
 

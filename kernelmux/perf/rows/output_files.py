@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.util import files
+from kernelmux.runner.results import folder as writable_folder
 
 
 def writable(path: Path, option: str, made: bool = False) -> None:
@@ -14,22 +15,11 @@ def writable(path: Path, option: str, made: bool = False) -> None:
     if path.is_dir():
         raise ArgumentError(f"{option}: expected a file, got the folder {path}")
     if made:
-        folder(path.parent, option)
+        writable_folder(path.parent, option)
     if not path.parent.is_dir():
         raise ArgumentError(f"{option}: {path}: the folder {path.parent} does not exist")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise ArgumentError(f"{option}: {path} cannot be written")
-
-
-def folder(path: Path, option: str) -> Path:
-    """The folder, created if it is missing; ArgumentError, which names the option, if it cannot be written to."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArgumentError(f"{option}: expected a folder, got {path}: {error.strerror}") from error
-    if not os.access(path, os.W_OK | os.X_OK):
-        raise ArgumentError(f"{option}: the folder {path} cannot be written")
-    return path
 
 
 def write(path: Path, content: str | bytes) -> None:

@@ -23,6 +23,7 @@ from kernelmux.perf.timing import inputs
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.runner import gpus, start
 from kernelmux.runner.item import WorkItem
+from kernelmux.runner.results import folder as writable_folder
 from kernelmux.runner.run import RunReport
 
 TIME_UP = "the minutes of this run were over"
@@ -133,7 +134,7 @@ class PerfSuite:
     def lost(self, item: WorkItem, reason: str) -> Any:
         """What ended a compiler before its limit is the timing worker's to report; at the limit the row is late."""
         if item.work[0] == COMPILE:
-            return {"lost": reason, "stopped": time.monotonic() >= self.limit.compile_until}
+            return {"lost": reason, "stopped": not item.cpu and time.monotonic() >= self.limit.compile_until}
         row = _row(item)
         told = f"the worker process did not survive it: {reason}"
         return {"result": encode(row.not_timed(SKIPPED if row.backend == peers.NAME else FAILED, told))}
@@ -161,7 +162,7 @@ def run(rows: list[Row], options: PerfOptions, watch: Watch, where: RunPlace = H
     fit, out = [row for row in rows if not row.problem], Path(options.out)
     limit = minutes(options)
     suite = PerfSuite(fit, options, limit, watch)
-    home, begun = output_files.folder(out, "--out").resolve(), time.monotonic()
+    home, begun = writable_folder(out), time.monotonic()
     asked = {"options": {k: v for k, v in options.as_dict().items() if k not in UNASKED}, "rows": [r.id for r in fit]}
     if fit and options.device == "cuda" and not (where.cluster or gpus.visible()):
         raise ArgumentError("--device cuda: NVML names no GPU: pip install nvidia-ml-py, or look at nvidia-smi")

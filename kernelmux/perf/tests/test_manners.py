@@ -95,8 +95,14 @@ def here(tmp_path, monkeypatch):
         ("--op add matvec --dtype i8 --list", "--dtype i8: expected one of fp32, fp16, bf16, which add takes"),
         ("--dtype fp64 bf16 --list", "--dtype fp64: expected one of fp32, fp16, bf16"),
         ("--backend cuda/nope --list", 'unknown variant of cuda "nope"'),
-        ("--op softmax --out /dev/null", "--out: expected a folder, got /dev/null"),
-        ("--op softmax --html /dev/null/x.html", "--html: expected a folder, got /dev/null"),
+        (
+            "--op softmax --out /dev/null",
+            "--out /dev/null: expected a folder that can be written to",
+        ),
+        (
+            "--op softmax --html /dev/null/x.html",
+            "--html /dev/null: expected a folder that can be written to",
+        ),
         ("--op softmax --html .", "--html: expected a file, got the folder ."),
         ("--update .", "--update: expected a file, got the folder ."),
         ("--update missing.md", "missing.md has no <!-- perf -->"),

@@ -211,7 +211,7 @@ def test_without_a_place_for_records_nothing_is_timed(user, monkeypatch, tmp_pat
     (tmp_path / "file").touch()
     monkeypatch.setenv("KERNELMUX_HOME", str(tmp_path / "file"))
     args = main.parser().parse_args(["--record", "--out", str(tmp_path / "out")])
-    with pytest.raises(ArgumentError, match=r"--record: expected a folder, got .*file/results"):
+    with pytest.raises(ArgumentError, match=r"--record .*file/results: expected a folder that can be written to"):
         command.check_outputs(args)
 
 

@@ -26,7 +26,7 @@ WAIT = 0.1  # seconds that a node waits for something to tell
 FIRST, OTHERS = (
     120.0,
     20.0,
-)  # seconds for the first node to be ready, and for the others: who else has one may keep it long
+)  # seconds for the first node to be ready, and for others, which another program may keep long
 TRIES = 2  # to start an actor on a node
 GRACE = 60.0  # seconds in which another node may take the place of one that is gone
 DECLARED = "accelerator_type:"  # what Ray calls a kind of card
@@ -34,13 +34,16 @@ DECLARED = "accelerator_type:"  # what Ray calls a kind of card
 
 @dataclass
 class _Node:
-    """A node. slots: once it has said which it has; asked: the answer that is awaited."""
+    """A node. slots: once it has said which it has; asked: the answer that is awaited. declares: a GPU, in Ray's resources,
+    or "".
+    """
 
     id: str
     actor: Any
     slots: list[Slot] = field(default_factory=list)
     asked: Any = None
     given: list[Given] = field(default_factory=list)
+    declares: str = ""
 
 
 class RayCluster:
@@ -97,7 +100,8 @@ class RayCluster:
         began = time.monotonic()
         while not (self.nodes and all(node.slots for node in self.nodes.values())):
             ready = any(node.slots for node in self.nodes.values())
-            if time.monotonic() - began > (OTHERS if ready else FIRST) or (self.problems and not self.nodes):
+            given_up = not self.nodes and self.failed and min(self.failed.values()) >= TRIES
+            if time.monotonic() - began > (OTHERS if ready else FIRST) or given_up:
                 break
             self._look()
             self._learn(0.5)
@@ -127,11 +131,8 @@ class RayCluster:
             time.sleep(min(timeout, WAIT))
             return []
         done, _ = self.ray.wait(list(asked), num_returns=1, timeout=timeout)
-        done += (
-            self.ray.wait([a for a in asked if a not in done], num_returns=len(asked) - 1, timeout=0)[0]
-            if (len(asked) > len(done))
-            else []
-        )
+        if rest := [answer for answer in asked if answer not in done]:
+            done += self.ray.wait(rest, num_returns=len(rest), timeout=0)[0]
         return [event for answer in done for event in self._answer(asked[answer], answer)]
 
     def starting(self) -> bool:
@@ -168,6 +169,14 @@ class RayCluster:
             self.ray.kill(node.actor)
         return [Event(slot, CLOSED, told, outside=True) for slot in node.slots]
 
+    def _leave(self, node: _Node) -> None:
+        """A node has no worker that the run needs: no GPU. One that declares a GPU or a card is told of."""
+        del self.nodes[node.id]
+        self.failed[node.id] = TRIES
+        self.ray.kill(node.actor)
+        if node.declares:
+            self.problems.append(f"node {node.id[:8]} declares {node.declares}, and NVML names no GPU there")
+
     def _look(self) -> None:
         """Start an actor on each node that has joined."""
         if time.monotonic() - self.looked < LOOK:
@@ -176,7 +185,9 @@ class RayCluster:
         for told in self.ray.nodes():
             name = told["NodeID"]
             if told["Alive"] and name not in self.nodes and self.failed[name] < TRIES:
-                self.nodes[name] = _Node(name, self._actor(name, told["Resources"]))
+                known = told["Resources"]
+                declares = declared(known) or ("a GPU" if known.get("GPU") else "")
+                self.nodes[name] = _Node(name, self._actor(name, known), declares=declares)
 
     def _actor(self, node: str, resources: dict[str, float]) -> Any:
         """The actor of a node, which takes all of its cores and GPUs: it starts once others have left them."""
@@ -203,6 +214,9 @@ class RayCluster:
                 node.slots = self.ray.get(answer)
             except self.ray.exceptions.RayError as error:
                 self._lost(node, error)
+                continue
+            if not node.slots:
+                self._leave(node)
 
 
 def declared(resources: Iterable[str]) -> str:

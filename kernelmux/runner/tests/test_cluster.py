@@ -13,7 +13,7 @@ import pytest
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.runner import gpus
 from kernelmux.runner.cluster.engine import RayCluster, declared
-from kernelmux.runner.cluster.local_cluster import possible
+from kernelmux.runner.cluster.local_cluster import inside, possible
 from kernelmux.runner.gpus import VisibleGpu
 from kernelmux.runner.item import Slot, WorkItem
 from kernelmux.runner.machine import Workers
@@ -45,6 +45,63 @@ def test_a_node_is_killed_and_another_joins_and_every_item_ends_once() -> None:
     assert isinstance(by_node, dict)
     assert len(by_node) == 5  # the one that joined has worked too
     assert float(str(found["driver MB"])) < 500
+
+
+ON_NODES = """
+import subprocess, sys
+from kernelmux.runner.cluster.local_cluster import LocalCluster
+
+with LocalCluster(1, sys.argv[1].split(",")) as cluster:
+    sys.exit(subprocess.run([*sys.argv[2:], "--cluster", cluster.address]).returncode)
+"""
+# What NVML says on a node that has a GPU, for a torch that does not see it.
+PYNVML = """
+from types import SimpleNamespace
+
+
+class NVMLError(Exception):
+    pass
+
+
+nvmlInit = nvmlShutdown = lambda: None
+nvmlDeviceGetCount = lambda: 1
+nvmlDeviceGetHandleByIndex = nvmlDeviceGetHandleByUUID = lambda which: which
+nvmlDeviceGetUUID = lambda handle: "GPU-0"
+nvmlDeviceGetName = lambda handle: "NVIDIA H100 80GB HBM3"
+nvmlSystemGetDriverVersion = lambda: "580.1"
+nvmlDeviceGetMemoryInfo = lambda handle: SimpleNamespace(total=80 << 30)
+"""
+
+
+def on_gpus(cards: str, home: Path, first: str = "") -> subprocess.CompletedProcess[str]:
+    """A conformance run on the GPUs of nodes that declare these cards. first: a folder that comes first on their path."""
+    if lack := possible():
+        pytest.skip(lack)
+    own = os.environ | {"PYTHONPATH": os.pathsep.join([first, *sys.path] if first else sys.path)}
+    asked = ["--op", "add", "--check", "exact", "--device", "cuda", "--out", str(home)]
+    command = [sys.executable, "-m", "kernelmux", "conformance", *asked]
+    code = [sys.executable, "-c", ON_NODES, cards, *command]
+    return subprocess.run(inside(code), capture_output=True, text=True, env=own, timeout=240, check=False)
+
+
+@needs_ray
+def test_a_card_that_is_declared_alone_runs_nothing_that_needs_a_gpu(tmp_path: Path) -> None:
+    done = on_gpus("H100,", tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "declares h100-declared, and NVML names no GPU there" in done.stderr
+    assert not (tmp_path / "rows.jsonl").exists()
+
+
+@needs_ray
+def test_a_plan_of_this_machine_without_a_gpu_goes_to_the_gpus_of_nodes(tmp_path: Path) -> None:
+    """Here torch has no GPU on the node either, which its workers say; what they were to run is missed by name."""
+    (tmp_path / "pynvml.py").write_text(PYNVML)
+    done = on_gpus("H100", tmp_path / "out", str(tmp_path))
+    assert done.returncode == 1, done.stdout + done.stderr
+    said = " ".join(done.stdout.split())
+    assert "sees no GPU in this process" in said and "no worker is left that can run" in said
+    head = json.loads((tmp_path / "out" / "rows.jsonl").read_text().splitlines()[0])
+    assert head["asked"]["elsewhere"] and head["items"] > 0
 
 
 @needs_ray

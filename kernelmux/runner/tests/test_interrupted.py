@@ -118,7 +118,7 @@ def test_killed_before_its_first_line_there_is_nothing_to_go_on_with(tmp_path):
 
 def test_two_runs_into_one_folder(tmp_path):
     """The second is refused, and the first goes on; once that is killed the folder is free."""
-    with start(tmp_path, "--items", "400", "--seconds", "0.05") as first:
+    with start(tmp_path, "--items", "400", "--seconds", "0.5") as first:
         some_rows(tmp_path)
         for words in ((), ("--resume",)):
             status, text = run(tmp_path, "--items", "400", *words)

@@ -37,6 +37,23 @@ def test_neighbours_that_fail_are_run_again(tmp_path, verb):
     assert again["beside"]["reason"].endswith("beside it")
 
 
+@pytest.mark.parametrize("verb", ["loses_late", "passes_beside"])
+def test_a_neighbour_that_has_failed_waits_for_what_still_runs_beside_it(tmp_path, verb):
+    """Its row comes before that of the item that may have hurt it: it has failed only if that one has not."""
+    folder = tmp_path / "there"
+    folder.mkdir()
+    every = [
+        WorkItem("it", here(0, verb, folder), gpus=1, seconds=9),
+        WorkItem("beside", here(1, "fails_first", folder), gpus=1, seconds=8),
+        WorkItem("elsewhere", here(2, "fails_first", folder), gpus=1, seconds=7),
+    ]
+    _report, rows = run_in_order(tmp_path, every)
+    assert rows["beside"]["status"] == ("passed" if verb == "loses_late" else "failed")
+    assert rows["elsewhere"]["status"] == "failed" and rows.keys() == {"it", "beside", "elsewhere"}
+    again = [line["again"] for line in toy.lines(tmp_path, "again")]
+    assert again == (["beside"] if verb == "loses_late" else [])
+
+
 def test_neighbours_that_pass_are_kept_and_the_worker_is_another(tmp_path):
     folder = tmp_path / "there"
     folder.mkdir()

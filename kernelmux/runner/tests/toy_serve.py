@@ -23,7 +23,7 @@ def serve(setup, items, tell):
         told = VERBS[verb](*given)
         row = told if isinstance(told, dict) else {"status": "passed"}
         if verb != "tells_nothing":
-            tell({**row, "pid": os.getpid(), "seconds": seconds}, lost=verb == "loses")
+            tell({**row, "pid": os.getpid(), "seconds": seconds}, lost=verb.startswith("loses"))
         if verb == "tells_twice":
             tell(row)
 
@@ -99,6 +99,19 @@ def fails_beside(folder, name, number):
     return {"status": "failed"}
 
 
+def fails_first(folder, name, number):
+    """Fails the first time as soon as the others are there."""
+    again = (Path(folder) / name).exists()
+    meets(folder, name, number)
+    return {"status": "passed", "again": True} if again else {"status": "failed"}
+
+
+def loses_late(folder, name, number):
+    meets(folder, name, number)
+    time.sleep(1.0)
+    return {"status": "failed"}
+
+
 def passes_beside(folder, name, number):
     meets(folder, name, number)
     time.sleep(0.5)
@@ -156,6 +169,8 @@ VERBS = {
     "takes_memory": takes_memory,
     "hangs": lambda: time.sleep(60),
     "loses": loses,
+    "loses_late": loses_late,
+    "fails_first": fails_first,
     "fails_beside": fails_beside,
     "passes_beside": passes_beside,
     "jumps": jumps,
