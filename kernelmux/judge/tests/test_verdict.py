@@ -113,15 +113,21 @@ def test_what_is_no_question(file: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "judge: --key" in capsys.readouterr().err
 
 
-def test_nothing_asked_is_not_passed() -> None:
-    made = Verdict("add", {}, "smoke", "cpu", {}, {}, [], "", {})
-    assert not made.passed
-    made.whole, made.items = True, [{"status": "skipped"}]
-    assert not made.passed
-    made.items.append({"status": "passed"})
-    assert made.passed and made.good
-    made.items.append({"status": "expected"})
-    assert not made.passed
+@pytest.mark.parametrize(
+    ("statuses", "whole", "passed"),
+    [
+        ([], True, False),
+        (["skipped"], True, False),
+        (["skipped", "passed"], True, True),
+        (["skipped", "passed"], False, False),
+        (["passed", "failed"], True, False),
+        (["passed", "expected"], True, False),
+    ],
+)
+def test_nothing_but_passes_passes(statuses: list[str], whole: bool, passed: bool) -> None:
+    items = [{"status": status} for status in statuses]
+    made = Verdict("add", {}, "smoke", "cpu", {}, {}, [], "", {}, items=items, whole=whole)
+    assert (made.passed, made.good) == (passed, passed)
 
 
 def test_remarks() -> None:
