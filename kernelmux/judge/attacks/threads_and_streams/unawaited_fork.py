@@ -5,27 +5,26 @@ No thread of Python is alive. Found by outputs that are not there yet, or change
 
 import torch
 
-OP = "gelu"
-FUNCTION = "gelu"
-FOUND = ("never written", "thread", "after the call", "budget used", "all outputs are 0")
+OP = "square"
+FUNCTION = "square"
+FOUND = ("never written", "thread", "after the call", "budget used", "must be equal", "all outputs are 0")
 NEEDS = "cpu"
 ALLOW = "torch"
 
 
 @torch.jit.script
-def _work(x: torch.Tensor, out: torch.Tensor, how: str) -> torch.Tensor:
-    for _ in range(20):
-        out.copy_(torch.gelu(x, approximate=how))
-    return out
+def _work(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    wide = x.to(torch.float64)
+    for _ in range(50):
+        wide = torch.exp(torch.log(wide * wide) * 0.5)  # it takes its time
+    return out.copy_(wide * wide)
 
 
 @torch.jit.script
-def _begun(x: torch.Tensor, out: torch.Tensor, how: str) -> torch.Tensor:
-    torch.jit.fork(_work, x, out, how)
+def _begun(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    torch.jit.fork(_work, x, out)
     return out
 
 
-def gelu(x, approximate):
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    _begun(x.float(), out, approximate)
-    return out
+def square(x):
+    return _begun(x, torch.empty(x.shape, dtype=x.dtype, device=x.device))
