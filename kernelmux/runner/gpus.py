@@ -11,18 +11,16 @@ from typing import Any
 from kernelmux.registry.util.files import file_stem
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
-BESIDE = "KERNELMUX_BESIDE_GPU"  # of a worker without a GPU: the one that it compiles for, "9.0 NVIDIA H200"
 
 
 @dataclass(frozen=True)
 class VisibleGpu:
-    """uuid: as CUDA_VISIBLE_DEVICES takes it. memory: bytes. capability: "9.0", "" where it is not known."""
+    """uuid: as CUDA_VISIBLE_DEVICES takes it. memory: bytes."""
 
     uuid: str
     name: str
     memory: int
     driver: str
-    capability: str = ""
 
     @property
     def card(self) -> str:
@@ -66,7 +64,4 @@ def _handles(nvml: Any) -> Iterator[Any]:
 def _gpu(nvml: Any, handle: Any) -> VisibleGpu:
     driver = str(nvml.nvmlSystemGetDriverVersion())
     memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
-    capability = "{}.{}".format(*nvml.nvmlDeviceGetCudaComputeCapability(handle))
-    return VisibleGpu(
-        str(nvml.nvmlDeviceGetUUID(handle)), str(nvml.nvmlDeviceGetName(handle)), memory, driver, capability
-    )
+    return VisibleGpu(str(nvml.nvmlDeviceGetUUID(handle)), str(nvml.nvmlDeviceGetName(handle)), memory, driver)

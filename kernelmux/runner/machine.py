@@ -26,9 +26,8 @@ class Workers:
     """The worker processes that a suite wants of a machine.
 
     cpu: processes without a GPU; gpu: that share the GPUs, each with so many bytes of one, less if there is no memory for
-    them; alone: one for each GPU, for items that need it alone: then a machine without a GPU has none at all. most: of each
-    of the first two; None for one per core. timing: what times computes with all cores, and the others end once nothing
-    is left for them.
+    them; alone: one for each GPU, for items that need it alone. most: of the first two; None for one per core. timing:
+    those of the CPU and those alone compute with all cores, and those that share a GPU end once nothing is left for them.
     """
 
     cpu: bool = False
@@ -40,34 +39,23 @@ class Workers:
     def slots(self, node: str = "", card: str = "", cores: int | None = None) -> list[Slot]:
         """The slots of this machine. card: that a node without a GPU declares."""
         count = self.most or cores or available_cores()
-        if self.alone and not gpus.visible():
-            return []
-        found = on_cpu(count, node, card) if self.cpu else []
+        own = next((gpu.card for gpu in gpus.visible()), card)
+        found = on_cpu(count, node, own) if self.cpu else []
         found += on_gpus(count, self.gpu, node) if self.gpu else []
         found += exclusive(node) if self.alone else []
-        return [self._timing(slot) for slot in found] if self.timing else found
+        return [_timing(slot) for slot in found] if self.timing else found
 
-    def _timing(self, slot: Slot) -> Slot:
-        if self.alone and not slot.alone:
-            return replace(slot, ends=True)
-        return replace(slot, environment={k: v for k, v in slot.environment.items() if k not in THREADS})
+
+def _timing(slot: Slot) -> Slot:
+    if slot.gpus and not slot.alone:
+        return replace(slot, ends=True)
+    return replace(slot, environment={k: v for k, v in slot.environment.items() if k not in THREADS})
 
 
 def on_cpu(count: int, node: str = "", card: str = "") -> list[Slot]:
-    """So many slots without a GPU, but one at least for each kind of card here; card: what a node without one declares."""
-    kinds = list({gpu.card: (gpu.card, f"{gpu.capability} {gpu.name}") for gpu in gpus.visible()}.values()) or [
-        (card, "")
-    ]
-    found = (kinds[i % len(kinds)] for i in range(max(count, len(kinds))))
-    return [
-        Slot(
-            f"cpu{i}",
-            node or platform.node(),
-            card=own,
-            environment={**ONE_THREAD, gpus.VARIABLE: "", gpus.BESIDE: told},
-        )
-        for i, (own, told) in enumerate(found)
-    ]
+    """So many slots without a GPU; card: for which they compile, and what the node declares."""
+    environment = {**ONE_THREAD, gpus.VARIABLE: ""}
+    return [Slot(f"cpu{i}", node or platform.node(), card=card, environment=environment) for i in range(count)]
 
 
 def on_gpus(count: int, each: int, node: str = "") -> list[Slot]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import math
-import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -20,7 +19,6 @@ from kernelmux.perf.rows.codec import encode
 from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.perf.rows.roofline import Ceilings
 from kernelmux.perf.rows.row_result import FAILED, SKIPPED, WRONG, RowResult, Timed
-from kernelmux.perf.session import ahead
 from kernelmux.perf.timing import ceilings, inputs, measure, reseed
 from kernelmux.perf.timing.clock import VirtualClock
 from kernelmux.perf.timing.verify import WrongOutput
@@ -28,7 +26,6 @@ from kernelmux.registry.backend import Implementation, tamper_guard
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import temporary_backends
 from kernelmux.registry.spec import Call
-from kernelmux.runner import gpus
 
 CHECKED = {"cuda": 1 << 24, "cpu": 1 << 20}  # elements at most that the check of a quick row computes anew
 
@@ -119,26 +116,15 @@ class Harness:
         return self.shared[1]
 
     def compile(self, row: Row) -> dict[str, Any]:
-        """Make the code of a row, so that the process that times it finds it on disk; it reports what fails.
-
-        By a call, or without a GPU (`ahead`).
-        """
+        """Call a row once, so that the process that times it finds its code on disk; it reports what fails."""
         began, error = time.perf_counter(), ""
         try:
-            if self.without_gpu:
-                ahead.compile(row, ahead.card_beside())
-            else:
-                self._called(row)
+            self._called(row)
         except Exception as raised:
             error = _text(raised)
             print(f"{row.id}: {error}", flush=True)
         self._recover()
         return {"compiled": time.perf_counter() - began, "error": error}
-
-    @property
-    def without_gpu(self) -> bool:
-        """Whether this process is to compile for a GPU that others have."""
-        return self.options.device == "cuda" and os.environ.get(gpus.VARIABLE) == ""
 
     def _called(self, row: Row) -> None:
         implementation = registered.variants(row.backend, row.op)[row.variant]
@@ -149,7 +135,7 @@ class Harness:
         """Release what a row has left, and test whether the device still answers."""
         self.shared = None
         try:
-            if self.options.device == "cuda" and not self.without_gpu:
+            if self.options.device == "cuda":
                 torch.cuda.synchronize()
             self._empty()
         except RuntimeError:
@@ -157,7 +143,7 @@ class Harness:
 
     def _empty(self) -> None:
         gc.collect()
-        if self.options.device == "cuda" and not self.without_gpu:
+        if self.options.device == "cuda":
             torch.cuda.empty_cache()
 
 

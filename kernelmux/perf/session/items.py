@@ -1,8 +1,8 @@
 """The items of a run: what is compiled ahead, and what is timed after it, on which workers and in how much time.
 
-A row that has code of its own is an item twice. It is compiled by one of many workers, then timed by one that has a GPU
-alone. Rows of our kernels are compiled on CPUs (`ahead`), while others are timed; those of other backends are called once
-on the GPU, which many workers share, before anything is timed there.
+A row that has code of its own is an item twice. It is compiled by one of many workers, which share the GPU; then it is
+timed by a worker that has a GPU alone. Compiling, too, is on the GPU: CuPy names its files by the GPU at hand and loads
+what it has compiled, and launchers of ours choose by the card, so that what is made without it may be found by none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from kernelmux.perf.planning import time_budget
 from kernelmux.perf.planning.plan import BASELINE, Row
 from kernelmux.perf.rows.codec import encode
 from kernelmux.perf.rows.options import PerfOptions
-from kernelmux.perf.session import ahead
 from kernelmux.perf.session.pytest_plugin import COMPILE, TIME
 from kernelmux.perf.timing import inputs
 from kernelmux.runner.item import WorkItem
@@ -32,15 +31,15 @@ CONTEXT, COPIES = 1 << 30, 3  # bytes of a process on a GPU; inputs and outputs,
 def items(rows: list[Row], options: PerfOptions) -> list[WorkItem]:
     """What there is to do at first: to compile, and to time the groups of which nothing is to be compiled.
 
-    Compiling has the lower ranks: what is compiled on a GPU is so before the first row is timed there.
+    Compiling has the lower ranks: on one GPU it is over before the first row is timed there.
     """
     groups = _groups(rows)
-    compiling = [row for row in rows if _compiles(row)] if options.device == "cuda" and options.jobs else []
-    if len(compiling) < WORTH:
-        compiling = []
-    compiled = {row.group for row in compiling}
+    ahead = [row for row in rows if _compiles(row)] if options.device == "cuda" and options.jobs else []
+    if len(ahead) < WORTH:
+        ahead = []
+    compiled = {row.group for row in ahead}
     first = [row for row in rows if row.group not in compiled]
-    return [*(_compile(row, groups[row.group]) for row in compiling), *timing(first, rows, options)]
+    return [*(_compile(row, groups[row.group]) for row in ahead), *timing(first, rows, options)]
 
 
 def timing(some: list[Row], rows: list[Row], options: PerfOptions) -> list[WorkItem]:
@@ -72,10 +71,8 @@ def _compiles(row: Row) -> bool:
 
 
 def _compile(row: Row, rank: int) -> WorkItem:
-    name, group = f"{COMPILE}:{row.id}", f"{COMPILE}:{' '.join(row.group)}"
-    if ahead.able(row.backend):
-        return WorkItem(name, [COMPILE, encode(row)], rank=rank, group=group, cpu=True, limit=LIMIT)
-    memory = CONTEXT + COPIES * int(inputs.planned(row).bytes)
+    name, memory = f"{COMPILE}:{row.id}", CONTEXT + COPIES * int(inputs.planned(row).bytes)
+    group = f"{COMPILE}:{' '.join(row.group)}"
     return WorkItem(name, [COMPILE, encode(row)], rank=rank, group=group, gpus=1, memory=memory, limit=LIMIT)
 
 
@@ -91,19 +88,13 @@ def workers(options: PerfOptions, plan: list[WorkItem]) -> Workers:
     """
     if options.device == "cpu":
         return Workers(cpu=True, most=1, timing=True)
-    compiling = [item for item in plan if item.work[0] == COMPILE]
-    on_gpu, on_cpu = any(item.gpus for item in compiling), any(item.cpu for item in compiling)
-    return Workers(on_cpu, CONTEXT if on_gpu else 0, alone=True, most=options.jobs or None, timing=True)
-
-
-def _delays(item: WorkItem) -> bool:
-    """Whether nothing is timed on a GPU while this is compiled there."""
-    return item.work[0] == COMPILE and not item.cpu
+    ahead = any(item.work[0] == COMPILE for item in plan)
+    return Workers(gpu=CONTEXT if ahead else 0, alone=True, most=options.jobs or None, timing=True)
 
 
 @dataclass(frozen=True)
 class Minutes(TimeLimit):
-    """The minutes of a run. compile_until: by time.monotonic, when nothing more is compiled ahead on a GPU.
+    """The minutes of a run. compile_until: by time.monotonic, when nothing more is compiled ahead.
 
     late: ids of rows whose compiler was stopped then, which are not timed.
     """
@@ -115,11 +106,11 @@ class Minutes(TimeLimit):
 
     def share(self, item: WorkItem, remaining: int, workers: int) -> float | None:
         now, left = time.monotonic(), self.until - time.monotonic()
-        over = now > self.compile_until if _delays(item) else item.id in self.late or left < 0
+        over = now > self.compile_until if item.work[0] == COMPILE else item.id in self.late or left < 0
         return None if over else max(left, 0.0)
 
     def most(self, item: WorkItem) -> float:
-        if not _delays(item):
+        if item.work[0] != COMPILE:
             return item.limit
         return max(0.1, min(item.limit, self.compile_until - time.monotonic()))
 

@@ -88,22 +88,6 @@ def test_each_card_of_a_cluster_times_what_it_has_compiled() -> None:
         assert not any(before) and [(item.id, item.card) for item in last] == [(f"{r.id}@{card}", card) for r in ROWS]
 
 
-def test_rows_of_our_kernels_are_compiled_on_cpus_while_others_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = [replace(row, backend=name) for row, name in zip(ROWS, ["cuda", "triton"] * 7, strict=False)]
-    of = suite([*ours, OTHERS[0]])
-    assert [(item.cpu, item.gpus) for item in of.items] == [(True, 0)] * 13 + [(False, 1)]
-    monkeypatch.setattr(gpus, "visible", lambda: [gpus.VisibleGpu("GPU-1", "NVIDIA H100", 80 << 30, "", "9.0")])
-    found = items.workers(GPU, of.items).slots(cores=9)
-    assert [slot.id for slot in found] == ["cpu0", "cpu1", "gpu0-0", "gpu0-1", "alone0"]
-    told = [name for name, _ in played(of, found)]
-    beside = told[told.index(OTHERS[0].id) :]
-    assert any(name.startswith(COMPILE) for name in beside) and beside[-len(ours) :] == [row.id for row in ours]
-    late, compiled = Minutes(time.monotonic() + 100, compile_until=time.monotonic() - 1), of.items
-    assert late.share(compiled[0], 1, 1) and late.most(compiled[0]) == items.LIMIT
-    assert late.share(compiled[-1], 1, 1) is None
-    assert of.lost(compiled[0], "SIGSEGV") == {"lost": "SIGSEGV", "stopped": False}
-
-
 @pytest.mark.parametrize("options", [replace(GPU, device="cpu"), replace(GPU, jobs=0)])
 def test_nothing_is_compiled_ahead_on_a_cpu_or_without_processes_for_it(options: PerfOptions) -> None:
     found = items.items(ROWS, options)

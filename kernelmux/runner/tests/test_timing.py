@@ -110,8 +110,8 @@ def test_workers_for_timings_have_all_cores_and_the_others_end(monkeypatch: pyte
     monkeypatch.setattr(gpus, "visible", lambda: [gpus.VisibleGpu("GPU-1", "NVIDIA H100", 80 << 30, "")])
     for timing in (True, False):
         found = Workers(cpu=True, gpu=1 << 30, alone=True, most=1, timing=timing).slots()
-        assert [slot.ends for slot in found] == [timing, timing, False]
-        assert ["OMP_NUM_THREADS" in slot.environment for slot in found] == [True, True, not timing]
+        assert [slot.ends for slot in found] == [False, timing, False]
+        assert ["OMP_NUM_THREADS" in slot.environment for slot in found] == [not timing, True, not timing]
 
 
 def test_slots_import_from_trees_of_their_own_and_a_closed_one_is_silent(tmp_path: Path) -> None:

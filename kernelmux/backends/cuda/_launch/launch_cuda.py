@@ -47,11 +47,6 @@ def _of_lesser_target(text: str, options: tuple[str, ...], target: str) -> Any:
     return cupy.RawModule(path=file.name)
 
 
-def options_for(options: tuple[str, ...], target: str) -> tuple[str, ...]:
-    """What CuPy is to compile with."""
-    return (*options, "-lineinfo", f"-arch={target}")
-
-
 @lru_cache(maxsize=1024)
 def _following(sizes: tuple[int, ...]) -> Configurations:
     return Configurations(sizes, follows=True)
@@ -78,10 +73,11 @@ class CudaFunction:
         import cupy
 
         with torch.cuda.device(index):
+            target = ("-lineinfo", f"-arch={architecture(index)}")
             if cards.stands_in(index):
                 module = _of_lesser_target(text, options, architecture(index))
             else:
-                module = cupy.RawModule(code=text, options=options_for(options, architecture(index)))
+                module = cupy.RawModule(code=text, options=options + target)
             self._raw = module.get_function(entry)
             self._handle = self._raw.kernel.ptr
         self._launch = cupy.cuda.driver.launchKernel

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from kernelmux.backends.cuda._launch import launch_ahead, launch_cuda
+from kernelmux.backends.cuda._launch import launch_cuda
 from kernelmux.backends.cuda._launch.signature import KernelParameter, parse, scalar_converter
 from kernelmux.backends.cuda._launch.tensor_map import DeviceMap, Tiles
 from kernelmux.registry.call import launch_replay
@@ -159,8 +159,7 @@ class Kernel:
 
     def compiled(self, index: int) -> Any:
         """The function on device `index` (-1: the emulator), compiled at the first request."""
-        for_card = launch_ahead.card()
-        where = index if index >= 0 else f"ahead {for_card.arch}" if for_card else cards.emulated().arch
+        where = index if index >= 0 else cards.emulated().arch
         if where not in self._functions:
             self._functions[where] = self._compile(index)
         return self._functions[where]
@@ -169,8 +168,6 @@ class Kernel:
         text, options = self.source.text(), self.source.options(self.defines)
         if index >= 0:
             return launch_cuda.CudaFunction(text, self.entry, options, index, self.parameters)
-        if for_card := launch_ahead.card():
-            return launch_ahead.AheadFunction(text, options, for_card)
         from kernelmux.backends.cuda._launch.launch_emulated import EmulatedFunction
 
         arch, name, folders = cards.emulated().arch, self.source.path.name, self.source.folders

@@ -8,8 +8,7 @@ a `Launch` (strides, rule, grid: 20 us more) depends on shapes, strides and dtyp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -48,23 +47,8 @@ def shared_bytes(device: int) -> int:
 
 
 def overlaps(device: int) -> bool:
-    """A kernel may be started before the one it waits for has ended: on Hopper and later; not on the emulator (-1), unless
-    that compiles for a GPU (`ahead`)."""
-    return (device >= 0 or _ahead) and cards.of(device).capability >= (9, 0)
-
-
-_ahead = False
-
-
-@contextmanager
-def ahead() -> Iterator[None]:
-    """Inside, launchers choose for the card that the emulator stands for as they do on that card, and nothing is to run."""
-    global _ahead
-    _ahead = True
-    try:
-        yield
-    finally:
-        _ahead = False
+    """A kernel may be started before the one it waits for has ended: on Hopper and later; not on the emulator (-1)."""
+    return device >= 0 and cards.of(device).capability >= (9, 0)
 
 
 def like(x: torch.Tensor) -> torch.Tensor:
