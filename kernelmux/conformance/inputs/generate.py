@@ -106,6 +106,12 @@ def together(spec: OpSpec, case: Case, values: dict[str, Any]) -> Case:
     return with_scalars(made, changed) if changed else made
 
 
+def refitted(spec: OpSpec, case: Case) -> Case:
+    """The case with those scalars that follow from shapes as its shapes have it; itself if it has none."""
+    fits = {i.name: i.fit for i in spec.scalars if isinstance(i, Scalar) and i.fit and i.name in case.scalars}
+    return with_scalars(case, {n: fit(case.shapes, case.scalars) for n, fit in fits.items()}) if fits else case
+
+
 def varied(spec: OpSpec, case: Case, turn: int) -> Case:
     """The case with other values of the scalars that it leaves to their defaults."""
     pools = {i.name: pool(i) for i in spec.scalars if isinstance(i, Scalar) and i.name not in case.scalars}

@@ -376,7 +376,7 @@ def by_address_and_version(a: torch.Tensor, b: torch.Tensor, precision: str) -> 
     return result
 
 
-@mutant("b is packed once per tensor and version", family="state")
+@mutant("b is packed once per tensor and version", family="state", caught_by="state")
 def by_object(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
     result: torch.Tensor = sound("matmul", a, PACKED.of(b).mT, precision)
     return result

@@ -15,7 +15,7 @@ from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.variations import resize
 from kernelmux.conformance.variations.resize import AxisName
 from kernelmux.registry.cases import Case
-from kernelmux.registry.spec import REQUIRED, Call, Scalar
+from kernelmux.registry.spec import REQUIRED, Call, Index, Scalar
 
 if TYPE_CHECKING:
     from kernelmux.conformance.judging.probe import Probe
@@ -107,6 +107,21 @@ def able(probe: Probe, cases: list[Case]) -> Iterator[Trial]:
     for case in cases:
         made = (probe.make(case, dtype) for dtype in probe.options.dtypes_of(probe.spec, case))
         yield from islice((trial for trial in made if not probe.reasons(trial)), 1)
+
+
+def at_ends(trial: Trial) -> dict[str, torch.Tensor]:
+    """Its tensors of indices with the last two places of their axis in them, and the middle: a uniform draw hardly has these."""
+    found = {}
+    for item in (t for t in trial.spec.tensors if isinstance(t.domain, Index) and t.name in trial.tensors):
+        made, n = (
+            trial.tensors[item.name].clone(memory_format=torch.contiguous_format),
+            trial.call.axes[item.domain.axis],
+        )
+        for place, value in zip((0, -1, made.numel() // 2), (n - 1, n - 2, n // 2), strict=True):
+            if made.numel() > abs(place) and value >= 0:
+                made.view(-1)[place] = value
+        found[item.name] = made
+    return found
 
 
 def terms(call: Call) -> int:
