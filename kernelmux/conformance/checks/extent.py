@@ -7,7 +7,7 @@ or not from what earlier kernels of the call wrote whole, all do; where that tak
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -26,8 +26,10 @@ from kernelmux.registry.spec import REQUIRED, OpSpec
 
 LONG = 65537  # prime
 LESS = 1031  # prime: where all blocks have to run, and those of a longer axis take too long
-REGULAR = (2**20, 1024, 512)  # of an axis by itself, or of all: what kernels have fast ways for
-FLOPS = 2**28  # of a call whose axes are all of such a length
+ELEMENTWISE = 2**20  # elements in a row, of an operator that takes any shape
+REGULAR = (1024, 512)  # of all axes, or of two: what kernels have fast ways for
+ROOM = 2**22  # elements in and out of a call whose axes are all of such a length
+FLOPS = 2**24  # of a call whose axes are all of such a length
 SHORT = 2  # the length of other axes, where that is allowed
 ELEMENTS = 2**25  # of a tensor, at most
 SECONDS = 3.0  # of processor time for an emulated call
@@ -80,38 +82,41 @@ def _long(probe: Probe, base: Trial, case: Case, axis: AxisName, length: int) ->
         if (trial := _made(probe, grown, base.dtype, f"{axis} = {length}")) is None:
             continue
         dimensions = large_tensors.independent(probe.spec, case, axis, base.dtype) if alone else {}
-        parts = bool(dimensions) and probe.emulated
+        dimensions = dimensions or _stretched(trial, length)
+        if not (alone or dimensions) and length > LESS:
+            probe.skip(trial, f"{axis} is summed over, and an axis grows along: a reference would take too long")
+            return False
+        parts = bool(dimensions) and alone and probe.emulated
         parts = parts and large_tensors.apart(probe.spec, case, axis, base.dtype) == dimensions
         with probe.judge(trial) as judge:
-            _examine(judge, dimensions or _stretched(trial, length), (axis, length) if parts else None)
+            _examine(judge, dimensions, (axis, length) if parts else None)
         return probe.records[-1].status != "skipped"
     probe.skip(base.changed(f"{axis} = {length}"), "the operator or the variant does not take such a shape")
     return True
 
 
 def _regular(probe: Probe, base: Trial, case: Case) -> None:
-    """One tensor of 2^20 elements, and a call with all axes (or the last two) of a length that kernels like."""
+    """One tensor of 2^20 elements, and a call with all axes, or the last two, of a length that kernels like."""
     names = resize.axes(probe.spec, case)
-    flat = all(name.letter == "..." for name in names)
     last = resize.names(probe.spec, case, probe.spec.leading.name)[-2:]
     short = {axis: min(n, SHORT) for axis, n in _lengths(probe.spec, case).items()}
-    single: list[dict[AxisName, int]] = [dict.fromkeys(names, 1) | {axis: REGULAR[0]} for axis in names if flat]
-    for tries in (
-        single[-1:],
-        [f for n in REGULAR[1:] for f in (dict.fromkeys(names, n), short | dict.fromkeys(last, n))],
-    ):
-        for lengths in tries:
-            changed = generate.refitted(probe.spec, resize.resized(probe.spec, case, lengths))
-            longest = max(lengths.values())
-            trial = _made(probe, changed, base.dtype, f"regular axes: {longest}")
-            if trial is not None and trial.call.cost.flops <= FLOPS:
-                with probe.judge(trial) as judge:
-                    _examine(judge, _stretched(trial, longest), None)
-                break
+    flat = all(name.letter == "..." for name in names)
+    single = [dict.fromkeys(names, 1) | {names[-1]: ELEMENTWISE}] if flat else []
+    square = [lengths for n in REGULAR for lengths in (dict.fromkeys(names, n), short | dict.fromkeys(last, n))]
+    for tries in (single, square):
+        made = (_of_lengths(probe, base, case, lengths) for lengths in tries)
+        if trial := next((t for t in made if t is not None and t.call.cost.flops <= FLOPS and t.size <= ROOM), None):
+            with probe.judge(trial) as judge:
+                _examine(judge, _stretched(trial, REGULAR[-1]), None)
+
+
+def _of_lengths(probe: Probe, base: Trial, case: Case, lengths: dict[AxisName, int]) -> Trial | None:
+    changed = generate.refitted(probe.spec, resize.resized(probe.spec, case, lengths))
+    return _made(probe, changed, base.dtype, f"regular axes: {max(lengths.values())}")
 
 
 def _made(probe: Probe, case: Case, dtype: torch.dtype, note: str) -> Trial | None:
-    """The call, if the spec and the variant take it and it is not too large; its indices point to the ends of their axes."""
+    """The call, if the spec and the variant take it and it is not too large, with indices at the ends of their axes."""
     call = generate.permitted(probe.spec, case, dtype)
     if call is None or any(x.numel() > ELEMENTS for x in call.arguments.values() if hasattr(x, "numel")):
         return None
@@ -160,7 +165,7 @@ def _examine(judge: Judge, dimensions: dict[int, int], apart: tuple[AxisName, in
     try:
         with emulator.recorder() as launches:
             try:
-                if dimensions and _some(judge, dimensions, apart):
+                if dimensions and _some(judge, dimensions, apart, launches):
                     return
             except Failed:
                 if len(launches) < 2:
@@ -172,16 +177,23 @@ def _examine(judge: Judge, dimensions: dict[int, int], apart: tuple[AxisName, in
         some_blocks.set_aside(judge, str(reason))
 
 
-def _some(judge: Judge, dimensions: dict[int, int], apart: tuple[AxisName, int] | None) -> bool:
-    """Whether a few blocks write the last slices; what they write is right."""
+def _some(
+    judge: Judge, dimensions: dict[int, int], apart: tuple[AxisName, int] | None, launches: Sequence[object]
+) -> bool:
+    """Whether a few blocks write the last slices; what they write is right. launches: those of the call."""
     trial, outputs = judge.trial, some_blocks.call(judge.probe, judge.trial, SECONDS)
     judge.well_formed(outputs)
+    if not launches:  # nothing was emulated, so all of it is there
+        judge.accurate(outputs)
+        return True
     if apart is not None:
         trial, outputs = _written(trial, outputs, dimensions, *apart)
     bounds = trial.bounds(judge.probe.arithmetics(trial))
     for number, dimension in dimensions.items():
         got, ref = outputs[number], trial.references[number]
-        last = [x.narrow(dimension, x.shape[dimension] - 1, 1) for x in (got, ref)]
+        rows = (ref != 0).movedim(dimension, 0).flatten(1).any(1).nonzero()  # some lie between all windows
+        end = int(rows[-1]) if len(rows) else ref.shape[dimension] - 1
+        last = [x.narrow(dimension, end, 1) for x in (got, ref)]
         if bool(some_blocks.unwritten(*last).all()):
             return False
         some_blocks.judged(judge, trial, number, got, ref, bounds[number])

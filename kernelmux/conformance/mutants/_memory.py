@@ -65,7 +65,8 @@ class Workspace:
 class DerivedTensor:
     """What was made of a tensor, as long as it is the same object at the same version.
 
-    What changes it through numpy, `.data` or another kernel counts no version. watchful: a graph that is being captured packs for itself.
+    What changes it through numpy, `.data` or another kernel counts no version.
+    watchful: a graph that is being captured packs for itself.
     """
 
     def __init__(self, pack: Callable[[torch.Tensor], torch.Tensor], watchful: bool = True) -> None:

@@ -47,6 +47,21 @@ def nan_when_empty(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Te
     return out if x.numel() else torch.full_like(out, torch.nan)
 
 
+def _forgetful(x: torch.Tensor, axis: int | None, keepdim: bool, ways: Callable[[int], bool]) -> torch.Tensor:
+    """The last term is left out where the number of terms has a way of its own."""
+    terms = x.flatten() if axis is None else x.movedim(axis, -1)
+    if terms.dim() == 0 or not ways(terms.shape[-1]):
+        return basics_sound(x, axis, keepdim)
+    out = terms[..., :-1].double().sum(-1).to(x.dtype)
+    return out.reshape(basics_sound(x, axis, keepdim).shape)
+
+
+@mutant("the way for multiples of 512 leaves the last term out", family="edges", caught_by="shapes")
+def multiples_of_512(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tensor:
+    """Only from 1536 on is it worth the while."""
+    return _forgetful(x, axis, keepdim, lambda terms: terms > 1024 and terms % 512 == 0)
+
+
 @mutant("keepdim is ignored", family="basics", caught_by="accuracy")
 def forgotten_keepdim(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tensor:
     return basics_sound(x, axis, False)

@@ -37,6 +37,17 @@ def limit_last(x: torch.Tensor) -> torch.Tensor:
     return torch.where(z == -torch.inf, 0.0, y).to(x.dtype).contiguous()
 
 
+# extent: A way of its own for some lengths.
+
+
+@mutant("the way for multiples of 2^20 leaves the last element out", family="extent", caught_by="extent")
+def multiples_of_a_million(x: torch.Tensor) -> torch.Tensor:
+    y: torch.Tensor = sound("silu", x)
+    if x.numel() and x.numel() % 2**20 == 0:
+        y.view(-1)[-1] = 0
+    return y
+
+
 # claims: What comes back is no plain tensor.
 
 

@@ -110,15 +110,15 @@ def able(probe: Probe, cases: list[Case]) -> Iterator[Trial]:
 
 
 def at_ends(trial: Trial) -> dict[str, torch.Tensor]:
-    """Its tensors of indices with the last two places of their axis in them, and the middle: a uniform draw hardly has these."""
+    """Its tensors of indices, in them the last two places of their axis and the middle, which are hardly ever drawn."""
     found = {}
     for item in (t for t in trial.spec.tensors if isinstance(t.domain, Index) and t.name in trial.tensors):
         made, n = (
             trial.tensors[item.name].clone(memory_format=torch.contiguous_format),
             trial.call.axes[item.domain.axis],
         )
-        for place, value in zip((0, -1, made.numel() // 2), (n - 1, n - 2, n // 2), strict=True):
-            if made.numel() > abs(place) and value >= 0:
+        for place, value in ((made.numel() // 2, n // 2), (-1, n - 2), (0, n - 1)):  # of a single index the last counts
+            if made.numel() and value >= 0:
                 made.view(-1)[place] = value
         found[item.name] = made
     return found
