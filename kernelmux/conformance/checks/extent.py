@@ -191,7 +191,9 @@ def _some(
     bounds = trial.bounds(judge.probe.arithmetics(trial))
     for number, dimension in dimensions.items():
         got, ref = outputs[number], trial.references[number]
-        rows = (ref != 0).movedim(dimension, 0).flatten(1).any(1).nonzero()  # some lie between all windows
+        rows = (
+            (ref != 0).movedim(dimension, 0).reshape(ref.shape[dimension], -1).any(1).nonzero()
+        )  # some lie between all windows
         end = int(rows[-1]) if len(rows) else ref.shape[dimension] - 1
         last = [x.narrow(dimension, end, 1) for x in (got, ref)]
         if bool(some_blocks.unwritten(*last).all()):

@@ -25,7 +25,7 @@ from kernelmux.conformance.judging import returned
 from kernelmux.conformance.judging.probe import Failed, Judge, Probe
 from kernelmux.conformance.variations import neighbouring_trials, resize
 from kernelmux.conformance.variations.interleaving import PAUSE, side_by_side
-from kernelmux.conformance.variations.soak import many
+from kernelmux.conformance.variations.soak import large_calls, many
 from kernelmux.registry.call import dispatch
 
 UNFORESEEN = 3  # seeds that are drawn anew in each run
@@ -60,6 +60,8 @@ def run(probe: Probe) -> None:
     _judged(probe, min(trials, key=lambda t: t.size), "many calls", many)
     for trial in _large(probe):
         _judged(probe, trial, "inputs changed in place", _all_content if neighbouring_trials.slow(probe) else _content)
+    if large := next(neighbouring_trials.large(probe, trials), None):
+        _judged(probe, large, "memory of large calls", large_calls)
     if not neighbouring_trials.slow(probe):
         _further(probe, trials[0])
 

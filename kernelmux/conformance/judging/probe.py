@@ -21,7 +21,7 @@ from kernelmux import emulator
 from kernelmux.conformance.failures import failure_bundle, failure_source, failure_text, stale_result
 from kernelmux.conformance.inputs import dtype_rotation, generate, trials
 from kernelmux.conformance.inputs.trials import Trial
-from kernelmux.conformance.judging import returned
+from kernelmux.conformance.judging import first_call, returned
 from kernelmux.conformance.judging.trial_outcome import Record
 from kernelmux.conformance.options import Options
 from kernelmux.registry import elsewhere
@@ -210,7 +210,7 @@ class Probe:
     def call(self, values: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         """One call through the dispatcher; on the emulator with all its checks, on a GPU until it has finished."""
         listens = tamper_guard.Alarm(self.spec, self.backend) if self._listens else nullcontext()
-        with self.environment(), listens as alarm:
+        with self.environment(), listens as alarm, first_call.watched(self.spec.name, self.label):
             self._listens = False  # one call tells, and hearing takes time
             try:
                 result = dispatch.call(self.spec, tuple(values), self.label)

@@ -265,6 +265,19 @@ def long_columns(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tens
     return torch.empty(total.shape, dtype=x.dtype, device=x.device).copy_(total).view([1] * keepdim + [-1])
 
 
+@mutant("parts of long rows in fp32 come in an order by chance", family="order", caught_by="repeatability")
+def long_rows_in_fp32(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tensor:
+    """In 16 bits the result would hide it. Tensors of three axes alone take this way."""
+    if x.dim() != 3 or axis is None or x.shape[axis] < 4096 or x.dtype != torch.float32:
+        result: torch.Tensor = sound("reduce_sum", x, axis, keepdim)
+        return result
+    parts = [part.sum(axis) for part in x.split(64, axis)]
+    total = torch.zeros_like(parts[0])
+    for i in torch.randperm(len(parts), generator=ORDERS).tolist():
+        total += parts[i]
+    return torch.empty(total.shape, dtype=x.dtype, device=x.device).copy_(total).unsqueeze(axis) if keepdim else total
+
+
 mutant("blocks add to the total as they come", family="order", caught_by="repeatability", name="atomics")(
     _sums(_in_pieces(_atomics("sum_atomics", torch.float32)))
 )

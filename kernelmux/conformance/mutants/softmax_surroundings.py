@@ -82,6 +82,19 @@ def own_generator(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
     return _ambience_softmax(z, z.amax(axis, keepdim=True), axis, x.dtype)
 
 
+_prepared: list[bool] = []
+
+
+@mutant("the first call of all sets a flag for speed", family="ambience", caught_by="ambience")
+def flag_of_first_call(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
+    """Once for the process, as a library does when it is loaded."""
+    if not _prepared:
+        _prepared.append(True)
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    result: torch.Tensor = sound("softmax", x, axis, scale)
+    return result
+
+
 @mutant("computes in the default dtype", family="ambience", caught_by="ambience")
 def usual_dtype(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
     """Computes in torch's default dtype, which is fp32 as long as nothing else was set."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kernelmux.conformance.judging.probe import Probe
 
 SQUARE = 8  # the length of all axes at once
+LARGE = 2**20  # elements
 ODD = 11  # a length that no case has
 
 
@@ -100,6 +101,23 @@ def largest(probe: Probe, most: int = 2**62) -> Iterator[Trial]:
         if found is not None and found.text not in taken:
             taken.add(found.text)
             yield found
+
+
+def large(probe: Probe, trials: list[Trial]) -> Iterator[Trial]:
+    """These trials with an axis so long that a tensor has 2^20 elements, and none more than four times as many."""
+    for trial in trials:
+        own = max(x.numel() for x in trial.tensors.values())
+        for axis in axes(probe, trial):
+            case = resize.case_of(probe, trial)
+            length = next(n for t in case.shapes for n, a in _axes_of(probe, case, t) if a == axis)
+            made = resized(probe, trial, {axis: LARGE * length // max(own, 1) + length})
+            sizes = [x.numel() for x in made.tensors.values()] if made else []
+            if made and LARGE <= max(sizes) and made.size <= 8 * LARGE:
+                yield made
+
+
+def _axes_of(probe: Probe, case: Case, tensor: str) -> Iterator[tuple[int, AxisName]]:
+    return zip(case.shapes[tensor], resize.names(probe.spec, case, tensor), strict=True)
 
 
 def able(probe: Probe, cases: list[Case]) -> Iterator[Trial]:
