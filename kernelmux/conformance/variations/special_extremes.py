@@ -68,7 +68,9 @@ def long_lines(probe: Probe, bases: list[Trial]) -> Iterator[Trial]:
             made = (
                 lines.reshape(x.movedim(along, -1).shape).movedim(-1, along).contiguous() if x.dim() > 1 else lines[0]
             )
-            yield long.changed(f"{name} in blocks of {BLOCK}", **{base.spec.leading.name: made})
+            yield long.changed(
+                f"{name} in {base.spec.leading.name}: blocks of {BLOCK}", **{base.spec.leading.name: made}
+            )
 
 
 def _compares(trial: Trial) -> bool:
