@@ -126,7 +126,7 @@ def _made(probe: Probe, case: Case, dtype: torch.dtype, note: str) -> Trial | No
 
 def _stretched(trial: Trial, length: int) -> dict[int, int]:
     """Outputs by number -> their first dimension that is about as long."""
-    found = {}
+    found: dict[int, int] = {}
     for number, output in enumerate(trial.spec.outputs):
         long = [d for d, n in enumerate(output.shape(trial.call)) if n > length // 8]
         found |= {number: long[0]} if long else {}

@@ -185,17 +185,3 @@ def three_digits(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
     """As a text that chooses a compiled kernel has them."""
     result: torch.Tensor = sound("softmax", x, axis, float(f"{scale:.3g}"))
     return result
-
-
-# edges: Softmax that takes a block of 1024 for all of a row.
-
-
-@mutant("the maximum of a row is that of its first 1024 elements", family="edges", caught_by="special_values")
-def first_block(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
-    """Right up to overflow, but where a whole block is -inf."""
-    if not x.numel():
-        return torch.empty_like(x)
-    z = x.double() * scale
-    top = z.narrow(axis, 0, min(1024, z.shape[axis])).amax(axis, keepdim=True)
-    e = torch.exp(z - top)
-    return (e / e.sum(axis, keepdim=True)).to(x.dtype).contiguous()

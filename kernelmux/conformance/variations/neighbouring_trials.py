@@ -129,16 +129,16 @@ def able(probe: Probe, cases: list[Case]) -> Iterator[Trial]:
 
 def at_ends(trial: Trial) -> dict[str, torch.Tensor]:
     """Its tensors of indices, in them the last two places of their axis and the middle, which are hardly ever drawn."""
-    found = {}
-    for item in (t for t in trial.spec.tensors if isinstance(t.domain, Index) and t.name in trial.tensors):
-        made, n = (
-            trial.tensors[item.name].clone(memory_format=torch.contiguous_format),
-            trial.call.axes[item.domain.axis],
-        )
+    found: dict[str, torch.Tensor] = {}
+    domains = {t.name: t.domain for t in trial.spec.tensors if t.name in trial.tensors}
+    for name, domain in domains.items():
+        if not isinstance(domain, Index):
+            continue
+        made, n = trial.tensors[name].clone(memory_format=torch.contiguous_format), trial.call.axes[domain.axis]
         for place, value in ((made.numel() // 2, n // 2), (-1, n - 2), (0, n - 1)):  # of a single index the last counts
             if made.numel() and value >= 0:
                 made.view(-1)[place] = value
-        found[item.name] = made
+        found[name] = made
     return found
 
 
