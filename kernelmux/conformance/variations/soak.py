@@ -66,7 +66,7 @@ def large_calls(judge: Judge) -> None:
     """Of a few calls on large tensors nothing is kept, that every one of them adds to. No kernel is emulated for that."""
     probe, trial = judge.probe, judge.trial
 
-    def made() -> int:
+    def left(living: Living) -> int:
         for _ in range(LARGE_CALLS):
             dispatch.call(trial.spec, trial.values, probe.label)
         gc.collect()
@@ -74,7 +74,7 @@ def large_calls(judge: Judge) -> None:
 
     runs = not neighbouring_trials.slow(probe)
     with probe.environment(), emulator.recorder(run=runs), Living() as living:
-        counts = [made() for _ in range(WINDOWS + 1)]
+        counts = [left(living) for _ in range(WINDOWS + 1)]
     kept = min(after - before for before, after in pairwise(counts))
     judge.require(kept < LARGE_CALLS, f"memory leaks: {LARGE_CALLS} calls on large tensors keep {kept} more each time")
 
