@@ -14,6 +14,7 @@ import torch
 from kernelmux.candidate import global_state
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.failures import failure_source
+from kernelmux.conformance.judging import first_call
 from kernelmux.conformance.judging.probe import Failed, Judge, Probe
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import dispatch
@@ -28,8 +29,10 @@ SEEDS = (20, 21)  # of the global generator; a result that depends on it shows, 
 def run(probe: Probe) -> None:
     for trial in probe.sample(2 if probe.emulated else 6):
         with probe.judge(trial) as judge:
-            first = judge.call()  # compiled and planned: what an import changes is not the call's doing
+            first = judge.call()  # compiled and planned: what the first call of all changes, `first_call` knows
             judge.accurate(first)
+            early = first_call.changed(probe.spec.name, probe.label)
+            judge.require(not early, lambda: f"the first call in this process changed {'; '.join(early)}")  # noqa: B023
             for seed in SEEDS:
                 with _with_settings(f"torch.manual_seed({seed})"), torch.random.fork_rng():
                     torch.manual_seed(seed)

@@ -1,12 +1,13 @@
-"""Axes longer than 65,535, one after the other: what a grid can count in y and z ends there.
+"""Axes longer than 65,535, one after the other: what a grid can count in y and z ends there. And large regular ones.
 
-The other axes are short, so that the tensors are small. Of the emulator's blocks the first and the last few run; where
-these do not write the last slices, or not from what earlier kernels of the call wrote whole, all do.
+The other axes are short, so that the tensors are small, but for one that has to grow along (`_grown`). Indices into a long
+axis point to its end. Of the emulator's blocks the first and the last few run; where these do not write the last slices,
+or not from what earlier kernels of the call wrote whole, all do; where that takes too long, of a shorter axis (`LESS`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -15,7 +16,7 @@ from kernelmux.conformance.check import Check
 from kernelmux.conformance.inputs import generate
 from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.judging.probe import Failed, Judge, Probe
-from kernelmux.conformance.variations import large_tensors, resize
+from kernelmux.conformance.variations import large_tensors, neighbouring_trials, resize
 from kernelmux.conformance.variations import partial_emulation as some_blocks
 from kernelmux.conformance.variations.partial_emulation import Unsuitable
 from kernelmux.conformance.variations.resize import AxisName
@@ -24,6 +25,11 @@ from kernelmux.registry.cases import Case
 from kernelmux.registry.spec import REQUIRED, OpSpec
 
 LONG = 65537  # prime
+LESS = 1031  # prime: where all blocks have to run, and those of a longer axis take too long
+ELEMENTWISE = 2**20  # elements in a row, of an operator that takes any shape
+REGULAR = (1024, 512)  # of all axes, or of two: what kernels have fast ways for
+ROOM = 2**22  # elements in and out of a call whose axes are all of such a length
+FLOPS = 2**24  # of a call whose axes are all of such a length
 SHORT = 2  # the length of other axes, where that is allowed
 ELEMENTS = 2**25  # of a tensor, at most
 SECONDS = 3.0  # of processor time for an emulated call
@@ -31,10 +37,13 @@ SECONDS_OF_SUMS = 0.5  # where the axis is summed over: a block may walk along a
 
 
 def run(probe: Probe) -> None:
-    for base in _bases(probe):
+    for turn, base in enumerate(_bases(probe)):
         case = resize.case_of(probe, base)
         for axis in resize.axes(probe.spec, case):
-            _long(probe, base, case, axis)
+            if not _long(probe, base, case, axis, LONG):
+                _long(probe, base, case, axis, LESS)
+        if turn == 0:
+            _regular(probe, base, case)
     if not probe.records:
         probe.skip_all("no axis may be that long")
 
@@ -67,27 +76,79 @@ def _usual(probe: Probe, trial: Trial) -> Trial:
     return trial if probe.reasons(made) else made
 
 
-def _long(probe: Probe, base: Trial, case: Case, axis: AxisName) -> None:
-    """One call with that axis long, if the spec and the variant allow it."""
-    dimensions = large_tensors.independent(probe.spec, case, axis, base.dtype)
-    parts = probe.emulated and large_tensors.apart(probe.spec, case, axis, base.dtype) == dimensions
-    for grown in _grown(probe.spec, case, axis):
-        call = generate.permitted(probe.spec, grown, base.dtype)
-        if call is None or any(x.numel() > ELEMENTS for x in call.arguments.values() if hasattr(x, "numel")):
+def _long(probe: Probe, base: Trial, case: Case, axis: AxisName, length: int) -> bool:
+    """One call with that axis so long, if the spec and the variant allow it; False: the emulator could say nothing."""
+    for grown, alone in _grown(probe.spec, case, axis, length):
+        if (trial := _made(probe, grown, base.dtype, f"{axis} = {length}")) is None:
             continue
-        trial = probe.make(grown, base.dtype)
-        if not probe.reasons(trial):
-            with probe.judge(trial.changed(f"{axis} = {LONG}")) as judge:
-                _examine(judge, dimensions, axis if parts else None)
-            return
-    probe.skip(base.changed(f"{axis} = {LONG}"), "the operator or the variant does not take such a shape")
+        dimensions = large_tensors.independent(probe.spec, case, axis, base.dtype) if alone else {}
+        dimensions = dimensions or _stretched(trial, length)
+        if not (alone or dimensions) and length > LESS:
+            probe.skip(trial, f"{axis} is summed over, and an axis grows along: a reference would take too long")
+            return False
+        parts = bool(dimensions) and alone and probe.emulated
+        parts = parts and large_tensors.apart(probe.spec, case, axis, base.dtype) == dimensions
+        with probe.judge(trial) as judge:
+            _examine(judge, dimensions, (axis, length) if parts else None)
+        return probe.records[-1].status != "skipped"
+    probe.skip(base.changed(f"{axis} = {length}"), "the operator or the variant does not take such a shape")
+    return True
 
 
-def _grown(spec: OpSpec, case: Case, axis: AxisName) -> Iterator[Case]:
-    """The case with that axis long: all others short, then as they are."""
-    others = {other: min(n, SHORT) for other, n in _lengths(spec, case).items()}
-    for lengths in (others | {axis: LONG}, {axis: LONG}):
-        yield resize.resized(spec, case, lengths)
+def _regular(probe: Probe, base: Trial, case: Case) -> None:
+    """One tensor of 2^20 elements, and a call with all axes, or the last two, of a length that kernels like."""
+    names = resize.axes(probe.spec, case)
+    last = resize.names(probe.spec, case, probe.spec.leading.name)[-2:]
+    short = {axis: min(n, SHORT) for axis, n in _lengths(probe.spec, case).items()}
+    flat = all(name.letter == "..." for name in names)
+    single = [dict.fromkeys(names, 1) | {names[-1]: ELEMENTWISE}] if flat else []
+    square = [lengths for n in REGULAR for lengths in (dict.fromkeys(names, n), short | dict.fromkeys(last, n))]
+    for tries in (single, square):
+        made = (_of_lengths(probe, base, case, lengths) for lengths in tries)
+        if trial := next((t for t in made if t is not None and t.call.cost.flops <= FLOPS and t.size <= ROOM), None):
+            with probe.judge(trial) as judge:
+                _examine(judge, _stretched(trial, REGULAR[-1]), None)
+
+
+def _of_lengths(probe: Probe, base: Trial, case: Case, lengths: dict[AxisName, int]) -> Trial | None:
+    changed = generate.refitted(probe.spec, resize.resized(probe.spec, case, lengths))
+    return _made(probe, changed, base.dtype, f"regular axes: {max(lengths.values())}")
+
+
+def _made(probe: Probe, case: Case, dtype: torch.dtype, note: str) -> Trial | None:
+    """The call, if the spec and the variant take it and it is not too large, with indices at the ends of their axes."""
+    call = generate.permitted(probe.spec, case, dtype)
+    if call is None or any(x.numel() > ELEMENTS for x in call.arguments.values() if hasattr(x, "numel")):
+        return None
+    trial = probe.make(case, dtype)
+    return None if probe.reasons(trial) else trial.changed(note, **neighbouring_trials.at_ends(trial))
+
+
+def _stretched(trial: Trial, length: int) -> dict[int, int]:
+    """Outputs by number -> their first dimension that is about as long."""
+    found: dict[int, int] = {}
+    for number, output in enumerate(trial.spec.outputs):
+        long = [d for d, n in enumerate(output.shape(trial.call)) if n > length // 8]
+        found |= {number: long[0]} if long else {}
+    return found
+
+
+def _grown(spec: OpSpec, case: Case, axis: AxisName, length: int) -> Iterator[tuple[Case, bool]]:
+    """The case with that axis long, and whether by itself: all others short, then as they are.
+
+    Where no call is like that, one other axis grows along, as the heads with their groups, or one is twice the other.
+    """
+    own = _lengths(spec, case)
+    short = {other: min(n, SHORT) for other, n in own.items()}
+    alone = ((short | {axis: length}), {axis: length})
+    both = ((m, n) for m, n in ((length, length), (2 * length, length), (length, 2 * length)))
+    pairs = (rest | {axis: m, other: n} for m, n in both for other in own if other != axis for rest in (short, {}))
+    for lengths in (*alone, *pairs):
+        made = resize.resized(spec, case, lengths)
+        fitted = generate.refitted(spec, made)
+        yield made, lengths in alone
+        if fitted is not made:
+            yield fitted, False
 
 
 def _lengths(spec: OpSpec, case: Case) -> dict[AxisName, int]:
@@ -95,8 +156,8 @@ def _lengths(spec: OpSpec, case: Case) -> dict[AxisName, int]:
     return {a: n for t in shapes for a, n in zip(resize.names(spec, case, t), shapes[t], strict=True)}
 
 
-def _examine(judge: Judge, dimensions: dict[int, int], apart: AxisName | None) -> None:
-    """apart: the axis, if each slice along it is a call of its own."""
+def _examine(judge: Judge, dimensions: dict[int, int], apart: tuple[AxisName, int] | None) -> None:
+    """apart: the axis and its length, if each slice along it is a call of its own."""
     if not judge.probe.emulated:
         judge.accurate(judge.call())
         return
@@ -104,7 +165,7 @@ def _examine(judge: Judge, dimensions: dict[int, int], apart: AxisName | None) -
     try:
         with emulator.recorder() as launches:
             try:
-                if dimensions and _some(judge, dimensions, apart):
+                if dimensions and _some(judge, dimensions, apart, launches):
                     return
             except Failed:
                 if len(launches) < 2:
@@ -116,16 +177,25 @@ def _examine(judge: Judge, dimensions: dict[int, int], apart: AxisName | None) -
         some_blocks.set_aside(judge, str(reason))
 
 
-def _some(judge: Judge, dimensions: dict[int, int], apart: AxisName | None) -> bool:
-    """Whether a few blocks write the last slices; what they write is right."""
+def _some(
+    judge: Judge, dimensions: dict[int, int], apart: tuple[AxisName, int] | None, launches: Sequence[object]
+) -> bool:
+    """Whether a few blocks write the last slices; what they write is right. launches: those of the call."""
     trial, outputs = judge.trial, some_blocks.call(judge.probe, judge.trial, SECONDS)
     judge.well_formed(outputs)
+    if not launches:  # nothing was emulated, so all of it is there
+        judge.accurate(outputs)
+        return True
     if apart is not None:
-        trial, outputs = _written(trial, outputs, dimensions, apart)
+        trial, outputs = _written(trial, outputs, dimensions, *apart)
     bounds = trial.bounds(judge.probe.arithmetics(trial))
     for number, dimension in dimensions.items():
         got, ref = outputs[number], trial.references[number]
-        last = [x.narrow(dimension, x.shape[dimension] - 1, 1) for x in (got, ref)]
+        rows = (
+            (ref != 0).movedim(dimension, 0).reshape(ref.shape[dimension], -1).any(1).nonzero()
+        )  # some lie between all windows
+        end = int(rows[-1]) if len(rows) else ref.shape[dimension] - 1
+        last = [x.narrow(dimension, end, 1) for x in (got, ref)]
         if bool(some_blocks.unwritten(*last).all()):
             return False
         some_blocks.judged(judge, trial, number, got, ref, bounds[number])
@@ -133,15 +203,15 @@ def _some(judge: Judge, dimensions: dict[int, int], apart: AxisName | None) -> b
 
 
 def _written(
-    trial: Trial, outputs: tuple[torch.Tensor, ...], dimensions: dict[int, int], axis: AxisName
+    trial: Trial, outputs: tuple[torch.Tensor, ...], dimensions: dict[int, int], axis: AxisName, length: int
 ) -> tuple[Trial, tuple[torch.Tensor, ...]]:
     """The call and its outputs with the slices alone in which something was written, and the last one.
 
     The reference and the bounds of all others would take most of the time.
     """
-    places = {LONG - 1}
+    places = {length - 1}
     for number, dimension in dimensions.items():
-        rows = outputs[number].movedim(dimension, 0).reshape(LONG, -1)
+        rows = outputs[number].movedim(dimension, 0).reshape(length, -1)
         places |= set((rows != 0).any(1).nonzero().flatten().tolist())
     chosen = torch.tensor(sorted(places))
     case = trial.spec.case(trial.text)
@@ -160,5 +230,5 @@ CHECK = Check(
     run=run,
     column="extent",
     applies=_applies,
-    summary="axes longer than 65,535, which a grid cannot count in y and z",
+    summary="axes longer than 65,535, which a grid cannot count in y and z, and large regular ones",
 )

@@ -21,7 +21,7 @@ from kernelmux.conformance.check import Check
 from kernelmux.conformance.inputs import generate
 from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.judging.probe import Judge, Probe
-from kernelmux.conformance.variations import neighbouring_trials
+from kernelmux.conformance.variations import neighbouring_trials, resize
 from kernelmux.registry.cases import TIERS, Case
 
 TIMES = 3
@@ -96,7 +96,7 @@ def _long(probe: Probe) -> Iterator[Trial]:
     """Few sums of many terms, in which kernels split them: over the last axis and over others, which are short."""
     slow = neighbouring_trials.slow(probe)
     taken, long = set[tuple[tuple[int, int], ...]](), LONG[slow]
-    for base in probe.sample(24):
+    for base in map(partial(_precise, probe), probe.sample(24)):
         if neighbouring_trials.special(base):
             continue  # sums of special values may well be exact
         axes = neighbouring_trials.axes(probe, base)
@@ -112,6 +112,15 @@ def _long(probe: Probe) -> Iterator[Trial]:
                 wanted = (trial for trial in (less, made) if trial and (not slow or _several_blocks(probe, trial)))
                 yield from islice(wanted, 1)  # whether there are several blocks takes a compilation
             taken.add(places)
+
+
+def _precise(probe: Probe, base: Trial) -> Trial:
+    """The trial in fp32 if the variant takes it: 16 bits hide most of what another order of a sum changes."""
+    case = resize.case_of(probe, base)
+    if base.dtype == torch.float32 or torch.float32 not in probe.options.dtypes_of(probe.spec, case):
+        return base
+    made = probe.make(case, torch.float32)
+    return base if probe.reasons(made) else made
 
 
 def _terms_of_all(trial: Trial) -> int:

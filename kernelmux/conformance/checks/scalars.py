@@ -1,9 +1,13 @@
-"""Every scalar takes the values that a default hides: zero, negative, tiny and large ones, and both ends of its range."""
+"""Every scalar takes the values that a default hides: zero, negative, tiny and large ones, and both ends of its range.
+
+Numbers of full mantissas come in pairs that are nearly equal, in turn: what keeps fewer digits of one, or remembers a
+result by them, gives one for the other.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, product
 from typing import Any
 
 import torch
@@ -25,7 +29,8 @@ STRIDED = [layout for layout in layouts.LAYOUTS if layout.same]
 
 
 def run(probe: Probe) -> None:
-    pools = {i.name: values for i in probe.spec.scalars if isinstance(i, Scalar) and (values := generate.pool(i))}
+    scalars = [i for i in probe.spec.scalars if isinstance(i, Scalar)]
+    pools = {i.name: values for i in scalars if (values := [*generate.pool(i), *generate.ends(i)])}
     if not pools:
         probe.skip_all("no scalar has values that every shape allows; axes and indices are drawn with the shapes")
         return
@@ -36,6 +41,34 @@ def run(probe: Probe) -> None:
             others = {n: pool[turn % len(pool)] for n, pool in pools.items() if n != name}
             for trial in trials_with(probe, name, value, turn, **others):
                 _ask(probe, trial)
+    for item in (i for i in scalars if i.type is float and i.length is None):
+        _ask_near(probe, item)
+
+
+def _ask_near(probe: Probe, item: Scalar) -> None:
+    """Two numbers that are nearly equal and no short ones, in turn, on inputs that tell them apart."""
+    if probe.options.cases:
+        return
+    for pair in generate.near(item, probe.options.seed):
+        for case, dtype in product(probe.small_cases(LEAST)[:CANDIDATES], probe.options.dtypes_of(probe.spec)):
+            made = [generate.together(probe.spec, case, {item.name: value}) for value in pair]
+            allowed = dtype.itemsize >= 4 and dtype in probe.options.dtypes_of(probe.spec, case)
+            if not allowed or not all(generate.permitted(probe.spec, one, dtype) for one in made):
+                continue
+            first, second = (probe.make(one, dtype) for one in made)
+            second = second.changed(f"nearly {item.name} of the call before", **first.tensors)
+            if any(map(probe.reasons, (first, second))) or not _apart(probe, first, second):
+                continue
+            for trial in (first, second, first):
+                _ask(probe, trial)
+            return
+
+
+def _apart(probe: Probe, one: Trial, other: Trial) -> bool:
+    """Whether one result is no right one for the other call."""
+    limits = one.bounds(probe.arithmetics(one))
+    pairs = zip(one.references, other.references, limits, strict=True)
+    return any(not _same(got.to(one.dtype), ref, limit) for ref, got, limit in pairs if limit is not None)
 
 
 def settings(pools: dict[str, list[Any]]) -> Iterator[tuple[str, Any]]:

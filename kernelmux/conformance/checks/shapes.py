@@ -1,4 +1,4 @@
-"""Shapes that no spec lists: zero, one, primes, both sides of tile edges, every rank, from the symbolic axes."""
+"""Shapes that no spec lists: zero, one, primes, both sides of tile edges, regular lengths, every rank."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from kernelmux.registry.cases import Case
 # How many shapes, and elements per tensor, by tier; the emulator runs some 10^5 elements a second.
 COUNTS = {"smoke": 3, "ci": 10, "full": 60, "huge": 200}
 ELEMENTS = {"cpu": 2**13, "cuda": 2**22}
+REGULAR = {"smoke": 0, "ci": 2, "full": 20, "huge": 40}  # calls with an axis of 1,022 to 4,096
 
 
 def run(probe: Probe) -> None:
@@ -35,8 +36,14 @@ def _drawn_shapes(probe: Probe) -> list[tuple[Case, Sequence[torch.dtype]]]:
     spec, requires = probe.spec, probe.implementation.requires
     asked = requires, COUNTS[probe.options.tier], ELEMENTS[probe.options.device], probe.options.seed
     drawn = list(generate.cases(spec, *asked))
+    regular = generate.regular(spec, requires, REGULAR[probe.options.tier], *asked[2:])
     near = [] if any(able for _, able in drawn) else neighbouring_shapes.cases(spec, *asked)
-    return [*drawn, *near, *((case, spec.dtypes) for case in (*generate.corners(spec), *generate.mixed(spec)))]
+    return [
+        *drawn,
+        *near,
+        *regular,
+        *((case, spec.dtypes) for case in (*generate.corners(spec), *generate.mixed(spec))),
+    ]
 
 
 CHECK = Check(

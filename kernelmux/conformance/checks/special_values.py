@@ -20,7 +20,7 @@ from kernelmux.conformance.check import Check
 from kernelmux.conformance.inputs import generate, trials
 from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.judging.probe import Judge, Probe
-from kernelmux.conformance.variations import breakpoints, neighbouring_trials, resize
+from kernelmux.conformance.variations import breakpoints, neighbouring_trials, resize, special_extremes
 from kernelmux.registry.dtypes import SHORT, smallest
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.spec import SPECIAL, Axis, Computed, Index, OpSpec, Scalar, exact_arguments
@@ -52,6 +52,7 @@ def run(probe: Probe) -> None:
                         judge.well_formed(outputs)
                         judge.accurate(_within_range(trial, outputs))
                         _bits(judge, outputs)
+    special_extremes.ask(probe, bases if probe.options.tier != "smoke" else [])
     _ask_strays(probe, bases)
     for trial in _long_sums(probe) if probe.options.tier != "smoke" else ():
         if probe.able(trial):

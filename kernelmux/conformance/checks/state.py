@@ -23,10 +23,11 @@ from kernelmux.conformance.failures.stale_result import EARLIER
 from kernelmux.conformance.inputs import layouts
 from kernelmux.conformance.inputs.layouts import LAYOUTS, laid_out
 from kernelmux.conformance.inputs.trials import Trial, bits, computed, same_bits
+from kernelmux.conformance.judging import returned
 from kernelmux.conformance.judging.probe import Failed, Judge, Probe
 from kernelmux.conformance.variations import neighbouring_trials, resize
 from kernelmux.conformance.variations.interleaving import PAUSE, side_by_side
-from kernelmux.conformance.variations.soak import many
+from kernelmux.conformance.variations.soak import large_calls, many
 from kernelmux.registry.call import dispatch
 
 UNFORESEEN = 3  # seeds that are drawn anew in each run
@@ -52,6 +53,8 @@ def run(probe: Probe) -> None:
     _judged(probe, trials[0], "inputs changed in place", _content)
     for trial in (trials[0], *_empty(probe)):
         _judged(probe, trial, "results changed by the caller", _owned)
+    if probe.device.type == "cpu":  # a GPU is waited for, and `streams` asks which stream has the work
+        _judged(probe, trials[0], "later", _finished)
     _judged(probe, trials[0], "in threads", lambda judge: _threads(judge, trials))
     _judged(probe, trials[0], "calls in turns, at one address", lambda judge: _in_turns(judge, trials))
     most_axes = max(trials, key=lambda t: (len(neighbouring_trials.axes(probe, t)), not neighbouring_trials.special(t)))
@@ -59,6 +62,8 @@ def run(probe: Probe) -> None:
     _judged(probe, min(trials, key=lambda t: t.size), "many calls", many)
     for trial in _large(probe):
         _judged(probe, trial, "inputs changed in place", _all_content if neighbouring_trials.slow(probe) else _content)
+    if large := next(neighbouring_trials.large(probe, trials), None):
+        _judged(probe, large, "memory of large calls", large_calls)
     if not neighbouring_trials.slow(probe):
         _further(probe, trials[0])
 
@@ -155,6 +160,13 @@ def _owned(judge: Judge) -> None:
         judge.require(out is not new, f"{output.name}: two calls returned the very same tensor")
 
 
+def _finished(judge: Judge) -> None:
+    """When a call returns, its results are there, and nothing of it goes on. The second call: the first may import."""
+    judge.call()
+    problem = returned.unfinished(judge.trial.spec, judge.call, judge.trial.values)
+    judge.require(not problem, problem)
+
+
 def _empty(probe: Probe) -> Iterator[Trial]:
     """Calls that compute nothing: what they return is often made once."""
     for case in (c for c in probe.cases if any(0 in shape for shape in c.shapes.values())):
@@ -189,10 +201,10 @@ def _all_content(judge: Judge) -> None:
 
 
 def _fill(buffers: dict[str, torch.Tensor], contents: dict[str, torch.Tensor]) -> None:
-    """Writes what is different: what stays keeps its version as well."""
+    """Writes what is different, as numpy, `.data` or another kernel would: torch counts no new version of the tensor."""
     for name, x in buffers.items():
         if not same_bits(x, contents[name]):
-            x.copy_(contents[name])
+            x.data.copy_(contents[name])
 
 
 def _contents(judge: Judge) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:

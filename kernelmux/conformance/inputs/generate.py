@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import permutations, product
@@ -20,6 +21,8 @@ from kernelmux.registry.spec.signature import Form
 
 # 0 and 1, primes, and both sides of the usual tile edges.
 LENGTHS = (0, 1, 2, 3, 7, 13, 16, 17, 31, 32, 33, 63, 64, 65, 97, 127, 128, 129, 255, 257, 513, 1021)
+# Of one axis, the others short: both sides of a block of 1024, multiples of 512, and what lies between.
+REGULAR = (1024, 2048, 1536, 4096, 1025, 1022, 3072, 1023, 2560, 1100)
 FEW = (1, 2, 3, 4)  # for the axes that stay short where a call has many
 SIDES, SHORT_SIDES = (24, 100, 200), (4, 2, 6, 3, 5, 7)  # of a call in a combination of forms, in every order
 MANY = 4  # axes from which on only two of a call are long
@@ -33,6 +36,7 @@ LEADS = ((), (1,), (3,), (17,), (33,), (65,), (129,), (2, 5), (3, 1, 7), (2, 3, 
 # Numbers for a scalar without a range: zero, both signs, neither powers of two nor short in binary, and one so large
 # that an exponential of it overflows unless the maximum is taken with its sign.
 NUMBERS = (0.0, -0.7, 1.7, 0.3, -40.0)
+NEARLY = 2.0**-11  # of a number, by which another one is nearly equal
 
 
 def cases(
@@ -69,6 +73,29 @@ def cases(
                 return
 
 
+def regular(
+    spec: OpSpec, requires: tuple[Condition, ...], count: int, elements: int, seed: int
+) -> list[tuple[Case, list[torch.dtype]]]:
+    """Up to `count` calls with one axis of `REGULAR`, axes and lengths in turn, the last axes first, and their dtypes."""
+    flat = any(t.flat for t in spec.tensors)
+    names = [*reversed(letters(spec)), *(["..."] if any(t.any_rank for t in spec.tensors) else [])]
+    found: list[tuple[Case, list[torch.dtype]]] = []
+    for turn in range(len(REGULAR) * len(names)):
+        name, long = names[turn % len(names)], REGULAR[(turn + turn // len(names) + seed) % len(REGULAR)]
+        short = 1 + (turn + seed) % 3
+        axes = {d: next((n for n in lengths_of(d, requires) if n > short), short) for d in letters(spec)}
+        lead = (short, long) if flat else (long,) if name == "..." else (short,)
+        made = refitted(spec, case_of_lengths(spec, axes if name == "..." else {**axes, name: long}, lead))
+        calls = {d: call for d in spec.dtypes if (call := permitted(spec, made, d))}
+        able = [d for d, call in calls.items() if not any(c.check(call) for c in requires)]
+        quick = all(call.cost.flops <= FLOPS_PER_ELEMENT * elements for call in calls.values())
+        if able and quick and small(made, elements):
+            found.append((made, able))
+        if len(found) == count:
+            break
+    return found
+
+
 def pool(item: Scalar) -> list[Any]:
     """Values of a scalar other than its default: those that the spec names, its choices, its range's ends, NUMBERS."""
     values: list[Any] = [*item.trials, *item.choices]
@@ -79,6 +106,23 @@ def pool(item: Scalar) -> list[Any]:
         values += [low, high, low + 0.3 * (high - low)] if item.range else NUMBERS
         values = [float(v) for v in values if v is not None and not expected(item, v)]
     return [v for i, v in enumerate(values) if v != item.default and v not in values[:i]]
+
+
+def ends(item: Scalar) -> list[int]:
+    """The smallest and the largest value of an integer, beside those of its pool."""
+    if item.type is not int or item.range is None or item.length:
+        return []
+    found = (int(item.range[0]), int(item.range[1]))
+    return [v for v in found if v not in (item.default, *pool(item)) and not expected(item, v)]
+
+
+def near(item: Scalar, seed: int) -> Iterator[tuple[float, float]]:
+    """Pairs of numbers of as many digits as fit that are nearly equal: not far from values of the pool."""
+    rng = generator("near", item.name, seed)
+    for base in sorted((v for v in pool(item) if 1e-3 <= abs(v) <= 40), key=lambda v: abs(math.log(abs(v)))):
+        one = base * (1.1 + 0.2 * float(torch.rand((), generator=rng, dtype=torch.float64)))
+        if not expected(item, one) and not expected(item, one * (1 + NEARLY)):
+            yield one, one * (1 + NEARLY)
 
 
 def choices(spec: OpSpec) -> list[Scalar]:
@@ -104,6 +148,13 @@ def together(spec: OpSpec, case: Case, values: dict[str, Any]) -> Case:
     fits = {i.name: i.fit for i in spec.scalars if isinstance(i, Scalar) and i.optional and i.fit and i.name in values}
     changed = {name: fit(made.shapes, made.scalars) for name, fit in fits.items()}
     return with_scalars(made, changed) if changed else made
+
+
+def refitted(spec: OpSpec, case: Case) -> Case:
+    """The case with those scalars that follow from shapes as its shapes have it; itself if it has none."""
+    fits = {i.name: i.fit for i in spec.scalars if isinstance(i, Scalar) and i.fit and i.name in case.scalars}
+    scalars = {i.name: i.default for i in spec.scalars if i.default is not REQUIRED} | case.scalars
+    return with_scalars(case, {n: fit(case.shapes, scalars) for n, fit in fits.items()}) if fits else case
 
 
 def varied(spec: OpSpec, case: Case, turn: int) -> Case:

@@ -21,6 +21,7 @@ from kernelmux import emulator
 from kernelmux.conformance.failures import failure_bundle, failure_source, failure_text, stale_result
 from kernelmux.conformance.inputs import dtype_rotation, generate, trials
 from kernelmux.conformance.inputs.trials import Trial
+from kernelmux.conformance.judging import first_call, returned
 from kernelmux.conformance.judging.trial_outcome import Record
 from kernelmux.conformance.options import Options
 from kernelmux.registry import elsewhere
@@ -68,21 +69,13 @@ class Judge:
         names = [i.name for i in self.trial.spec.inputs]
         self.require(not changed, lambda: f"the input {names[changed[0]]} was changed by the call")
         self._are_tensors(outputs)
-        self._are_fresh(outputs, values)
+        self.require(not (problem := returned.shared(self.trial.spec, outputs, values)), problem)
         return outputs
 
     def _are_tensors(self, outputs: Sequence[Any]) -> None:
         if problem := checked_results.malformed(self.trial.spec, outputs[0] if len(outputs) == 1 else tuple(outputs)):
             raise Failed(problem)
-        for output, got in zip(self.trial.spec.outputs, outputs, strict=True):
-            self.require(got.layout == torch.strided, f"{output.name}: expected a torch.Tensor, got {got.layout}")
-
-    def _are_fresh(self, outputs: Sequence[torch.Tensor], values: Sequence[Any]) -> None:
-        """No output is a view of an input."""
-        for item, value in zip(self.trial.spec.inputs, values, strict=True):
-            for output, got in zip(self.trial.spec.outputs, outputs, strict=True):
-                shared = isinstance(value, torch.Tensor) and got.numel() > 0 and trials.same_memory(got, value)
-                self.require(not shared, f"{output.name} shares its memory with the input {item.name}")
+        self.require(not (problem := returned.odd(self.trial.spec, outputs)), problem)
 
     def require(self, holds: bool, message: str | Callable[[], str]) -> None:
         """Record one answer."""
@@ -217,7 +210,7 @@ class Probe:
     def call(self, values: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         """One call through the dispatcher; on the emulator with all its checks, on a GPU until it has finished."""
         listens = tamper_guard.Alarm(self.spec, self.backend) if self._listens else nullcontext()
-        with self.environment(), listens as alarm:
+        with self.environment(), listens as alarm, first_call.watched(self.spec.name, self.label):
             self._listens = False  # one call tells, and hearing takes time
             try:
                 result = dispatch.call(self.spec, tuple(values), self.label)

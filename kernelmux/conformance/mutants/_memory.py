@@ -63,8 +63,9 @@ class Workspace:
 
 
 class DerivedTensor:
-    """What was made of a tensor, as long as it is the same object at the same version; sound.
+    """What was made of a tensor, as long as it is the same object at the same version.
 
+    What changes it through numpy, `.data` or another kernel counts no version.
     watchful: a graph that is being captured packs for itself.
     """
 

@@ -58,6 +58,20 @@ def sound(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision
     return _run(q, k, v, causal, scale, window, ahead, k.shape[2] - q.shape[2])
 
 
+@mutant(
+    "begins a block late where unseen keys fill whole blocks", family="basics", caught_by="accuracy", arithmetic="mma"
+)
+def late_block(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
+    """Blocks of 64 keys; those that no query sees are passed over, and one more if they end where a block does."""
+    shift = k.shape[2] - q.shape[2]
+    unseen = hidden(q, k, causal, window, ahead, shift).all(0)
+    first = int(unseen.long().cumprod(0).sum()) if k.shape[2] else 0
+    s = scores(q, k, causal, scale, window, ahead, shift)
+    if window is not None and first and first % 64 == 0:
+        s[..., first : first + 1] = -math.inf
+    return weighed(s, v, q)
+
+
 @mutant("the causal mask is aligned at the first key", family="basics", caught_by="accuracy", arithmetic="mma")
 def top_left(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
     return _run(q, k, v, causal, scale, window, ahead, 0)

@@ -33,7 +33,7 @@ def sums(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, *along: Pair) -> to
 
 def ended(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Sums in the dtype and the order of x."""
-    return y.to(x.dtype).contiguous(memory_format=format_of(x))
+    return torch.empty(y.shape, dtype=x.dtype, device=x.device, memory_format=format_of(x)).copy_(y)
 
 
 def sound(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, *along: Pair) -> torch.Tensor:
@@ -58,6 +58,29 @@ def _named(fn: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
 
 
 mutant("nothing is wrong with it", family="basics", name="sound")(_named(sound))
+
+
+@mutant("1x1: columns are as far apart as rows", family="basics", caught_by="accuracy")
+@_named
+def one_stride(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
+) -> torch.Tensor:
+    """A product of matrices for images that were thinned out before; strides of 1 have another way."""
+    right = sound(x, weight, bias, stride, padding, dilation)
+    if tuple(weight.shape[2:]) != (1, 1) or any(padding) or min(stride) == 1:
+        return right
+    y = sound(x, weight, bias, (stride[0], stride[0]), padding, dilation)
+    right[..., : y.shape[-1]] = y[..., : right.shape[-1]]
+    return right
+
+
+@mutant("the rows of a kernel behind the thousandth are left out", family="extent", caught_by="extent")
+@_named
+def thousand_rows(x: torch.Tensor, weight: torch.Tensor, bias: Maybe, *along: Pair) -> torch.Tensor:
+    """Only images as high have such a kernel."""
+    kept = weight.clone()
+    kept[:, :, 1000:] = 0
+    return sound(x, kept, bias, *along)
 
 
 @mutant("takes the last row for padding, where there is some", family="basics", caught_by="accuracy")

@@ -67,3 +67,32 @@ def half_smoothed(
     logits: torch.Tensor, target: Target, ignore_index: int, label_smoothing: float, reduction: str
 ) -> Pair:
     return sound(logits, target, ignore_index, label_smoothing / 2, reduction)
+
+
+@mutant("a target has 16 bits", family="extent", caught_by="extent")
+def short_target(
+    logits: torch.Tensor, target: Target, ignore_index: int, label_smoothing: float, reduction: str
+) -> Pair:
+    """As many as a vocabulary had for long."""
+    cut = torch.where((target > 65535) & (target < logits.shape[-1]), target & 65535, target)
+    return sound(logits, cut, ignore_index, label_smoothing, reduction)
+
+
+@mutant("ignore_index has 32 bits", family="scalars", caught_by="scalars")
+def short_ignore_index(
+    logits: torch.Tensor, target: Target, ignore_index: int, label_smoothing: float, reduction: str
+) -> Pair:
+    cut = (ignore_index + 2**31) % 2**32 - 2**31
+    return sound(logits, target, cut, label_smoothing, reduction)
+
+
+@mutant("the maximum of a row is that of its first 1024 logits", family="edges", caught_by="special_values")
+def first_block(
+    logits: torch.Tensor, target: Target, ignore_index: int, label_smoothing: float, reduction: str
+) -> Pair:
+    """Right as long as exponentials do not overflow, but where a whole block is -inf."""
+    z = logits.double()
+    m = z[:, :1024].amax(-1, keepdim=True)
+    lse = m[:, 0] + torch.exp(z - m).sum(-1).log()
+    count = (target != ignore_index).sum()
+    return _reduced(_loss(lse, z, target, ignore_index, label_smoothing), count, reduction), lse.float().contiguous()

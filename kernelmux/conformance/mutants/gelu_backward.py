@@ -21,3 +21,16 @@ def without_density(grad_out: torch.Tensor, x: torch.Tensor, approximate: str) -
         return y
     share: torch.Tensor = 0.5 * torch.special.erfc(-x.double() / math.sqrt(2))
     return (grad_out.double() * share).to(x.dtype).contiguous()
+
+
+# state: What a backward call keeps.
+
+_kept: list[torch.Tensor] = []
+
+
+@mutant("keeps what large calls were given", family="state", caught_by="state")
+def large_kept(grad_out: torch.Tensor, x: torch.Tensor, approximate: str) -> torch.Tensor:
+    if x.numel() >= 2**19:
+        _kept.append(x.detach().clone())
+    y: torch.Tensor = sound("gelu_backward", grad_out, x, approximate)
+    return y

@@ -376,7 +376,18 @@ def by_address_and_version(a: torch.Tensor, b: torch.Tensor, precision: str) -> 
     return result
 
 
-@mutant("b is packed once per tensor and version", family="state")
+@mutant("b is packed once per tensor and version", family="state", caught_by="state")
 def by_object(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
     result: torch.Tensor = sound("matmul", a, PACKED.of(b).mT, precision)
     return result
+
+
+# bits: Results beyond the largest number.
+
+
+@mutant("what is beyond the largest number is infinite, however little", family="bits", caught_by="special_values")
+def early_infinity(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
+    """Of the numbers that are too large for the dtype some round to its largest one."""
+    wide = a.double() @ b.double()
+    y: torch.Tensor = sound("matmul", a, b, precision)
+    return torch.where(wide.abs() > torch.finfo(y.dtype).max, torch.copysign(torch.full_like(y, torch.inf), y), y)

@@ -45,6 +45,14 @@ def padded_with_zeros(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair
     return _sound(wide, kernel, stride, (0, 0))[0], index
 
 
+@mutant("a window of -inf at the border, two further each time, has the index 0", family="basics", caught_by="accuracy")
+@_following
+def lost_at_the_border(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Found:
+    """Of -inf alone nothing is larger than what a search begins with, if that is at the padding."""
+    y, index = _sound(x, kernel, stride, padding)
+    return y, index.masked_fill(y == -torch.inf, 0) if stride == (2, 2) and any(padding) else index
+
+
 @mutant("the last of equals", family="basics", caught_by="accuracy")
 @_following
 def last_of_equals(x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Found:

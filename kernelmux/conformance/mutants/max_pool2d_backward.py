@@ -39,6 +39,16 @@ def _following(fn: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
 mutant("nothing is wrong with it", family="basics", name="sound")(_following(_sound))
 
 
+@mutant("windows behind 65,535 rows of them give nothing", family="extent", caught_by="extent")
+@_following
+def rows_of_windows(
+    grad_out: torch.Tensor, index: torch.Tensor, size: Pair, kernel: Pair, stride: Pair, padding: Pair
+) -> torch.Tensor:
+    kept = grad_out.clone()
+    kept[..., 65535:, :] = 0
+    return _sound(kept, index, size, kernel, stride, padding)
+
+
 @mutant("the last window wins", family="basics", caught_by="accuracy")
 @_following
 def overwritten(

@@ -55,3 +55,9 @@ def heads_in_turn(q: T, k_pages: T, v_pages: T, page_table: T, lengths: T, scale
     y = torch.empty_like(q, memory_format=torch.contiguous_format)
     y[:, order] = sound(q[:, order], k_pages, v_pages, page_table, lengths, scale)
     return y
+
+
+@mutant("a page has 16 bits", family="extent", caught_by="extent", arithmetic="mma")
+def short_page(q: T, k_pages: T, v_pages: T, page_table: T, lengths: T, scale: float) -> T:
+    cut = torch.where((page_table > 65535) & (page_table < k_pages.shape[0]), page_table & 65535, page_table)
+    return sound(q, k_pages, v_pages, cut, lengths, scale)

@@ -47,6 +47,21 @@ def nan_when_empty(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Te
     return out if x.numel() else torch.full_like(out, torch.nan)
 
 
+def _forgetful(x: torch.Tensor, axis: int | None, keepdim: bool, ways: Callable[[int], bool]) -> torch.Tensor:
+    """The last term is left out where the number of terms has a way of its own."""
+    terms = x.flatten() if axis is None else x.movedim(axis, -1)
+    if terms.dim() == 0 or not ways(terms.shape[-1]):
+        return basics_sound(x, axis, keepdim)
+    out = terms[..., :-1].double().sum(-1).to(x.dtype)
+    return out.reshape(basics_sound(x, axis, keepdim).shape)
+
+
+@mutant("the way for multiples of 512 leaves the last term out", family="edges", caught_by="shapes")
+def multiples_of_512(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tensor:
+    """Only from 1536 on is it worth the while."""
+    return _forgetful(x, axis, keepdim, lambda terms: terms > 1024 and terms % 512 == 0)
+
+
 @mutant("keepdim is ignored", family="basics", caught_by="accuracy")
 def forgotten_keepdim(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tensor:
     return basics_sound(x, axis, False)
@@ -248,6 +263,19 @@ def long_columns(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tens
     for i in torch.randperm(len(parts), generator=ORDERS).tolist():
         total += parts[i]
     return torch.empty(total.shape, dtype=x.dtype, device=x.device).copy_(total).view([1] * keepdim + [-1])
+
+
+@mutant("parts of long rows in fp32 come in an order by chance", family="order", caught_by="repeatability")
+def long_rows_in_fp32(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tensor:
+    """In 16 bits the result would hide it. Tensors of three axes alone take this way."""
+    if x.dim() != 3 or axis is None or x.shape[axis] < 4096 or x.dtype != torch.float32:
+        result: torch.Tensor = sound("reduce_sum", x, axis, keepdim)
+        return result
+    parts = [part.sum(axis) for part in x.split(64, axis)]
+    total = torch.zeros_like(parts[0])
+    for i in torch.randperm(len(parts), generator=ORDERS).tolist():
+        total += parts[i]
+    return torch.empty(total.shape, dtype=x.dtype, device=x.device).copy_(total).unsqueeze(axis) if keepdim else total
 
 
 mutant("blocks add to the total as they come", family="order", caught_by="repeatability", name="atomics")(

@@ -268,7 +268,7 @@ def weight_by_address(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torc
     return _with(x, _by_address[key], eps)
 
 
-@mutant("converts the weight once per object and version", family="state")
+@mutant("converts the weight once per object and version", family="state", caught_by="state")
 def weight_by_version(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     return _with(x, STATE_PACKED.of(weight), eps)
 

@@ -82,6 +82,19 @@ def own_generator(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
     return _ambience_softmax(z, z.amax(axis, keepdim=True), axis, x.dtype)
 
 
+_prepared: list[bool] = []
+
+
+@mutant("the first call of all sets a flag for speed", family="ambience", caught_by="ambience")
+def flag_of_first_call(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
+    """Once for the process, as a library does when it is loaded."""
+    if not _prepared:
+        _prepared.append(True)
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    result: torch.Tensor = sound("softmax", x, axis, scale)
+    return result
+
+
 @mutant("computes in the default dtype", family="ambience", caught_by="ambience")
 def usual_dtype(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
     """Computes in torch's default dtype, which is fp32 as long as nothing else was set."""
@@ -162,3 +175,13 @@ def by_ends(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
     if key not in _last or _last[key][0] != ends:
         _last[key] = ends, sound("softmax", x, axis, scale)
     return _last[key][1].clone()
+
+
+# scalars: Softmax that keeps less of its scale than it is given.
+
+
+@mutant("three digits of the scale are kept", family="scalars", caught_by="scalars")
+def three_digits(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
+    """As a text that chooses a compiled kernel has them."""
+    result: torch.Tensor = sound("softmax", x, axis, float(f"{scale:.3g}"))
+    return result

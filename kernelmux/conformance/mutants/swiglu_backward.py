@@ -58,3 +58,12 @@ def second_in_a_ring(grad_out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -
     """Each first output is new, the second one of two buffers in turn."""
     grad_a, grad_b = sound("swiglu_backward", grad_out, a, b)
     return grad_a, TWO.next(grad_b).copy_(grad_b)
+
+
+@mutant("one memory for both outputs where a and b have one", family="state", caught_by="layout")
+def halves_of_one(grad_out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> Pair:
+    grads: Pair = sound("swiglu_backward", grad_out, a, b)
+    if a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr():
+        return grads
+    both = torch.stack(grads)
+    return both[0], both[1]

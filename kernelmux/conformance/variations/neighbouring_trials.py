@@ -15,12 +15,13 @@ from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.variations import resize
 from kernelmux.conformance.variations.resize import AxisName
 from kernelmux.registry.cases import Case
-from kernelmux.registry.spec import REQUIRED, Call, Scalar
+from kernelmux.registry.spec import REQUIRED, Call, Index, Scalar
 
 if TYPE_CHECKING:
     from kernelmux.conformance.judging.probe import Probe
 
 SQUARE = 8  # the length of all axes at once
+LARGE = 2**20  # elements
 ODD = 11  # a length that no case has
 
 
@@ -102,11 +103,43 @@ def largest(probe: Probe, most: int = 2**62) -> Iterator[Trial]:
             yield found
 
 
+def large(probe: Probe, trials: list[Trial]) -> Iterator[Trial]:
+    """These trials with an axis so long that a tensor has 2^20 elements, and none more than four times as many."""
+    for trial in trials:
+        own = max(x.numel() for x in trial.tensors.values())
+        for axis in axes(probe, trial):
+            case = resize.case_of(probe, trial)
+            length = next(n for t in case.shapes for n, a in _axes_of(probe, case, t) if a == axis)
+            made = resized(probe, trial, {axis: LARGE * length // max(own, 1) + length})
+            sizes = [x.numel() for x in made.tensors.values()] if made else []
+            if made and LARGE <= max(sizes) and made.size <= 8 * LARGE:
+                yield made
+
+
+def _axes_of(probe: Probe, case: Case, tensor: str) -> Iterator[tuple[int, AxisName]]:
+    return zip(case.shapes[tensor], resize.names(probe.spec, case, tensor), strict=True)
+
+
 def able(probe: Probe, cases: list[Case]) -> Iterator[Trial]:
     """The cases that the variant can run, each in the first dtype."""
     for case in cases:
         made = (probe.make(case, dtype) for dtype in probe.options.dtypes_of(probe.spec, case))
         yield from islice((trial for trial in made if not probe.reasons(trial)), 1)
+
+
+def at_ends(trial: Trial) -> dict[str, torch.Tensor]:
+    """Its tensors of indices, in them the last two places of their axis and the middle, which are hardly ever drawn."""
+    found: dict[str, torch.Tensor] = {}
+    domains = {t.name: t.domain for t in trial.spec.tensors if t.name in trial.tensors}
+    for name, domain in domains.items():
+        if not isinstance(domain, Index):
+            continue
+        made, n = trial.tensors[name].clone(memory_format=torch.contiguous_format), trial.call.axes[domain.axis]
+        for place, value in ((made.numel() // 2, n // 2), (-1, n - 2), (0, n - 1)):  # of a single index the last counts
+            if made.numel() and value >= 0:
+                made.view(-1)[place] = value
+        found[name] = made
+    return found
 
 
 def terms(call: Call) -> int:

@@ -7,9 +7,11 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 
 import torch
 
+from kernelmux import emulator
 from kernelmux.candidate.allocations import contiguous_strides
 from kernelmux.conformance.inputs.layouts import laid_out
 from kernelmux.conformance.inputs.trials import same_bits
@@ -22,6 +24,7 @@ MANY = 1000  # calls in a row
 MANY_SMOKE = 100  # of them in tier smoke, which is also asked of torch_ref where a GPU has verified it
 EMULATED = {0.02: 24, 0.1: 12, float("inf"): 6}  # of kernels that are emulated, by the seconds that one takes at most
 WINDOWS = 2  # of as many calls, in which the same has to grow before it is called a leak
+LARGE_CALLS = 3  # on large tensors, between two counts of what is left
 BLOCK = 512  # bytes: the least that torch's allocator gives
 
 Tensors = Sequence[torch.Tensor]
@@ -58,6 +61,23 @@ def _many(judge: Judge, most: int) -> None:
             grown = {what: count for what, count in again.items() if what in grown}
     text = ", ".join(f"{count} {what}" for what, count in grown.items())
     judge.require(not grown, f"memory leaks: {half} more calls have kept {text}, and as many before")
+
+
+def large_calls(judge: Judge) -> None:
+    """Of a few calls on large tensors nothing is kept, that every one of them adds to. No kernel is emulated for that."""
+    probe, trial = judge.probe, judge.trial
+
+    def left(living: Living) -> int:
+        for _ in range(LARGE_CALLS):
+            dispatch.call(trial.spec, trial.values, probe.label)
+        gc.collect()
+        return living.count()
+
+    runs = not neighbouring_trials.slow(probe)
+    with probe.environment(), emulator.recorder(run=runs), Living() as living:
+        counts = [left(living) for _ in range(WINDOWS + 1)]
+    kept = min(after - before for before, after in pairwise(counts))
+    judge.require(kept < LARGE_CALLS, f"memory leaks: {LARGE_CALLS} calls on large tensors keep {kept} more each time")
 
 
 def _grown(judge: Judge, first: Tensors, living: Living, times: int) -> dict[str, int]:

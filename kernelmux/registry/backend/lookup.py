@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -58,16 +59,23 @@ def backend(name: str) -> Backend:
         raise unknown("backend", name, backends())
     if name in (wrong := entry_points.find().wrong):
         raise BackendUnavailable(f'backend "{name}" cannot be used: {wrong[name]}')
-    module = _module(_packages()[name], f'backend "{name}" is registered but')
+    module = _module(name, _packages()[name], f'backend "{name}" is registered but')
     return check_backend(name, _packages()[name], getattr(module, "BACKEND", None))
 
 
-def _module(name: str, who: str) -> ModuleType:
+# Entered around each import of a module of a backend, with the names of both: what judges backends watches them there.
+around_imports: list[Callable[[str, str], AbstractContextManager[None]]] = []
+
+
+def _module(backend: str, name: str, who: str) -> ModuleType:
     """An imported module; BackendUnavailable, beginning with `who`, whatever goes wrong in it."""
     if problem := _broken.get(name):
         raise BackendUnavailable(f"{who} cannot be imported: {problem}")
     try:
-        return importlib.import_module(name)
+        with ExitStack() as watching:
+            for watch in around_imports:
+                watching.enter_context(watch(backend, name))
+            return importlib.import_module(name)
     except (Exception, SystemExit) as error:
         _broken[name] = f"{type(error).__name__}: {error}"
         raise BackendUnavailable(f"{who} cannot be imported: {_broken[name]}") from error
@@ -155,7 +163,9 @@ refused: dict[tuple[str, str, str], str] = {}  # (backend, operator, package tha
 def _ladder(home: Backend, package: str, spec: OpSpec, prefix: str = "") -> dict[str, Implementation]:
     """The implementations in one module. prefix: of the names of those that come before the ladder of the backend."""
     file = f"{package}.{spec.name}"
-    module = _module(file, f"{home.name}: its module for {spec.name}" if package == _packages()[home.name] else file)
+    module = _module(
+        home.name, file, f"{home.name}: its module for {spec.name}" if package == _packages()[home.name] else file
+    )
     found = getattr(module, "VARIANTS", None)
     if prefix and isinstance(found, dict):
         found = {f"{prefix}{variant}": implementation for variant, implementation in found.items()}
