@@ -1,0 +1,192 @@
+"""Sizes from the source: the calls on both sides of every constant of a kernel and its launcher.
+
+Kernels take other paths from some size on, and their tiles end at some multiple. Cases that were written without a look at
+the source may reach neither. So the integers of the launcher, of its kernels and of their configurations are read
+(`source_constants`), and calls are made whose axes are c + 1, c, 2c, 1.5c and c - 1 long (`boundary_shapes`): with random
+inputs, with large numbers at the edges, and with special numbers there (`edge_values`). The most specific constants come
+first, until the time is used up; a remark says how many were asked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from zlib import crc32
+
+import torch
+
+from kernelmux.conformance.check import Check
+from kernelmux.conformance.inputs import dtype_rotation, edge_values, generate
+from kernelmux.conformance.inputs.trials import Trial
+from kernelmux.conformance.judging.probe import Probe
+from kernelmux.conformance.source_constants import reader
+from kernelmux.conformance.source_constants.constant import LIMIT, Constant
+from kernelmux.conformance.variations import boundary_shapes, neighbouring_shapes, resize, special_numbers
+from kernelmux.conformance.variations.boundary_shapes import BoundaryCall
+from kernelmux.conformance.variations.resize import AxisName
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.cases import Case
+from kernelmux.registry.conditions import AtLeast, AtMost
+from kernelmux.registry.spec import SPECIAL
+
+# Seconds of processor time and calls of one variant, and elements of a tensor, by tier. The emulator runs some 10^5
+# elements a second, and each length may be a kernel of its own that has to be compiled.
+SECONDS = {"smoke": 2.0, "ci": 5.0, "full": 60.0, "huge": 600.0}
+CALLS = {"smoke": 6, "ci": 32, "full": 600, "huge": 6000}
+ELEMENTS = {"smoke": 2**14, "ci": 2**17, "full": 2**19, "huge": 2**22}  # where calls are emulated
+FASTER = 2**4  # times as many elements elsewhere
+KINDS_OF_CALLS = {"smoke": 1, "ci": 2, "full": 4, "huge": 8}  # ranks, places of an axis
+LOOKED_AT = 40  # calls that are made up for one that is asked, at most
+RATE = 2.0**20  # operations of the emulator in a second, about: for the first call, when nothing is measured yet
+
+
+def run(probe: Probe) -> None:
+    found = constants(probe)
+    if not found:
+        probe.skip_all("its source names no size")
+        return
+    spec, requires = probe.spec, probe.implementation.requires
+    cases = [case for case in (*probe.kinds(16), *probe.small_cases(16)) if case.inputs == "normal"]
+    bases = boundary_shapes.bases(spec, requires, cases, KINDS_OF_CALLS[probe.options.tier])
+    if not bases:
+        probe.skip_all("no case fits its conditions")
+        return
+    calls = boundary_shapes.calls(spec, bases, found)
+    if probe.options.cases:
+        _ask_named(probe, calls)
+        return
+    asked = _ask(probe, calls)
+    if probe.records:
+        told = ", ".join(str(c.value) for c in found if c.value not in asked)
+        probe.records[-1].remarks.append(
+            f"{len(asked)} of {len(found)} constants of the source were asked{f'; not asked: {told}' if told else ''}"
+        )
+    else:
+        probe.skip_all("no call at a size of its source is small enough, or meets its conditions")
+
+
+def constants(probe: Probe) -> list[Constant]:
+    """The constants of the variant: of its source, its conditions and its configurations."""
+    implementation = probe.implementation
+    path = (probe.home or registered.folder(probe.backend) or reader.NOWHERE) / probe.spec.name
+    space = implementation.space.values if implementation.space else {}
+    declared = reader.declared(space, path)
+    for condition in implementation.requires:
+        if isinstance(condition, AtMost | AtLeast):
+            size = condition.maximum if isinstance(condition, AtMost) else condition.minimum
+            declared += reader.declared({condition.name: (size,)}, path, LIMIT)
+    return reader.constants(implementation.fn, probe.home, declared)
+
+
+def _ask(probe: Probe, calls: list[BoundaryCall]) -> set[int]:
+    """Ask calls until the time is used up; the constants that were asked."""
+    options, tier = probe.options, probe.options.tier
+    elements = ELEMENTS[tier] * (1 if probe.emulated else FASTER)
+    begin, rate, asked, seen, turn = time.process_time(), RATE, set[int](), set[str](), 0
+    for call in calls[: CALLS[tier] * LOOKED_AT]:
+        left = SECONDS[tier] - (time.process_time() - begin)
+        if left <= 0 or turn >= CALLS[tier]:
+            break
+        made = boundary_shapes.made(probe.spec, probe.implementation.requires, call, elements)
+        if made is None or made[0].text in seen:
+            asked |= {call.constant.value} if made else set()
+            continue
+        case, able, lengths = made
+        able = [*dtype_rotation.both(able, options.dtypes_of(probe.spec))]
+        if not able:
+            continue
+        dtype = dtype_rotation.ordered(able, turn + options.seed)[0]
+        cost = boundary_shapes.flops(probe.spec, case, dtype)
+        if cost / rate > left:
+            continue
+        seen.add(case.text)
+        asked.add(call.constant.value)
+        started = time.process_time()
+        _judge(probe, call, _varied(probe, case, dtype, turn), dtype, lengths, turn)
+        turn += 1
+        rate = max(rate / 2, min(rate * 2, cost / max(time.process_time() - started, 1e-3)))
+    return asked
+
+
+def _ask_named(probe: Probe, calls: list[BoundaryCall]) -> None:
+    """The calls that a command names, as they were asked; those that stand at no boundary with random inputs."""
+    for case in probe.options.own_cases(probe.spec):
+        call, lengths = _origin(probe, calls, case)
+        for dtype in probe.options.dtypes_of(probe.spec, case):
+            if call:
+                _judge(probe, call, case, dtype, lengths, 0, edge_values.KINDS)
+            elif probe.able(trial := probe.make(case, dtype)):
+                with probe.judge(trial) as judge:
+                    judge.accurate(judge.call())
+
+
+def _origin(probe: Probe, calls: list[BoundaryCall], case: Case) -> tuple[BoundaryCall | None, dict[AxisName, int]]:
+    """The first call that makes tensors of these shapes."""
+    for call in calls:
+        made = boundary_shapes.made(probe.spec, probe.implementation.requires, call, ELEMENTS["huge"])
+        if made and made[0].shapes == case.shapes:
+            return call, made[2]
+    return None, {}
+
+
+def _varied(probe: Probe, case: Case, dtype: torch.dtype, turn: int) -> Case:
+    """Every third call takes other values of the scalars that have a few: each may be a kernel of its own."""
+    if turn % 3 != 2:
+        return case
+    pools = {i.name: generate.pool(i) for i in generate.choices(probe.spec)}
+    values = {name: pool[turn // 3 % len(pool)] for name, pool in pools.items() if pool}
+    made = boundary_shapes.renamed(probe.spec, generate.together(probe.spec, case, values)) if values else case
+    able = neighbouring_shapes.fitting(probe.spec, probe.implementation.requires, made)
+    return made if dtype in able else case
+
+
+def _judge(
+    probe: Probe,
+    call: BoundaryCall,
+    case: Case,
+    dtype: torch.dtype,
+    lengths: dict[AxisName, int],
+    turn: int,
+    kinds: tuple[str, ...] = (),
+) -> None:
+    """The call with random inputs, and with others in turn."""
+    plain = probe.make(case, dtype)
+    if probe.reasons(plain):
+        return
+    for trial in _trials(plain, call, case, lengths, kinds or (edge_values.RANDOM, edge_values.KINDS[1 + turn % 2])):
+        with probe.judge(trial) as judge:
+            outputs = judge.call()
+            judge.well_formed(outputs)
+            judge.accurate(special_numbers.within_range(trial, outputs))
+
+
+def _trials(
+    plain: Trial, call: BoundaryCall, case: Case, lengths: dict[AxisName, int], kinds: tuple[str, ...]
+) -> Iterator[Trial]:
+    note, c = call.note(lengths), call.constant.value
+    places = {name: resize.names(plain.spec, case, name) for name in plain.tensors}
+    grown = {n: max((i for i, axis in enumerate(axes) if axis in call.axes), default=-1) for n, axes in places.items()}
+    grown = {name: dimension for name, dimension in grown.items() if dimension >= 0}
+    turn = crc32(case.text.encode())
+    for kind in kinds:
+        if kind == edge_values.RANDOM:
+            yield plain.changed(note)
+        elif kind == edge_values.ENDS and any(name in plain.free for name in grown):
+            yield edge_values.large(plain, grown, c, turn, note)
+        elif kind == edge_values.SPECIAL_NUMBERS and special_numbers.defined(plain):
+            names = [name for name in SPECIAL if not special_numbers.undefined(plain, name)]
+            values = {name: special_numbers.values_of(name, dtype_of(plain, grown)) for name in names}
+            if made := edge_values.special(plain, grown, c, turn, note, values):
+                yield made
+
+
+def dtype_of(trial: Trial, dimensions: dict[str, int]) -> torch.dtype:
+    """The dtype of the floating tensors among these, or of the call."""
+    return next((x.dtype for name, x in trial.free.items() if name in dimensions), trial.dtype)
+
+
+CHECK = Check(
+    run=run,
+    column="sizes",
+    summary="sizes around the constants of its source: c - 1, c, c + 1, 1.5c and 2c, on each axis, on pairs and on all",
+)

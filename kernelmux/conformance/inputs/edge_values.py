@@ -1,0 +1,84 @@
+"""Inputs that tell where a block, a tile or a loop ends: large and special numbers at both sides of an edge.
+
+Along an axis that was made long these are its first and its last elements, and those at both sides of c. Each line along it
+has its large number at another one of these places, and every third line none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from kernelmux.conformance.inputs.trials import Trial
+from kernelmux.registry.spec import Positive
+
+RANDOM, ENDS, SPECIAL_NUMBERS = "random", "large at the edges", "special at the edges"
+KINDS = (RANDOM, ENDS, SPECIAL_NUMBERS)
+TIMES = 3.0  # the largest of the other elements
+LEFT = 3  # one line in so many stays as it is
+
+
+def edges(length: int, c: int) -> list[int]:
+    """The places of an axis at which something may begin or end."""
+    return [i for i in dict.fromkeys((length - 1, c, c - 1, 0, length - 2)) if 0 <= i < length]
+
+
+def large(base: Trial, dimensions: Mapping[str, int], c: int, turn: int, note: str) -> Trial:
+    """The call with a number beyond all others in each line, at an edge; of both signs.
+
+    dimensions: of each tensor the dimension that was made long.
+    """
+    made = {}
+    positive = {t.name for t in base.spec.tensors if isinstance(t.domain, Positive)}
+    for name, x in base.free.items():
+        if name in dimensions and x.numel():
+            lines = _lines(x, dimensions[name])
+            most = float(lines.double().nan_to_num(0, 0, 0).abs().max()) or 1.0
+            most = min(TIMES * most, float(torch.finfo(x.dtype).max) / 4)
+            chosen, places = _chosen(lines, c, turn)
+            negative = (chosen + turn) % 5 == 4 if name not in positive else chosen < 0
+            lines[chosen, places] = torch.where(negative, -most, most).to(lines)
+            made[name] = _back(lines, x, dimensions[name])
+    return base.changed(f"{note}; {ENDS}", **made)
+
+
+def special(
+    base: Trial, dimensions: Mapping[str, int], c: int, turn: int, note: str, values: Mapping[str, Sequence[float]]
+) -> Trial | None:
+    """The call with a special number in each line of one tensor, at an edge, in turn; None where there are none.
+
+    values: the numbers of each name.
+    """
+    names = [name for name in base.free if name in dimensions and base.tensors[name].numel()]
+    numbers = [value for several in values.values() for value in several]
+    if not names or not numbers:
+        return None
+    name = names[turn % len(names)]
+    lines = _lines(base.tensors[name], dimensions[name])
+    chosen, places = _chosen(lines, c, turn)
+    lines[chosen, places] = torch.tensor(numbers, dtype=torch.float64).to(lines)[(chosen + turn) % len(numbers)]
+    made = {name: _back(lines, base.tensors[name], dimensions[name])}
+    return base.changed(f"{note}; {', '.join(values)} in {name}: {SPECIAL_NUMBERS}", **made)
+
+
+def _chosen(lines: torch.Tensor, c: int, turn: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which lines have a number planted, and the place of each."""
+    places = torch.tensor(edges(lines.shape[1], c), device=lines.device)
+    every = torch.arange(lines.shape[0], device=lines.device)
+    taken = every[every % LEFT != LEFT - 1] if len(lines) >= LEFT else every
+    return taken, places[(torch.arange(len(taken), device=lines.device) + turn) % len(places)]
+
+
+def _lines(x: torch.Tensor, dimension: int) -> torch.Tensor:
+    """A copy of x as a matrix with a row for each line along a dimension."""
+    moved = x.movedim(dimension, -1)
+    return moved.clone(memory_format=torch.contiguous_format).reshape(-1, moved.shape[-1])
+
+
+def _back(lines: torch.Tensor, x: torch.Tensor, dimension: int) -> torch.Tensor:
+    """The lines as a tensor with the shape and strides of x."""
+    moved = x.movedim(dimension, -1)
+    out = torch.empty_like(x)
+    out.copy_(lines.reshape(moved.shape).movedim(-1, dimension))
+    return out
