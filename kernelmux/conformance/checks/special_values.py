@@ -17,10 +17,10 @@ from itertools import cycle
 import torch
 
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.inputs import generate, trials
+from kernelmux.conformance.inputs import generate, special_numbers, trials
 from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.judging.probe import Judge, Probe
-from kernelmux.conformance.variations import breakpoints, neighbouring_trials, resize, special_numbers
+from kernelmux.conformance.variations import breakpoints, neighbouring_trials, resize
 from kernelmux.registry.dtypes import smallest
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.spec import SPECIAL, Axis, Computed, Index, OpSpec, Scalar, exact_arguments

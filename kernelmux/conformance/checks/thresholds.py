@@ -15,29 +15,29 @@ from zlib import crc32
 
 import torch
 
+from kernelmux import emulator
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.inputs import dtype_rotation, edge_values, generate
+from kernelmux.conformance.inputs import dtype_rotation, edge_values, generate, special_numbers
 from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.judging.probe import Probe
 from kernelmux.conformance.source_constants import reader
 from kernelmux.conformance.source_constants.constant import LIMIT, Constant
-from kernelmux.conformance.variations import boundary_shapes, neighbouring_shapes, resize, special_numbers
+from kernelmux.conformance.variations import boundary_shapes, neighbouring_shapes, partial_emulation, resize
 from kernelmux.conformance.variations.boundary_shapes import BoundaryCall
 from kernelmux.conformance.variations.resize import AxisName
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.cases import Case
 from kernelmux.registry.conditions import AtLeast, AtMost
-from kernelmux.registry.spec import SPECIAL
 
 # Seconds of processor time and calls of one variant, and elements of a tensor, by tier. The emulator runs some 10^5
 # elements a second, and each length may be a kernel of its own that has to be compiled.
 SECONDS = {"smoke": 2.0, "ci": 5.0, "full": 60.0, "huge": 600.0}
 CALLS = {"smoke": 6, "ci": 32, "full": 600, "huge": 6000}
-ELEMENTS = {"smoke": 2**14, "ci": 2**17, "full": 2**19, "huge": 2**22}  # where calls are emulated
-FASTER = 2**4  # times as many elements elsewhere
+ELEMENTS = {"smoke": 2**14, "ci": 2**17, "full": 2**19, "huge": 2**22}
+ON_A_GPU = 2**4  # times as many elements
 KINDS_OF_CALLS = {"smoke": 1, "ci": 2, "full": 4, "huge": 8}  # ranks, places of an axis
 LOOKED_AT = 40  # calls that are made up for one that is asked, at most
-RATE = 2.0**20  # operations of the emulator in a second, about: for the first call, when nothing is measured yet
+RATES = {True: 2.0**20, False: 2.0**24}  # operations in a second, about: emulated or not, until some are measured
 
 
 def run(probe: Probe) -> None:
@@ -81,8 +81,9 @@ def constants(probe: Probe) -> list[Constant]:
 def _ask(probe: Probe, calls: list[BoundaryCall]) -> set[int]:
     """Ask calls until the time is used up; the constants that were asked."""
     options, tier = probe.options, probe.options.tier
-    elements = ELEMENTS[tier] * (1 if probe.emulated else FASTER)
-    begin, rate, asked, seen, turn = time.process_time(), RATE, set[int](), set[str](), 0
+    elements = ELEMENTS[tier] * (ON_A_GPU if probe.device.type == "cuda" else 1)
+    begin, rate, asked, seen, turn = time.process_time(), RATES[probe.emulated], set[int](), set[str](), 0
+    probe.patience = min(probe.patience, SECONDS[tier])
     for call in calls[: CALLS[tier] * LOOKED_AT]:
         left = SECONDS[tier] - (time.process_time() - begin)
         if left <= 0 or turn >= CALLS[tier]:
@@ -114,7 +115,7 @@ def _ask_named(probe: Probe, calls: list[BoundaryCall]) -> None:
         call, lengths = _origin(probe, calls, case)
         for dtype in probe.options.dtypes_of(probe.spec, case):
             if call:
-                _judge(probe, call, case, dtype, lengths, 0, edge_values.KINDS)
+                _judge(probe, call, case, dtype, lengths)
             elif probe.able(trial := probe.make(case, dtype)):
                 with probe.judge(trial) as judge:
                     judge.accurate(judge.call())
@@ -146,43 +147,43 @@ def _judge(
     case: Case,
     dtype: torch.dtype,
     lengths: dict[AxisName, int],
-    turn: int,
-    kinds: tuple[str, ...] = (),
+    turn: int | None = None,
 ) -> None:
-    """The call with random inputs, and with others in turn."""
+    """The call with random inputs, and with others in turn, or with all of them."""
     plain = probe.make(case, dtype)
     if probe.reasons(plain):
         return
-    for trial in _trials(plain, call, case, lengths, kinds or (edge_values.RANDOM, edge_values.KINDS[1 + turn % 2])):
+    special = special_numbers.defined(plain) and not registered.composite(probe.backend)
+    for trial in _trials(plain, call, case, lengths, turn, special):
         with probe.judge(trial) as judge:
-            outputs = judge.call()
+            try:
+                outputs = judge.call()
+            except emulator.EmulatorError as error:
+                if error.kind != "time limit" or probe.options.tier in ("full", "huge"):
+                    raise
+                partial_emulation.skipped(judge, f"emulated: longer than {probe.patience:g} s; --tier full asks it")
+                return
             judge.well_formed(outputs)
             judge.accurate(special_numbers.within_range(trial, outputs))
 
 
 def _trials(
-    plain: Trial, call: BoundaryCall, case: Case, lengths: dict[AxisName, int], kinds: tuple[str, ...]
+    plain: Trial, call: BoundaryCall, case: Case, lengths: dict[AxisName, int], turn: int | None, special: bool
 ) -> Iterator[Trial]:
+    """special: with special numbers too; of torch's own operators `special_values` asks these."""
     note, c = call.note(lengths), call.constant.value
     places = {name: resize.names(plain.spec, case, name) for name in plain.tensors}
     grown = {n: max((i for i, axis in enumerate(axes) if axis in call.axes), default=-1) for n, axes in places.items()}
     grown = {name: dimension for name, dimension in grown.items() if dimension >= 0}
-    turn = crc32(case.text.encode())
-    for kind in kinds:
-        if kind == edge_values.RANDOM:
-            yield plain.changed(note)
-        elif kind == edge_values.ENDS and any(name in plain.free for name in grown):
-            yield edge_values.large(plain, grown, c, turn, note)
-        elif kind == edge_values.SPECIAL_NUMBERS and special_numbers.defined(plain):
-            names = [name for name in SPECIAL if not special_numbers.undefined(plain, name)]
-            values = {name: special_numbers.values_of(name, dtype_of(plain, grown)) for name in names}
-            if made := edge_values.special(plain, grown, c, turn, note, values):
+    begin = crc32(case.text.encode())
+    yield plain.changed(note)
+    if (turn is None or turn % 3 == 0) and any(name in plain.free for name in grown):
+        yield edge_values.large(plain, grown, c, begin, note)
+    for number, names in enumerate(edge_values.APART):
+        if special and (turn is None or turn % 3 == number + 1):
+            kept = [name for name in names if not special_numbers.undefined(plain, name)]
+            if made := edge_values.special(plain, grown, c, begin, note, kept):
                 yield made
-
-
-def dtype_of(trial: Trial, dimensions: dict[str, int]) -> torch.dtype:
-    """The dtype of the floating tensors among these, or of the call."""
-    return next((x.dtype for name, x in trial.free.items() if name in dimensions), trial.dtype)
 
 
 CHECK = Check(

@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from kernelmux.conformance.inputs.special_numbers import values_of
 from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.registry.spec import Positive
 
-RANDOM, ENDS, SPECIAL_NUMBERS = "random", "large at the edges", "special at the edges"
-KINDS = (RANDOM, ENDS, SPECIAL_NUMBERS)
+RANDOM, ENDS = "random", "large at the edges"
+# Numbers that no other may be near: an overflow beside a NaN cannot be told from it.
+APART = (("nan", "inf", "-inf", "-0", "subnormal"), ("largest", "-0", "subnormal"))
 TIMES = 3.0  # the largest of the other elements
 LEFT = 3  # one line in so many stays as it is
 
@@ -44,22 +46,22 @@ def large(base: Trial, dimensions: Mapping[str, int], c: int, turn: int, note: s
 
 
 def special(
-    base: Trial, dimensions: Mapping[str, int], c: int, turn: int, note: str, values: Mapping[str, Sequence[float]]
+    base: Trial, dimensions: Mapping[str, int], c: int, turn: int, note: str, names: Sequence[str]
 ) -> Trial | None:
     """The call with a special number in each line of one tensor, at an edge, in turn; None where there are none.
 
-    values: the numbers of each name.
+    names: those of the numbers.
     """
-    names = [name for name in base.free if name in dimensions and base.tensors[name].numel()]
-    numbers = [value for several in values.values() for value in several]
-    if not names or not numbers:
+    tensors = [name for name in base.free if name in dimensions and base.tensors[name].numel()]
+    if not tensors or not names:
         return None
-    name = names[turn % len(names)]
+    name = tensors[turn % len(tensors)]
+    numbers = [value for one in names for value in values_of(one, base.tensors[name].dtype)]
     lines = _lines(base.tensors[name], dimensions[name])
     chosen, places = _chosen(lines, c, turn)
     lines[chosen, places] = torch.tensor(numbers, dtype=torch.float64).to(lines)[(chosen + turn) % len(numbers)]
     made = {name: _back(lines, base.tensors[name], dimensions[name])}
-    return base.changed(f"{note}; {', '.join(values)} in {name}: {SPECIAL_NUMBERS}", **made)
+    return base.changed(f"{note}; {', '.join(names)} in {name}: at the edges", **made)
 
 
 def _chosen(lines: torch.Tensor, c: int, turn: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -78,11 +78,11 @@ def constants(source: CudaText, distance: int, known: Known) -> Iterator[Constan
     text = _NO_CODE.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), source.text)
     named = _named(text)
 
-    def value_of(name: str) -> tuple[int, ...]:
+    def value_of(name: str, within: tuple[str, ...] = ()) -> tuple[int, ...]:
         if name not in named:
             return known(name)
-        own = _translated(named[name][0])
-        return expressions.values(own, lambda n: () if n == name else value_of(n)) if own else ()
+        own = _translated(named[name][0]) if name not in within else None
+        return expressions.values(own, lambda other: value_of(other, (*within, name))) if own else ()
 
     for start, end in _conditions(text):
         yield from _of_condition(source, text[start:end], (start, end), distance, value_of)
