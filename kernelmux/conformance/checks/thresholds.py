@@ -9,6 +9,7 @@ first, until the time is used up; a remark says how many were asked.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from zlib import crc32
@@ -78,34 +79,52 @@ def constants(probe: Probe) -> list[Constant]:
     return reader.constants(implementation.fn, probe.home, declared)
 
 
+class _Budget:
+    """The processor time of one variant, and what calls cost: those that would not end within it are not made."""
+
+    def __init__(self, probe: Probe) -> None:
+        self.seconds = SECONDS[probe.options.tier]
+        self.begin, self.calls = time.process_time(), 0
+        self.rate = RATES[probe.emulated]
+        self.too_long: dict[tuple[AxisName, ...], float] = {}  # costs of calls that were given up
+
+    @property
+    def left(self) -> float:
+        return self.seconds - (time.process_time() - self.begin)
+
+    def affords(self, call: BoundaryCall, cost: float) -> bool:
+        return cost / self.rate < self.left and cost < self.too_long.get(call.axes, math.inf)
+
+    def spent(self, call: BoundaryCall, cost: float, seconds: float, ended: bool) -> None:
+        """Note a call; the rate follows what was seen, not all at once: kernels are compiled as well."""
+        self.calls += 1
+        self.rate = max(self.rate / 2, min(self.rate * 2, cost / max(seconds, 1e-3)))
+        if not ended:
+            self.too_long[call.axes] = cost
+
+
 def _ask(probe: Probe, calls: list[BoundaryCall]) -> set[int]:
     """Ask calls until the time is used up; the constants that were asked."""
     options, tier = probe.options, probe.options.tier
     elements = ELEMENTS[tier] * (ON_A_GPU if probe.device.type == "cuda" else 1)
-    begin, rate, asked, seen, turn = time.process_time(), RATES[probe.emulated], set[int](), set[str](), 0
-    probe.patience = min(probe.patience, SECONDS[tier])
+    budget, asked, seen, patience = _Budget(probe), set[int](), set[str](), probe.patience
     for call in calls[: CALLS[tier] * LOOKED_AT]:
-        left = SECONDS[tier] - (time.process_time() - begin)
-        if left <= 0 or turn >= CALLS[tier]:
+        if budget.left <= 0 or budget.calls >= CALLS[tier]:
             break
         made = boundary_shapes.made(probe.spec, probe.implementation.requires, call, elements)
         if made is None or made[0].text in seen:
             asked |= {call.constant.value} if made else set()
             continue
         case, able, lengths = made
-        able = [*dtype_rotation.both(able, options.dtypes_of(probe.spec))]
-        if not able:
-            continue
-        dtype = dtype_rotation.ordered(able, turn + options.seed)[0]
-        cost = boundary_shapes.flops(probe.spec, case, dtype)
-        if cost / rate > left:
+        turn = budget.calls
+        order = dtype_rotation.ordered([*dtype_rotation.both(able, options.dtypes_of(probe.spec))], turn + options.seed)
+        if not order or not budget.affords(call, cost := boundary_shapes.cost(probe.spec, case, order[0])):
             continue
         seen.add(case.text)
         asked.add(call.constant.value)
-        started = time.process_time()
-        _judge(probe, call, _varied(probe, case, dtype, turn), dtype, lengths, turn)
-        turn += 1
-        rate = max(rate / 2, min(rate * 2, cost / max(time.process_time() - started, 1e-3)))
+        probe.patience, started = min(patience, max(budget.left, budget.seconds / 2)), time.process_time()
+        ended = _judge(probe, call, _varied(probe, case, order[0], turn), order[0], lengths, turn)
+        budget.spent(call, cost, time.process_time() - started, ended)
     return asked
 
 
@@ -148,11 +167,11 @@ def _judge(
     dtype: torch.dtype,
     lengths: dict[AxisName, int],
     turn: int | None = None,
-) -> None:
-    """The call with random inputs, and with others in turn, or with all of them."""
+) -> bool:
+    """The call with random inputs, and with others in turn, or with all of them; whether the emulator ended each."""
     plain = probe.make(case, dtype)
     if probe.reasons(plain):
-        return
+        return True
     special = special_numbers.defined(plain) and not registered.composite(probe.backend)
     for trial in _trials(plain, call, case, lengths, turn, special):
         with probe.judge(trial) as judge:
@@ -162,9 +181,10 @@ def _judge(
                 if error.kind != "time limit" or probe.options.tier in ("full", "huge"):
                     raise
                 partial_emulation.skipped(judge, f"emulated: longer than {probe.patience:g} s; --tier full asks it")
-                return
+                return False
             judge.well_formed(outputs)
             judge.accurate(special_numbers.within_range(trial, outputs))
+    return True
 
 
 def _trials(

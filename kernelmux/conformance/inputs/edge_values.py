@@ -55,7 +55,7 @@ def special(
     tensors = [name for name in base.free if name in dimensions and base.tensors[name].numel()]
     if not tensors or not names:
         return None
-    name = tensors[turn % len(tensors)]
+    name = tensors[0 if turn % 4 else turn // 4 % len(tensors)]
     numbers = [value for one in names for value in values_of(one, base.tensors[name].dtype)]
     lines = _lines(base.tensors[name], dimensions[name])
     chosen, places = _chosen(lines, c, turn)

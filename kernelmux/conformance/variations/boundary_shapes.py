@@ -20,7 +20,7 @@ from kernelmux.conformance.variations import neighbouring_shapes, resize
 from kernelmux.conformance.variations.resize import AxisName
 from kernelmux.registry.cases import Case
 from kernelmux.registry.conditions import Condition, Multiple, OneOf
-from kernelmux.registry.spec import Call, OpSpec
+from kernelmux.registry.spec import Axis, Call, OpSpec
 
 SHORT = (5, 3, 7, 2, 4)  # lengths of the other axes: different ones, so that no two are taken for each other
 FOLLOWERS = 2  # other axes that may have to change with one
@@ -48,6 +48,8 @@ OFFSETS = (
 )
 TOGETHER, PAIRS, ANOTHER = 1.0, 1.6, 0.7  # how long all axes, two of them, and another kind of call wait
 NAMED = 0.4  # how much sooner an axis comes that the condition names
+RANKED = 0.35  # of a constant's rank: the first call of the next ones comes before all calls of one
+PROBED = 257  # the length at which axes are compared by their costs
 
 
 @dataclass(frozen=True)
@@ -75,18 +77,26 @@ class BoundaryCall:
 def calls(spec: OpSpec, bases: Sequence[Case], constants: Sequence[Constant]) -> list[BoundaryCall]:
     """All calls, the most telling ones first; whether the operator takes them is not known yet."""
     found = [
-        BoundaryCall(one, offset, axes, base, one.rank + offset.later + later + ANOTHER * turn)
-        for one in constants
+        BoundaryCall(one, offset, axes, base, RANKED * one.rank + offset.later + later + ANOTHER * turn)
         for turn, base in enumerate(bases)
-        for axes, later in _groups(resize.axes(spec, base), one)
+        for ordered in [_cheapest_first(spec, base)]
+        for one in constants
+        for axes, later in _groups(ordered, one)
         for offset in OFFSETS
     ]
     return sorted(found, key=lambda call: call.priority)
 
 
+def _cheapest_first(spec: OpSpec, base: Case) -> list[AxisName]:
+    """The axes by what a call costs in which they are long, about; of equal ones the last first."""
+    axes = [*reversed(resize.axes(spec, base))]
+    grown = {axis: renamed(spec, resize.resized(spec, base, {axis: PROBED})) for axis in axes}
+    return sorted(axes, key=lambda axis: round(math.log2(min(cost(spec, grown[axis], spec.dtypes[0]), 2.0**60) + 1)))
+
+
 def _groups(axes: list[AxisName], constant: Constant) -> Iterator[tuple[tuple[AxisName, ...], float]]:
-    """Axes that get the length, the last ones first, and how long each group waits."""
-    for turn, axis in enumerate(reversed(axes)):
+    """Axes that get the length, and how long each group waits."""
+    for turn, axis in enumerate(axes):
         named = NAMED if axis.letter.lower() in constant.names else 0.0
         yield (axis,), 0.1 * turn - named
     if len(axes) > 1:
@@ -96,11 +106,16 @@ def _groups(axes: list[AxisName], constant: Constant) -> Iterator[tuple[tuple[Ax
 
 
 def bases(spec: OpSpec, requires: tuple[Condition, ...], cases: Sequence[Case], most: int) -> list[Case]:
-    """A call of each of some kinds, with short axes: matrices first where the operator takes any rank."""
+    """A call of each of some kinds, with short axes.
+
+    Where the operator takes any rank matrices come first; where it goes element by element, vectors, whose length is what
+    a kernel sees of its tensors.
+    """
     fitting = [case for case in cases if neighbouring_shapes.fitting(spec, requires, case)]
     ranks = {case.name: max(len(shape) for shape in case.shapes.values()) for case in fitting}
-    any_rank = any(t.any_rank for t in spec.tensors)
-    chosen = sorted(fitting, key=lambda case: abs(ranks[case.name] - 2)) if any_rank else fitting
+    flat = all(t.flat for t in spec.tensors) and not any(isinstance(i, Axis) for i in spec.scalars)
+    any_rank, usual = any(t.any_rank for t in spec.tensors), 1 if flat else 2
+    chosen = sorted(fitting, key=lambda case: abs(ranks[case.name] - usual)) if any_rank else fitting
     return [shortened(spec, requires, case) for case in chosen[:most]]
 
 
@@ -186,7 +201,7 @@ def _following(before: dict[AxisName, int], lengths: dict[AxisName, int]) -> Ite
                     yield {name: before[name] * length // old for name in names}
 
 
-def flops(spec: OpSpec, case: Case, dtype: torch.dtype) -> float:
-    """What a call costs, about, in operations and elements moved."""
+def cost(spec: OpSpec, case: Case, dtype: torch.dtype) -> float:
+    """What a call costs, about: operations, and elements that are moved."""
     call: Call | None = generate.permitted(spec, case, dtype)
     return call.cost.flops + call.cost.bytes / dtype.itemsize if call else math.inf

@@ -10,8 +10,8 @@ sum cancel, its roundings are far more than the last places, and still within th
 
 The rule elsewhere: one store instruction, executed side by side by threads of one block; the same place; words that are
 normal floats (as fp32 or fp64) and apart by at most `ULPS` units of the last place, 2^-20 of an fp32 value. Zero,
-subnormals, NaN and infinities must be equal; so must integers below 2^23, because they have the bits of subnormals. Words of 16 bits
-must be equal: sums are wider, and indices of 16 bits from 1024 on have the bits of normal floats.
+subnormals, NaN and infinities must be equal; so must integers below 2^23, because they have the bits of subnormals. Words
+of 16 bits must be equal: sums are wider, and indices of 16 bits from 1024 on have the bits of normal floats.
 """
 
 from __future__ import annotations
