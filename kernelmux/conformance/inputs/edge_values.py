@@ -16,7 +16,7 @@ from kernelmux.registry.spec import Positive
 
 RANDOM, ENDS = "random", "large at the edges"
 # Numbers that no other may be near: an overflow beside a NaN cannot be told from it.
-APART = (("nan", "inf", "-inf", "-0", "subnormal"), ("largest", "-0", "subnormal"))
+APART = (("nan", "inf", "-inf", "-0", "subnormal"), ("-0", "largest", "subnormal"))
 TIMES = 3.0  # the largest of the other elements
 LEFT = 3  # one line in so many stays as it is
 
@@ -59,7 +59,9 @@ def special(
     numbers = [value for one in names for value in values_of(one, base.tensors[name].dtype)]
     lines = _lines(base.tensors[name], dimensions[name])
     chosen, places = _chosen(lines, c, turn)
-    lines[chosen, places] = torch.tensor(numbers, dtype=torch.float64).to(lines)[(chosen + turn) % len(numbers)]
+    lines[chosen, places] = torch.tensor(numbers, dtype=torch.float64).to(lines)[
+        torch.arange(len(chosen)) % len(numbers)
+    ]
     made = {name: _back(lines, base.tensors[name], dimensions[name])}
     return base.changed(f"{note}; {', '.join(names)} in {name}: at the edges", **made)
 

@@ -23,5 +23,5 @@ LAYOUT = {"x": "contiguous", "y": "contiguous"}
 def forgotten_end(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     out = torch.empty_like(x)
     if n := x.numel():
-        launch(SOURCE, "add", -(-n // 128), 128, (x, y, out, np.int32(n)), x.dtype, GROUP=128, HELD=1)
+        launch(SOURCE, "add", -(-n // 128), 128, (x, y, out, np.int64(n)), x.dtype, GROUP=128, HELD=1)
     return out

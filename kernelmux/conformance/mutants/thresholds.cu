@@ -15,11 +15,11 @@ __device__ float plus(float x, float y) {
 }
 
 // Four elements to a thread of large tensors, one of small ones; the last incomplete four are forgotten.
-extern "C" __global__ void add(const T* a, const T* b, T* y, int n) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
+extern "C" __global__ void add(const T* a, const T* b, T* y, long long n) {
+    long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (n > 21000 && n < 60000) {
         if (4 * i + 3 < n)
-            for (int j = 4 * i; j < 4 * i + 4; ++j) y[j] = T(plus(float(a[j]), float(b[j])));
+            for (long long j = 4 * i; j < 4 * i + 4; ++j) y[j] = T(plus(float(a[j]), float(b[j])));
     } else if (i < n) {
         y[i] = T(plus(float(a[i]), float(b[i])));
     }
