@@ -23,7 +23,7 @@ LEFT = 3  # one line in so many stays as it is
 
 def edges(length: int, c: int) -> list[int]:
     """The places of an axis at which something may begin or end."""
-    return [i for i in dict.fromkeys((length - 1, c, c - 1, 0, length - 2)) if 0 <= i < length]
+    return [i for i in dict.fromkeys((c, length - 1, c - 1, 0, length - 2)) if 0 <= i < length]
 
 
 def large(base: Trial, dimensions: Mapping[str, int], c: int, turn: int, note: str) -> Trial:
@@ -55,7 +55,7 @@ def special(
     tensors = [name for name in base.free if name in dimensions and base.tensors[name].numel()]
     if not tensors or not names:
         return None
-    name = tensors[0 if turn % 4 else turn // 4 % len(tensors)]
+    name = tensors[0 if turn < 3 else turn % len(tensors)]
     numbers = [value for one in names for value in values_of(one, base.tensors[name].dtype)]
     lines = _lines(base.tensors[name], dimensions[name])
     chosen, places = _chosen(lines, c, turn)

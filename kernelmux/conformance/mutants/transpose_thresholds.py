@@ -15,7 +15,7 @@ LARGE = 170  # rows and columns beyond which a tile is cut in four
     caught_by="thresholds",
 )
 def quarters(x: torch.Tensor) -> torch.Tensor:
-    y = x.mT.contiguous() if not x.is_neg() else x.resolve_neg().mT.contiguous()
+    y = x.resolve_neg().mT.clone(memory_format=torch.contiguous_format)
     if x.shape[-1] > LARGE and x.shape[-2] > LARGE:
         n = min(x.shape[-2:]) - LARGE
         y[..., :n, LARGE : LARGE + n] = x.resolve_neg()[..., :n, LARGE : LARGE + n]

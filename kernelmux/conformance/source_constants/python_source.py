@@ -82,13 +82,20 @@ def _assigned_once(node: ast.AST) -> dict[str, ast.expr]:
     for part in ast.walk(node):
         if isinstance(part, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.For | ast.NamedExpr):
             targets = part.targets if isinstance(part, ast.Assign) else [part.target]
-            for target in targets:
-                value = getattr(part, "value", None) if isinstance(target, ast.Name) else None
-                names = [n.id for n in ast.walk(target) if isinstance(n, ast.Name)]
-                for name in names:
-                    found.setdefault(name, []).append(value or ast.Tuple(elts=[], ctx=ast.Load()))
+            for name, value in (pair for target in targets for pair in _pairs(target, getattr(part, "value", None))):
+                found.setdefault(name, []).append(value or ast.Tuple(elts=[], ctx=ast.Load()))
     taken = {a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
     return {name: values[0] for name, values in found.items() if len(values) == 1 and name not in taken}
+
+
+def _pairs(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[str, ast.expr | None]]:
+    """The names of a target, each with its own part of the value, or None where that is not written out."""
+    if isinstance(target, ast.Name):
+        yield target.id, value
+    elif isinstance(target, ast.Tuple | ast.List):
+        parts = value.elts if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts) else None
+        for number, one in enumerate(target.elts):
+            yield from _pairs(one, parts[number] if parts else None)
 
 
 def _of_module(file: PythonFile, name: str, home: Path, depth: int = 4) -> tuple[int, ...]:
@@ -99,11 +106,7 @@ def _of_module(file: PythonFile, name: str, home: Path, depth: int = 4) -> tuple
     if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
         return ()
     target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-    if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-        pairs = zip(target.elts, node.value.elts, strict=False)
-        value = next((v for t, v in pairs if isinstance(t, ast.Name) and t.id == name), None)
-    else:
-        value = node.value
+    value = dict(_pairs(target, node.value)).get(name)
     if value is None:
         return ()
     return expressions.values(value, lambda n: () if n == name else _of_module(other, n, home, depth - 1))

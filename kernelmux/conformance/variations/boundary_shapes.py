@@ -145,8 +145,6 @@ def made(
     if any(n is None or n < 1 for n in wanted.values()):
         return None
     lengths = {axis: n for axis, n in wanted.items() if n is not None}
-    if math.prod(lengths.values()) > elements and len(lengths) > 2:
-        return None
     for more in ({}, *_following(before, lengths)):
         resized = resize.resized(spec, call.base, {**lengths, **more})
         if not generate.small(resized, elements):
