@@ -14,6 +14,7 @@ _checks: ContextVar[str] = ContextVar("kernelmux_emulator_checks", default="fast
 _time_limit: ContextVar[float] = ContextVar("kernelmux_emulator_time_limit", default=60.0)
 _block_order: ContextVar[str | int] = ContextVar("kernelmux_emulator_block_order", default=ORDERS[0])
 _only_blocks: ContextVar[tuple[int, int] | None] = ContextVar("kernelmux_emulator_only_blocks", default=None)
+_compiled_scratch: ContextVar[bool] = ContextVar("kernelmux_emulator_compiled_scratch", default=False)
 
 
 @contextmanager
@@ -71,6 +72,21 @@ def only_blocks(first: int = 0, last: int = 0) -> Iterator[None]:
         yield
     finally:
         _only_blocks.reset(token)
+
+
+@contextmanager
+def compiled_scratch() -> Iterator[None]:
+    """Says that the shared memory of a launch is working memory of the compiler: no line of its author writes there."""
+    token = _compiled_scratch.set(True)
+    try:
+        yield
+    finally:
+        _compiled_scratch.reset(token)
+
+
+def current_compiled_scratch() -> bool:
+    """Whether shared memory belongs to the compiler."""
+    return _compiled_scratch.get()
 
 
 def current_block_order() -> str | int:

@@ -43,15 +43,23 @@ def run(probe: Probe) -> None:
         declared = None
     sample = probe.sample(2 if probe.emulated else 4)
     sample = [trial for trial in sample if declared is None or _differentiable(trial, declared)]
-    if declared and sample and (lacking := autograd.lacking(sample[0].call, probe.backend)):
-        probe.skip_all(f"the gradient is made of {', '.join(lacking)}, of which {probe.backend} has no implementation")
-        return
+    if declared:
+        sample = [trial for trial in sample if _composable(probe, trial)]
     for turn, trial in enumerate(sample):
         with probe.judge(trial) as judge:
             if declared:
                 _declared(judge, declared, list(LAYOUTS.values())[turn % len(LAYOUTS)])
             else:
                 _without_gradient(judge)
+
+
+def _composable(probe: Probe, trial: Trial) -> bool:
+    """Whether the backend has what the gradient of this call is made of; scalars decide that, as an activation does."""
+    if lacking := autograd.lacking(trial.call, probe.backend):
+        probe.skip(
+            trial, f"the gradient is made of {', '.join(lacking)}, of which {probe.backend} has no implementation"
+        )
+    return not lacking
 
 
 def _of_torch(probe: Probe, declared: Gradient | Composed | None) -> None:

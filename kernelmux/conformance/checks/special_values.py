@@ -17,11 +17,11 @@ from itertools import cycle
 import torch
 
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.inputs import generate, trials
+from kernelmux.conformance.inputs import generate, special_numbers, trials
 from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.judging.probe import Judge, Probe
 from kernelmux.conformance.variations import breakpoints, neighbouring_trials, resize, special_extremes
-from kernelmux.registry.dtypes import SHORT, smallest
+from kernelmux.registry.dtypes import smallest
 from kernelmux.registry.numerics import ErrorModel
 from kernelmux.registry.spec import SPECIAL, Axis, Computed, Index, OpSpec, Scalar, exact_arguments
 
@@ -42,7 +42,7 @@ def run(probe: Probe) -> None:
     quick = probe.device.type == "cpu" and not probe.emulated  # a call that a GPU finishes is waited for
     for turn, base in enumerate([*bases, *_single_terms(probe), *_zeros(probe)]):
         for name in names if not _zeroed(base) else ("nan", "inf"):
-            reason = _undefined(base, name)
+            reason = special_numbers.undefined(base, name)
             for trial in planted(base, name, thorough=turn == 0 or (turn < len(bases) and quick)):
                 if reason:
                     probe.skip(trial, f"{name}: {reason}")
@@ -50,7 +50,7 @@ def run(probe: Probe) -> None:
                     with probe.judge(trial) as judge:
                         outputs = judge.call()
                         judge.well_formed(outputs)
-                        judge.accurate(_within_range(trial, outputs))
+                        judge.accurate(special_numbers.within_range(trial, outputs))
                         _bits(judge, outputs)
     special_extremes.ask(probe, bases if probe.options.tier != "smoke" else [])
     _ask_strays(probe, bases)
@@ -123,9 +123,10 @@ def _bases(probe: Probe) -> list[Trial]:
         cases = [*probe.kinds(LEAST), *probe.small_cases(LEAST)[:6]]
         allowed = [c for c in dict.fromkeys(cases) if dtype in probe.options.dtypes_of(probe.spec, c)]
         made = [probe.make(c, dtype) for c in allowed]
-        able = [t for t in made if _defined(t) and not probe.reasons(t) and not (probe.emulated and _zeroed(t))]
+        able = [t for t in made if special_numbers.defined(t) and not probe.reasons(t)]
+        able = [t for t in able if not (probe.emulated and _zeroed(t))]
         found += [able[turn % len(able)]] if able and probe.emulated else able
-    return found or probe.sample(1, least=LEAST, where=_defined)
+    return found or probe.sample(1, least=LEAST, where=special_numbers.defined)
 
 
 def _single_terms(probe: Probe) -> list[Trial]:
@@ -138,7 +139,7 @@ def _single_terms(probe: Probe) -> list[Trial]:
     axes = {i.name: -1 for i in spec.scalars if isinstance(i, Axis)}
     along = generate.with_scalars(case, axes)
     made = (probe.make(along, d) for d in dtypes if generate.permitted(spec, along, d))
-    able = [t for t in made if _defined(t) and not probe.reasons(t)]
+    able = [t for t in made if special_numbers.defined(t) and not probe.reasons(t)]
     return able[probe.options.seed % len(able) :][:1] if able and probe.emulated else able
 
 
@@ -151,41 +152,12 @@ def _zeros(probe: Probe) -> list[Trial]:
         return []
     dtypes = probe.options.dtypes_of(probe.spec, case)[-1:]
     made = [probe.make(generate.with_scalars(case, {n: 0.0}), d) for n in numbers for d in dtypes]
-    return [t for t in made if _defined(t) and not probe.reasons(t)]
-
-
-def _defined(trial: Trial) -> bool:
-    """With a floating tensor, and where the spec says so."""
-    return bool(trial.free) and trial.spec.special.on(trial.call.arguments)
+    return [t for t in made if special_numbers.defined(t) and not probe.reasons(t)]
 
 
 def _zeroed(trial: Trial) -> bool:
     """Whether a number is 0: an eps of 0 lets the squares of small numbers underflow to 0 / 0."""
     return any(isinstance(v, float) and v == 0 for v in trial.call.scalars.values())
-
-
-def _undefined(base: Trial, name: str) -> str | None:
-    """Why the spec defines nothing for this value: "inf" speaks for both signs, "largest fp32" for one dtype."""
-    undefined = base.spec.special.undefined
-    keys = (name, name.lstrip("-"), name.split()[0], f"{name} {SHORT[base.dtype]}")
-    return next((undefined[key] for key in keys if key in undefined), None)
-
-
-def _within_range(trial: Trial, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Where finite terms add up to more than fp32 holds the accumulator may overflow: to an infinity, or to NaN.
-
-    That is not judged; a finite number where the result itself is beyond fp32 is.
-    """
-    if not all(bool(x.to(torch.float64).isfinite().all()) for x in trial.tensors.values()):
-        return outputs
-    arguments = exact_arguments(trial.call)
-    kept = []
-    for model, ref, out in zip(trial.spec.errors, trial.references, outputs, strict=True):
-        largest = torch.finfo(torch.float32).max
-        beyond = model.magnitude(*arguments).to(ref).expand_as(ref) > largest
-        beyond &= ~(out.to(ref).isfinite() & (ref.abs() > 2 * largest))
-        kept.append(torch.where(beyond, ref.to(out.dtype), out).contiguous())
-    return tuple(kept)
 
 
 # --- bits -------------------------------------------------------------------------------------------------
@@ -244,19 +216,6 @@ def _elementwise(spec: OpSpec) -> bool:
 # --- what is planted --------------------------------------------------------------------------------------
 
 
-def values_of(name: str, dtype: torch.dtype) -> tuple[float, ...]:
-    """The numbers of a name in a format; there are small, middling and large subnormal ones.
-
-    Of a result at the largest number itself an infinity is right as well, of half of it not.
-    """
-    info, tiny = torch.finfo(dtype), smallest(dtype)
-    if name == "subnormal":
-        return tiny, 0.75 * info.smallest_normal, -(info.smallest_normal - tiny)
-    if name == "largest":
-        return float(info.max), float(info.max) / 2
-    return ({"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "-0": -0.0}[name],)
-
-
 def opposed(name: str, dtype: torch.dtype, turn: int) -> tuple[float, ...]:
     """Two numbers of both signs for the first tensor of a call, others of that size for the next.
 
@@ -285,7 +244,7 @@ def planted(base: Trial, name: str, thorough: bool = True) -> Iterator[Trial]:
         yield _with(base, zeros, list(tensors), name, ", all else 0")
     if name == "largest":  # so that every sum overflows, along whichever axis it goes
         for tensor, x in list(tensors.items())[: None if thorough else 1]:
-            full = torch.full_like(x, values_of(name, x.dtype)[0])
+            full = torch.full_like(x, special_numbers.values_of(name, x.dtype)[0])
             yield base.changed(f"{name} in {tensor}: everywhere", **{tensor: full})
     for tensor, x in tensors.items() if thorough else ():
         yield _with(base, tensors, [tensor], name, "")
@@ -316,7 +275,7 @@ def _whole_lines(base: Trial, name: str) -> Iterator[Trial]:
         if x.dim() > 1:
             made = x.clone(memory_format=torch.contiguous_format)
             # Copied and not filled: a format without infinities takes none as a number.
-            _first_line(base, made).copy_(torch.tensor(values_of(name, x.dtype)[0], device=x.device))
+            _first_line(base, made).copy_(torch.tensor(special_numbers.values_of(name, x.dtype)[0], device=x.device))
             yield base.changed(f"{name} in {tensor}: the whole first line", **{tensor: made})
 
 
@@ -361,7 +320,7 @@ def _with(base: Trial, background: Tensors, chosen: list[str], name: str, note: 
 def _plant(x: torch.Tensor, name: str, places: dict[str, range]) -> torch.Tensor:
     """A copy of x with the value in these flat places."""
     changed = x.clone(memory_format=torch.contiguous_format).view(-1)
-    values = cycle((math.nan,) if name == PAYLOAD else values_of(name, x.dtype))
+    values = cycle((math.nan,) if name == PAYLOAD else special_numbers.values_of(name, x.dtype))
     for index, value in zip((i for place in places.values() for i in place), values, strict=False):
         changed[index] = value
         if name == PAYLOAD:

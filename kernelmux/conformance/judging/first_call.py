@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kernelmux.conformance.judging import global_state
+from kernelmux.candidate import global_state
 from kernelmux.registry.backend import lookup as registered
 
 # What the import of a package that a call needs may change: libraries set variables and filters of their own.

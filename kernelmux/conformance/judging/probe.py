@@ -6,7 +6,6 @@ import math
 import pdb
 import sys
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -21,7 +20,7 @@ from kernelmux import emulator
 from kernelmux.conformance.failures import failure_bundle, failure_source, failure_text, stale_result
 from kernelmux.conformance.inputs import dtype_rotation, generate, trials
 from kernelmux.conformance.inputs.trials import Trial
-from kernelmux.conformance.judging import first_call, returned
+from kernelmux.conformance.judging import expected_warnings, first_call, returned
 from kernelmux.conformance.judging.trial_outcome import Record
 from kernelmux.conformance.options import Options
 from kernelmux.registry import elsewhere
@@ -30,13 +29,13 @@ from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import checked_results, dispatch
 from kernelmux.registry.cases import Case
 from kernelmux.registry.dtypes import SHORT
-from kernelmux.registry.errors import DeterminismWarning, FallbackWarning, SpecError
+from kernelmux.registry.errors import SpecError
 from kernelmux.registry.spec import OpSpec, numerics
 from kernelmux.registry.util.memory_format import strides_of
 
 KEPT = 16  # trials whose results are recognised in a later call
 ENOUGH = 8  # failures of one item; after these the rest of it is not run
-PATIENCE = {"full": 600, "huge": 3600}  # seconds for one emulated launch
+PATIENCE = {"full": 600.0, "huge": 3600.0}  # seconds for one emulated launch, else 60
 MUTANTS = "mutants_"  # how the backends of `mutation` are called
 FITTED_ELEMENTS = 2**18  # of a tensor in a case that is made for a variant with large minima
 
@@ -63,7 +62,8 @@ class Judge:
         values = values or self.trial.values
         before = trials.copies(values)
         try:
-            outputs = self.probe.call(values)
+            with expected_warnings.noted(self.remark):
+                outputs = self.probe.call(values)
         finally:
             changed = trials.restore(values, before)
         names = [i.name for i in self.trial.spec.inputs]
@@ -157,6 +157,7 @@ class Probe:
         self.earlier: deque[Trial] = deque(maxlen=KEPT)  # trials whose results were right
         self.ends = math.inf  # by time.perf_counter: behind it no trial begins, but a first one
         self.cut = False  # whether there was one that did not begin
+        self.patience = PATIENCE.get(options.tier, 60.0)  # seconds for one emulated launch
         self._listens = bool(variant) and not (self.emulated or backend.startswith(MUTANTS))
 
     @property
@@ -228,15 +229,12 @@ class Probe:
     def environment(self, grad: bool = False) -> Iterator[None]:
         """What is set around every call; grad: the gradient mode stays as the caller has it."""
         with ExitStack() as stack:
-            stack.enter_context(warnings.catch_warnings())
-            warnings.filterwarnings("ignore", message=".*on the emulator.*")
-            warnings.simplefilter("ignore", FallbackWarning)  # of a chain that a check makes on purpose
-            warnings.simplefilter("ignore", DeterminismWarning)  # of a flag that a check sets
+            stack.enter_context(expected_warnings.quiet())
             if not grad:
                 stack.enter_context(torch.no_grad())
             if self.emulated:
                 stack.enter_context(emulator.checks("full"))
-                stack.enter_context(emulator.time_limit(PATIENCE.get(self.options.tier, 60)))
+                stack.enter_context(emulator.time_limit(self.patience))
             yield
 
     # --- trials -------------------------------------------------------------------------------------------

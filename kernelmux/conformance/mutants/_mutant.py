@@ -24,6 +24,7 @@ FAMILIES = {
     "selection": "Kernels that look at who was asked to run a call, and take another path.",
     "shapes": "Equal axes, axes of length one, pitches, one tensor given twice, outputs that are views.",
     "state": "State between calls: results, scratch, packed operands and plans, remembered, shared or never let go.",
+    "thresholds": "Paths that begin at a size which no case has: in a launcher, in a kernel, in what it is compiled with.",
     "tiles": "CUDA kernels with tiles that the threads of a block share: borders, strides, barriers, last tiles.",
 }
 

@@ -50,6 +50,25 @@ def test_what_a_gradient_is_made_of():
     assert autograd.lacking(call, "nowhere") == ["conv2d_backward_input", "conv2d_backward_weight", "reduce_sum"]
 
 
+def test_calls_whose_gradient_a_backend_lacks_are_skipped_one_by_one(monkeypatch):
+    """Of linear only the calls with a silu need silu_backward: which one comes first does not matter."""
+    spec, backend = catalog.spec("linear"), KERNELS[-1]
+    has = registered.implements
+    monkeypatch.setattr(registered, "implements", lambda name, op: op != "silu_backward" and has(name, op))
+    variant, implementation = list(registered.variants(backend, "linear").items())[-1]
+    probe = Probe(spec, "gradients", backend, variant, implementation, Options())
+    made = [t for c in probe.small_cases(16) if not probe.reasons(t := probe.make(c, torch.float16))]
+    silu = next(t for t in made if t.call.scalars["activation"] == "silu")
+    plain = next(t for t in made if t.call.scalars["activation"] == "none")
+    for order in ([plain, silu], [silu, plain]):
+        probe.records.clear()
+        monkeypatch.setattr(probe, "sample", lambda count, order=order: order)
+        catalogue.check("gradients").run(probe)
+        told = {r.case: (r.status, r.text) for r in probe.records}
+        assert told[plain.case] == ("passed", "")
+        assert told[silu.case][0] == "skipped" and "made of silu_backward" in told[silu.case][1]
+
+
 def test_a_gradient_that_is_lost(monkeypatch):
     monkeypatch.setattr(autograd, "differentiable", lambda spec: spec.name != "softmax")
     monkeypatch.setattr(catalogue.check("gradients").run.__globals__["autograd"], "differentiable", lambda spec: True)

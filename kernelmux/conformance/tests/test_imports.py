@@ -9,7 +9,19 @@ from pathlib import Path
 import pytest
 
 TOP = Path(__file__).parents[3]
-PARTS = ("backends", "conformance", "docs", "emulator", "nn", "perf", "registry", "runner", "candidate", "judge", "tune")
+PARTS = (
+    "backends",
+    "conformance",
+    "docs",
+    "emulator",
+    "nn",
+    "perf",
+    "registry",
+    "runner",
+    "candidate",
+    "judge",
+    "tune",
+)
 
 
 def modules(folder: Path) -> dict[str, Path]:

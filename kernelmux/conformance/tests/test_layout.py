@@ -13,7 +13,19 @@ from kernelmux import emulator
 
 TOP = Path(__file__).parents[3]
 PACKAGE = Path("kernelmux")
-PARTS = ("registry", "backends", "nn", "emulator", "conformance", "perf", "runner", "candidate", "judge", "tune", "docs")
+PARTS = (
+    "registry",
+    "backends",
+    "nn",
+    "emulator",
+    "conformance",
+    "perf",
+    "runner",
+    "candidate",
+    "judge",
+    "tune",
+    "docs",
+)
 BACKENDS = ("torch_ref", "triton", "cuda")
 
 ARROWS = {

@@ -79,11 +79,12 @@ ALONE = {
     "softmax-basics/filled_gap",
     "softmax-basics/merged_axes",
     "softmax-basics/short_reciprocal",
+    "transpose-thresholds/quarters",
 }
 NEVER_ALONE = {"accuracy", "signature"}
 ASKED = (
     "accuracy exact shapes layout signature special_values claims ambience scalars memory state repeatability offsets"
-    " extent properties"
+    " extent properties thresholds"
 ).split()
 
 

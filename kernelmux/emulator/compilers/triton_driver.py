@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
+from triton.compiler import ASTSource
 from triton.runtime import driver
 
 from kernelmux.emulator import launch_log
 from kernelmux.emulator.compilers import triton_cache, triton_ptx, triton_recompile, triton_stages
 from kernelmux.emulator.resources import MULTIPROCESSORS, Resources, resources
 from kernelmux.emulator.running.launch import EntryKernel, load
+from kernelmux.emulator.settings import compiled_scratch
 from kernelmux.emulator.tma.tensor_map import Im2colMap, TensorMap
 
 # Multiprocessors, clocks of these and of the memory (kHz), and width of the memory's bus (bits), of a GPU of each target:
@@ -268,7 +270,9 @@ class Launcher:
     def _run(self, kernel: EntryKernel, grid: tuple[int, int, int], values: list[Any], names: list[str]) -> None:
         """A program of Triton is a cluster of `num_ctas` blocks, neighbours in x."""
         threads, shared = 32 * self.metadata.num_warps, self.metadata.shared
-        kernel.launch(grid, (threads, 1, 1), values, names=names, shared=shared, cluster=(self.cluster, 1, 1))
+        # A kernel in Gluon, or given as IR, has shared memory of its own.
+        with compiled_scratch() if type(self.source) is ASTSource else nullcontext():
+            kernel.launch(grid, (threads, 1, 1), values, names=names, shared=shared, cluster=(self.cluster, 1, 1))
 
     def _values(self, arguments: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         """Name and value of each parameter of the PTX entry, without the scratch buffers at its end."""

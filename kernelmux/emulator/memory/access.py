@@ -248,7 +248,7 @@ class ChunkMemory:
             return
         different = np.broadcast_to(_changes(place.view, place.rows, values), (group.n,))
         if different.any():
-            if redundant_stores.allowed(group, place.view, place.rows, values, different):
+            if redundant_stores.allowed(group, place.view, place.rows, values, different, place.shared is not None):
                 redundant_stores.warn(group)
                 return
             kind = "shared" if place.shared is not None else "global"

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from kernelmux.emulator import EmulatorError, checks, compile_ptx, load
-from kernelmux.emulator.memory.redundant_stores import RedundantStore, _near
+from kernelmux.emulator.memory.redundant_stores import RedundantStore, _finite, _near
+from kernelmux.emulator.settings import compiled_scratch
 from kernelmux.emulator.tests.launching import needs_nvrtc
 
 # The first threads of each block store a value each to one place, in shared or global memory.
@@ -72,3 +73,22 @@ def test_near_values_of_two_blocks_are_a_race() -> None:
 def test_words_of_16_bits_have_to_be_equal() -> None:
     half = np.array([1, 1], np.float16)
     assert not _near(half, np.nextafter(half, np.float16(2))).any() and _near(half, half).all()
+
+
+FAR = np.array([0.0, 3e-8, -2e-8, 1.5], np.float32)
+
+
+@needs_nvrtc
+def test_what_only_a_compiler_writes_may_differ_by_more() -> None:
+    with compiled_scratch(), pytest.warns(RedundantStore, match="redundant store"):
+        _store("float", SHARED, FAR)
+    for where, values in ((GLOBAL, FAR), (SHARED, np.array([1, np.nan], np.float32)), (SHARED, np.array([1, np.inf]))):
+        with compiled_scratch(), pytest.raises(EmulatorError, match="race"):
+            _store("float", where, values.astype(np.float32))
+
+
+def test_integers_and_infinities_are_never_near() -> None:
+    assert _finite(FAR, FAR[::-1].copy()).all()
+    assert not _finite(np.array([4, 5], np.int32), np.array([5, 4], np.int32)).any()
+    assert not _finite(np.array([1.0, np.inf], np.float32), np.array([np.inf, 1.0], np.float32)).any()
+    assert _finite(np.array([1.5], np.float16), np.array([-2.5], np.float16)).all()
