@@ -22,7 +22,7 @@ BLOCK = 1 << 20
 TURN = 0.1  # seconds between two calls of `idle`
 
 
-class Closed(Exception):
+class ChannelClosed(Exception):
     """The other side has gone."""
 
 
@@ -43,7 +43,7 @@ class Channel:
         self._ready.register(end, select.POLLIN)
 
     def send(self, message: Any, files: Sequence[int] = ()) -> None:
-        """Closed if nobody can read it any more."""
+        """ChannelClosed if nobody can read it any more."""
         data = json.dumps(message).encode()
         head = HEAD.pack(len(data), len(files))
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))] if files else []
@@ -51,7 +51,7 @@ class Channel:
             self.end.sendmsg([head], rights)
             self.end.sendall(data)
         except OSError as error:
-            raise Closed(str(error)) from error
+            raise ChannelClosed(str(error)) from error
 
     def receive(self, ends: float = float("inf")) -> tuple[Any, list[int]]:
         """A message and the files beside it, which belong to the caller. ends: by time.monotonic."""
@@ -91,10 +91,10 @@ class Channel:
                     part = self.end.recv(min(size - len(found), BLOCK))
             except OSError as error:
                 close(files)
-                raise Closed(str(error)) from error
+                raise ChannelClosed(str(error)) from error
             if not part:
                 close(files)
-                raise Closed("end of file")
+                raise ChannelClosed("end of file")
             found += part
         return bytes(found), files
 

@@ -29,7 +29,7 @@ class Untellable(Exception):
     """A declaration that cannot travel, such as a condition of the candidate's own class."""
 
 
-def told(source: ModuleType, name: str) -> tuple[dict[str, Any], Callable[..., Any]]:
+def of(source: ModuleType, name: str) -> tuple[dict[str, Any], Callable[..., Any]]:
     """What lies under a name of a module, and the function of it."""
     known = [n for n, v in vars(source).items() if callable(v) and getattr(v, "__module__", "") == source.__name__]
     if not hasattr(source, name):

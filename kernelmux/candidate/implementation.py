@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from kernelmux.candidate import claims
+from kernelmux.candidate.errors import CandidateError
 from kernelmux.candidate.limits import Limits
-from kernelmux.candidate.process import CandidateError, CandidateProcess, Worker
+from kernelmux.candidate.process import CandidateProcess
+from kernelmux.candidate.worker_process import Worker
 from kernelmux.registry.backend.description import Implementation
-from kernelmux.registry.call.temporary_backends import Candidate
+from kernelmux.registry.call.temporary_backends import Guest
 from kernelmux.registry.errors import ArgumentError, unknown
 
 _open: dict[tuple[Path, str, str], CandidateProcess] = {}
@@ -20,7 +22,7 @@ _open: dict[tuple[Path, str, str], CandidateProcess] = {}
 
 def opening(
     device: str, limits: Limits | None = None, take: Callable[[], Worker] | None = None
-) -> Callable[[Path, str], Candidate]:
+) -> Callable[[Path, str], Guest]:
     """How `temporary_backends.joined` is to come by a function that is to run on "cpu" or "cuda": in another process.
 
     The process stays until this one ends, or `close`. take: as `CandidateProcess` has it.
@@ -42,7 +44,7 @@ def close() -> None:
 atexit.register(close)
 
 
-def _opened(path: Path, name: str, device: str, limits: Limits | None, take: Callable[[], Worker] | None) -> Candidate:
+def _opened(path: Path, name: str, device: str, limits: Limits | None, take: Callable[[], Worker] | None) -> Guest:
     key = (path, name, device)
     if key not in _open:
         _open[key] = CandidateProcess(path, name, device, limits, take)
@@ -55,7 +57,7 @@ def _opened(path: Path, name: str, device: str, limits: Limits | None, take: Cal
             raise ArgumentError(
                 f"--impl {path}:{name}: expected a function or an Implementation, got {told['not_callable']}"
             )
-        return Candidate(_implementation(made, told), tuple(n for n in told["kernels"] if n in claims.KERNELS))
+        return Guest(_implementation(made, told), tuple(n for n in told["kernels"] if n in claims.KERNELS))
     except CandidateError as error:
         raise ArgumentError(f"--impl {path}:{name}: {error}") from error
     except (KeyError, TypeError, AttributeError, ValueError) as error:

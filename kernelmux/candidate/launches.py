@@ -26,16 +26,15 @@ ALIGNED = 4096  # bytes: the memory of an argument keeps its place within so man
 def emulate(channel: Channel, regions: dict[int, memory.Region]) -> None:
     """From now on every launch in this process is sent. regions: the memory of inputs, which need not be sent."""
     from kernelmux import emulator
-    from kernelmux.emulator.running.launch import Module
 
     known: dict[str, RemoteModule] = {}
 
     def make(ptx: str) -> RemoteModule:
         if ptx not in known:
-            known[ptx] = RemoteModule(Module(ptx), channel, regions, len(known))
+            known[ptx] = RemoteModule(parsed(ptx), channel, regions, len(known))
         return known[ptx]
 
-    emulator.load_by(make)
+    parsed = emulator.load_by(make)
     try:
         from kernelmux.emulator import triton_driver
     except ImportError:  # without Triton there are no kernels of it
@@ -217,21 +216,12 @@ def decoded(told: dict[str, Any], storages: Sequence[torch.UntypedStorage]) -> A
 
 
 def _tensor_map(told: dict[str, Any], x: torch.Tensor) -> Any:
-    from kernelmux.emulator.tma.im2col import PixelBox
-    from kernelmux.emulator.tma.tensor_map import TensorMap
+    from kernelmux import emulator
 
-    made = TensorMap.__new__(TensorMap)
-    if pixels := told.get("pixels"):
-        corners = {n: tuple(map(int, pixels[n])) for n in ("lower", "upper", "steps")}
-        made.pixels = PixelBox(int(pixels["count"]), int(pixels["channels"]), **corners)
-    TensorMap.__init__(
-        made,
-        x,
-        told["box"],
-        told["swizzle"],
-        shape=told["shape"],
-        strides=told["strides"],
-        fill=told["fill"],
-        element=told["element"],
-    )
-    return made
+    more = {"fill": str(told["fill"]), "element": str(told["element"])}
+    if pixels := told.get("pixels"):  # innermost first there
+        lower, upper, steps = (tuple(map(int, pixels[n]))[::-1] for n in ("lower", "upper", "steps"))
+        sizes = int(pixels["channels"]), int(pixels["count"])
+        return emulator.Im2colMap(x, lower, upper, *sizes, int(told["swizzle"]), steps=steps, **more)
+    shape, strides, box = (tuple(map(int, told[n])) for n in ("shape", "strides", "box"))
+    return emulator.TensorMap(x, box, int(told["swizzle"]), shape=shape, strides=strides, **more)

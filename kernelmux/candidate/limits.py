@@ -55,6 +55,16 @@ def in_use(pid: int) -> Use:
     return found
 
 
+def memory_of_its_own(pid: int) -> int:
+    """Bytes of memory that a family has, with what several of them share counted once; slower than `in_use`."""
+    found = 0
+    for folder in family(pid):
+        with suppress(OSError, ValueError, IndexError):
+            lines = (folder / "smaps_rollup").read_text().splitlines()
+            found += next(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss_Anon:"))
+    return found
+
+
 def family(pid: int) -> Iterator[Path]:
     """The folders of /proc of a process and of all that it has started."""
     parents: dict[int, list[int]] = {}

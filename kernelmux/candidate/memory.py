@@ -25,7 +25,7 @@ RANK = 64  # axes of a tensor, at most
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
 
-class Malformed(Exception):
+class MisplacedTensor(Exception):
     """A description of a tensor that does not fit the memory that it is about."""
 
 
@@ -103,10 +103,10 @@ def _touched(data: np.ndarray) -> list[bool]:
 
 
 def read(file: int, size: int) -> np.ndarray:
-    """A copy of the first bytes of a file of the other side's; Malformed if it has fewer. The file is not mapped here."""
+    """A copy of the first bytes of a file of the other side's; MisplacedTensor if it has fewer. It is not mapped."""
     try:
         if os.fstat(file).st_size < size:
-            raise Malformed(f"expected {size} bytes of memory, got {os.fstat(file).st_size}")
+            raise MisplacedTensor(f"expected {size} bytes of memory, got {os.fstat(file).st_size}")
         found = np.zeros(size, np.uint8)
         view = memoryview(found)  # type: ignore[arg-type]
         for first, last in _written(file, size):
@@ -114,11 +114,11 @@ def read(file: int, size: int) -> np.ndarray:
             while at < last:
                 count = os.preadv(file, [view[at : min(at + PART, last)]], at)
                 if count == 0:
-                    raise Malformed(f"expected {size} bytes of memory, got {at}")
+                    raise MisplacedTensor(f"expected {size} bytes of memory, got {at}")
                 at += count
         return found
     except OSError as error:
-        raise Malformed(f"its memory cannot be read: {error}") from error
+        raise MisplacedTensor(f"its memory cannot be read: {error}") from error
 
 
 def _written(file: int, size: int) -> Iterator[tuple[int, int]]:
@@ -167,18 +167,18 @@ def described(x: torch.Tensor) -> dict[str, Any]:
 
 
 def tensor(storage: torch.UntypedStorage, told: dict[str, Any]) -> torch.Tensor:
-    """The tensor of that description; Malformed if it does not lie in this memory."""
+    """The tensor of that description; MisplacedTensor if it does not lie in this memory."""
     try:
         dtype, shape, strides = DTYPES[told["dtype"]], told["shape"], told["strides"]
         offset = told["offset"]
         numbers = [*shape, *strides, offset]
         if len(shape) != len(strides) or len(shape) > RANK or not all(type(n) is int and n >= 0 for n in numbers):
-            raise Malformed(f"a tensor of shape {shape}, strides {strides}, offset {offset}")
+            raise MisplacedTensor(f"a tensor of shape {shape}, strides {strides}, offset {offset}")
     except (KeyError, TypeError) as error:
-        raise Malformed(f"a tensor described as {str(told)[:200]}") from error
+        raise MisplacedTensor(f"a tensor described as {str(told)[:200]}") from error
     last = offset + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
     if math.prod(shape) and (last + 1) * dtype.itemsize > storage.nbytes():
-        raise Malformed(
+        raise MisplacedTensor(
             f"shape {shape}, strides {strides}, offset {offset} of {told['dtype']} in {storage.nbytes()} bytes"
         )
     made = torch.empty(0, dtype=dtype, device=storage.device)

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 
 from kernelmux.candidate.limits import Limits
-from kernelmux.candidate.process import Worker
+from kernelmux.candidate.worker_process import Worker
 
 
 class WarmPool:

@@ -31,7 +31,7 @@ SHOWN = (
     "backends/cuda/include",
 )
 HIDDEN = ("registry/ops",)
-SCRATCH = "/tmp/scratch"
+SCRATCH = "/scratch"
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/opt", "/sys/devices/system", "/sys/module")
 KEPT = (
     "LANG",
@@ -96,7 +96,9 @@ def _walls(path: Path | None, limits: Limits) -> Iterator[str]:
     yield from ("--proc", "/proc", "--dev", "/dev")
     for device in sorted(Path("/dev").glob("nvidia*")):
         yield from ("--dev-bind", str(device), str(device))
-    yield from ("--size", str(limits.scratch), "--tmpfs", "/tmp", "--dir", SCRATCH, "--chdir", SCRATCH)
+    for place in (SCRATCH, "/tmp"):
+        yield from ("--size", str(limits.scratch), "--tmpfs", place)
+    yield from ("--chdir", SCRATCH)
     for package in sorted(_packages()):
         yield from ("--ro-bind", package, package)
     yield from ("--tmpfs", str(HOME))

@@ -24,7 +24,7 @@ import torch
 
 from kernelmux.candidate import claims, global_state, launches, limits, memory
 from kernelmux.candidate.allocations import Guard, Virtual
-from kernelmux.candidate.channel import Channel, Closed
+from kernelmux.candidate.channel import Channel, ChannelClosed
 from kernelmux.candidate.listener import Listener
 
 MODULE = "kernelmux_candidate"
@@ -38,7 +38,7 @@ def main(descriptor: int) -> None:
     try:
         channel.send({"ready": True})
         Server(channel).run()
-    except Closed:
+    except ChannelClosed:
         pass
 
 
@@ -80,7 +80,7 @@ class Server:
         if message["device"] == "cpu":
             launches.emulate(self.channel, self.regions)
         self.source = imported(self.path)
-        told, self.function = claims.told(self.source, message["name"])
+        told, self.function = claims.of(self.source, message["name"])
         return {"claims": told}, []
 
     def do_call(self, message: dict[str, Any], files: list[int]) -> tuple[dict[str, Any], list[memory.Region]]:
@@ -103,7 +103,7 @@ class Server:
             torch.cuda.synchronize()
             for number, storage in zip(used, storages, strict=True):
                 memory.fill(self.regions[number].bytes, memory.held(storage))
-        told, sent = self._told(result, storages, [made.view for made in watch.memory])
+        told, sent = self._answer(result, storages, [made.view for made in watch.memory])
         return {**told, "changed": changed, "operators": sorted(heard.operators) if heard else []}, sent
 
     # --- tensors -------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class Server:
         made = memory.tensor(storages[told["tensor"]], told)
         return made.cpu().pin_memory() if told.get("pinned") else made
 
-    def _told(
+    def _answer(
         self, result: Any, inputs: list[torch.UntypedStorage], allocated: list[torch.Tensor]
     ) -> tuple[dict[str, Any], list[memory.Region]]:
         """What was returned, and allocated on the way, as JSON, and the regions with its bytes."""

@@ -1,5 +1,5 @@
 """Verdicts on kernels of strangers: `kernelmux judge FILE:FUNCTION --op OP`, and `verdict` for programs."""
 
-from kernelmux.judge.verdict import Verdict, verdict
+from kernelmux.judge.verdict import Judgement, verdict
 
-__all__ = ["Verdict", "verdict"]
+__all__ = ["Judgement", "verdict"]

@@ -13,8 +13,9 @@ import torch
 
 from kernelmux.candidate import limits, sandbox
 from kernelmux.candidate.allocations import Guard
+from kernelmux.candidate.errors import CandidateError
 from kernelmux.candidate.limits import Limits
-from kernelmux.candidate.process import DEATHS, CandidateError, CandidateProcess
+from kernelmux.candidate.process import DEATHS, CandidateProcess
 from kernelmux.emulator import EmulatorError
 
 Open = Callable[..., CandidateProcess]
@@ -280,9 +281,9 @@ def test_a_second_answer_fails_the_next_call(opened: Open) -> None:
     ],
 )
 def test_a_description_that_does_not_fit_is_no_result(opened: Open, reply: str, told: str) -> None:
-    code = "from kernelmux.candidate import serve\ntrue = serve.Server._told\ndef lying(*given):\n"
+    code = "from kernelmux.candidate import serve\ntrue = serve.Server._answer\ndef lying(*given):\n"
     code += f"    told, sent = true(*given)\n    told['result'] = {reply}\n    return told, sent\n"
-    code += "sys.modules['__main__'].Server._told = lying\n"
+    code += "sys.modules['__main__'].Server._answer = lying\n"
     assert told in refused(opened(f"{code}def f(x): return torch.zeros(4)"))
 
 

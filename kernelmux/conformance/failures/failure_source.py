@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from kernelmux.candidate.process import CandidateError
+from kernelmux.candidate.errors import CandidateError
 from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.emulator import EmulatorError
 

@@ -48,14 +48,14 @@ def announced(packages: Mapping[str, str]) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Guest:
     """A function, or an `Implementation`, that a suite is given. kernels: of which backends it has kernels."""
 
     found: Any
     kernels: tuple[str, ...] = ()
 
 
-def imported(path: Path, name: str) -> Candidate:
+def imported(path: Path, name: str) -> Guest:
     """What lies under a name of a file that is imported in this process."""
     with tamper_guard.blamed(NAME):
         source = _imported(path)
@@ -63,11 +63,11 @@ def imported(path: Path, name: str) -> Candidate:
     if not hasattr(source, name):
         raise unknown(f"function of {path.name}", name, known, "--impl")
     used = [n for n, package in KERNELS.items() if any(_belongs(value, package) for value in vars(source).values())]
-    return Candidate(getattr(source, name), tuple(used))
+    return Guest(getattr(source, name), tuple(used))
 
 
 @contextmanager
-def joined(text: str, op: str, opened: Callable[[Path, str], Candidate] = imported) -> Iterator[None]:
+def joined(text: str, op: str, opened: Callable[[Path, str], Guest] = imported) -> Iterator[None]:
     """The function `text` ("path.py:function") is the backend "impl" while this lasts; nothing happens for "".
 
     opened: how to come by it; a suite that does not trust it has it run in another process.
@@ -104,7 +104,7 @@ def check_ops(ops: tuple[str, ...]) -> None:
         raise ArgumentError(f"--impl: expected the one operator that it computes (--op softmax), got {given}")
 
 
-def _modules(text: str, op: str, opened: Callable[[Path, str], Candidate]) -> dict[str, ModuleType]:
+def _modules(text: str, op: str, opened: Callable[[Path, str], Guest]) -> dict[str, ModuleType]:
     """A package with the backend and its module for the operator, made of the user's file."""
     path, name = located(text)
     candidate = opened(path, name)

@@ -1,0 +1,395 @@
+"""One process of a candidate, from the suite's side: started, asked, watched, and ended.
+
+Each request has a number that nobody knows before; an answer without it, a second answer, silence, or the end of the
+process is a failure of the call that was asked.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernelmux.candidate import global_state, launches, limits, memory, sandbox
+from kernelmux.candidate.allocations import Guard, Guarded, TooLarge
+from kernelmux.candidate.channel import Channel, ChannelClosed, Late, Unexpected, close
+from kernelmux.candidate.errors import CandidateError
+from kernelmux.candidate.limits import Limits
+from kernelmux.emulator import EmulatorError
+
+SHARED = 1 << 31  # bytes of inputs that stay mapped between calls
+LOOK = 0.25  # seconds between two looks at what it uses
+LINES = 8  # of what it printed last that a failure shows
+BEFORE = 2  # lines before a crash of Python
+# A process ends with the thread that has started it: this one stays.
+_starter = ThreadPoolExecutor(1, "kernelmux-candidates")
+
+
+class Worker:
+    """A process; it serves one candidate and is never used for another. over: whether it is of no more use."""
+
+    def __init__(self, path: Path | None, given: Limits) -> None:
+        self.limits, self.over = given, False
+        self.launched: dict[str, int] = {}
+        self.operators: set[str] = set()
+        self.claims: dict[str, Any] = {}
+        own, other = socket.socketpair()
+        self.channel = Channel(own, self._look)
+        read, write = os.pipe()
+        os.set_blocking(read, False)
+        self._printed, self._said = read, b""
+        self._looked, self._beyond = time.monotonic(), ""
+        self._regions: OrderedDict[tuple[Any, ...], tuple[int, memory.Region]] = OrderedDict()
+        self._by_number: dict[int, memory.Region] = {}
+        self._numbers, self._modules = 0, dict[int, str]()
+        self._held: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._released: list[int] = []
+        self._found: EmulatorError | None = None
+        self._listened = False  # one call tells what torch is asked for: hearing takes time
+        try:
+            start = partial(
+                subprocess.Popen,
+                sandbox.command(path, given, other.fileno()),
+                pass_fds=[other.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=write,
+                stderr=write,
+                env=sandbox.environment(),
+                start_new_session=True,
+            )
+            self.popen = _starter.submit(start).result()
+        finally:
+            other.close()
+            os.close(write)
+
+    # --- requests ------------------------------------------------------------------------------------------
+
+    def load(self, path: Path, name: str, device: str, with_text: bool = False) -> None:
+        """Import the file of the candidate; with_text: its process does not see the file, and gets the text."""
+        self.device = device
+        text = path.read_text(encoding="utf-8") if with_text else None
+        message = {"do": "load", "path": str(path), "name": name, "device": device, "text": text}
+        ends = time.monotonic() + self.limits.start
+        with self._failing("while its file was imported"):
+            self.channel.receive(ends)  # it is there
+            answer, files = self._ask({**message, "memory": self.limits.memory}, (), ends)
+        close(files)
+        if "raised" in answer:
+            raise CandidateError(f"{path.name} cannot be imported: {_text(answer['raised'])}")
+        self.claims = answer["claims"]
+
+    def call(self, values: Sequence[Any], guard: Guard | None = None, virtual: bool = False) -> Any:
+        """Hand the arguments over, wait, take the result and what has become of the inputs.
+
+        guard: gets what was allocated on the way; virtual: what is allocated takes no room until it is used.
+        """
+        storages, arguments = list[torch.UntypedStorage](), list[dict[str, Any]]()
+        for value in values:
+            arguments.append(_argument(value, storages))
+        used, new, gone = self._shared(storages)
+        message = {
+            "do": "call",
+            "device": self.device,
+            "arguments": arguments,
+            "storages": used,
+            "new": [(n, self._by_number[n].size) for n in new],
+            "gone": gone,
+            "released": [self._released.pop() for _ in range(len(self._released))],
+            "seed": torch.initial_seed(),
+            "grad": torch.is_grad_enabled(),
+            "surroundings": global_state.asked(),
+            "listen": not self._listened,
+            "memory": "guarded" if guard else "virtual" if virtual else "",
+        }
+        self._found = None
+        with self._failing("in the call"):
+            answer, files = self._ask(
+                message, [self._by_number[n].file for n in new], time.monotonic() + self.limits.call
+            )
+        try:
+            self._take_inputs(storages, used)
+            if self._found:
+                raise self._found
+            if "raised" in answer:
+                if virtual and answer["raised"]["kind"] == TooLarge.__name__:
+                    raise TooLarge(str(answer["raised"]["text"]))
+                raise CandidateError(f"raised {_text(answer['raised'])}", _cause(answer["raised"]))
+            self._listened = True
+            self.operators.update(str(name) for name in answer["operators"])
+            if answer["changed"]:
+                raise CandidateError(f"the call changed {'; '.join(map(str, answer['changed']))}")
+            return self._result(answer, files, storages, guard)
+        except (memory.MisplacedTensor, KeyError, TypeError, IndexError, ValueError) as error:
+            self.over = True
+            raise CandidateError(f"its process answered with what is no result: {error}") from error
+        finally:
+            close(files)
+
+    def _ask(self, message: dict[str, Any], files: Sequence[int], ends: float) -> tuple[Any, list[int]]:
+        """The answer to a message; on the way its launches are run."""
+        if self.channel.waiting():
+            self._raise_if_gone()
+            raise Unexpected("it answered before it was asked, or twice")
+        nonce = secrets.token_hex(8)
+        self.channel.send({**message, "nonce": nonce}, files)
+        while True:
+            answer, received = self.channel.receive(ends)
+            if not isinstance(answer, dict):
+                close(received)
+                raise Unexpected("an answer that is none")
+            if "launch" in answer:
+                begun = time.monotonic()
+                try:
+                    self.channel.send({"failed": self._launch(answer, received)})
+                finally:
+                    close(received)
+                ends += time.monotonic() - begun
+                continue
+            if answer.get("nonce") != nonce:
+                close(received)
+                raise Unexpected("an answer to something that was not asked")
+            return answer, received
+
+    def _launch(self, told: dict[str, Any], files: Sequence[int]) -> str:
+        """Run a kernel; the reason why it has not run, or ""."""
+        try:
+            launches.run(told, files, self._by_number, self._modules)
+        except EmulatorError as error:
+            self._found = self._found or error
+            return str(error)
+        except (
+            memory.MisplacedTensor,
+            launches.Refused,
+            KeyError,
+            TypeError,
+            IndexError,
+            ValueError,
+            OSError,
+        ) as error:
+            raise Unexpected(f"a launch that is none: {type(error).__name__}: {error}") from error
+        name = str(told["launch"])
+        self.launched[name] = self.launched.get(name, 0) + 1
+        return ""
+
+    # --- memory --------------------------------------------------------------------------------------------
+
+    def _shared(self, storages: Sequence[torch.UntypedStorage]) -> tuple[list[int], list[int], list[int]]:
+        """Regions with what the storages hold: the number of each, those that are new, and those that have gone.
+
+        What lies at an address here comes to one address there, as long as it is remembered.
+        """
+        used, new = list[int](), list[int]()
+        for storage in storages:
+            key = (storage.data_ptr(), storage.nbytes(), str(storage.device))
+            if key not in self._regions:
+                self._numbers += 1
+                self._regions[key] = self._numbers, memory.region(storage.nbytes())
+                self._by_number[self._numbers] = self._regions[key][1]
+                new.append(self._numbers)
+            self._regions.move_to_end(key)
+            number, region = self._regions[key]
+            memory.fill(region.bytes, memory.held(storage), fresh=number in new)
+            used.append(number)
+        gone = list[int]()
+        while sum(r.size for _, r in self._regions.values()) > SHARED and len(self._regions) > len(storages):
+            _, (number, region) = self._regions.popitem(last=False)
+            region.close()
+            del self._by_number[number]
+            gone.append(number)
+        return used, new, gone
+
+    def _take_inputs(self, storages: Sequence[torch.UntypedStorage], used: Sequence[int]) -> None:
+        """What the call has done to its inputs is done to ours."""
+        for storage, number in zip(storages, used, strict=True):
+            region = self._by_number[number]
+            for part in memory.changed(region, memory.held(storage)):
+                memory.whole(storage)[part].copy_(torch.from_numpy(region.bytes[part]))
+
+    def _result(
+        self, answer: dict[str, Any], files: Sequence[int], inputs: Sequence[torch.UntypedStorage], guard: Guard | None
+    ) -> Any:
+        storages = [self._memory(one, files, inputs) for one in answer["memories"]]
+        if guard:
+            for told in answer["allocated"]:
+                storage = storages[told["tensor"]]
+                guard.memory.append(Guarded(memory.whole(storage), memory.tensor(storage, told)))
+
+        def build(told: dict[str, Any]) -> Any:
+            if "tuple" in told:
+                return tuple(build(one) for one in told["tuple"])
+            if "list" in told:
+                return [build(one) for one in told["list"]]
+            if "tensor" in told:
+                x = memory.tensor(storages[told["tensor"]], told)
+                x = x if told["device"] == self.device or told["device"] == "cpu" else x.to(told["device"])
+                return torch.nn.Parameter(x, requires_grad=False) if told.get("parameter") else x
+            return _foreign(str(told["other"]))
+
+        return build(answer["result"])
+
+    def _memory(
+        self, told: dict[str, Any], files: Sequence[int], inputs: Sequence[torch.UntypedStorage]
+    ) -> torch.UntypedStorage:
+        """The memory of a result: that of an input, that of an earlier result which is still there, or a copy."""
+        if "input" in told:
+            found: torch.UntypedStorage = inputs[told["input"]]
+            return found
+        number, size = int(told["output"]), int(told["bytes"])
+        if not 0 <= size <= self.limits.memory:
+            raise memory.MisplacedTensor(f"a result of {size} bytes")
+        data = memory.read(files[told["file"]], size)
+        if (earlier := self._held.get(number)) is not None and earlier.size == size:
+            earlier[:] = data
+            return memory.storage_of(earlier)
+        if self.device != "cpu":
+            self._released.append(number)  # what a result on a GPU shares with later ones is not seen
+            return memory.whole(memory.storage_of(data)).to(self.device).untyped_storage()
+        self._held[number] = data
+        weakref.finalize(data, self._released.append, number)
+        return memory.storage_of(data)
+
+    # --- watching ------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Take what it has printed; end it if it has more than it may."""
+        self._drain()
+        now = time.monotonic()
+        if now - self._looked < LOOK:
+            return
+        self._looked = now
+        use = limits.in_use(self.popen.pid)
+        if use.memory > self.limits.memory:
+            self._end(
+                f"it had {use.memory / limits.GIB:.1f} GiB of memory, more than {self.limits.memory / limits.GIB:.1f}"
+            )
+        elif use.threads > self.limits.processes:
+            self._end(f"it had {use.threads} processes and threads, more than {self.limits.processes}")
+
+    def _end(self, why: str) -> None:
+        self._beyond = self._beyond or why
+        self.kill_process()
+
+    def _drain(self) -> None:
+        with suppress(OSError):
+            while part := os.read(self._printed, 1 << 16):
+                self._said = (self._said + part)[-self.limits.printed :]
+
+    def _failing(self, when: str) -> _Failing:
+        return _Failing(self, when)
+
+    def _raise_if_gone(self) -> None:
+        with suppress(subprocess.TimeoutExpired):
+            self.popen.wait(0.5)
+            raise ChannelClosed("end of file")
+
+    def ended(self) -> str:
+        """How the process has ended, in words, with what it printed last."""
+        if self._beyond:
+            return f"{self._beyond}, and was ended"
+        try:
+            status = self.popen.wait(5)
+        except subprocess.TimeoutExpired:
+            return f"it closed its channel and did not end{self._last()}"
+        number = -status if status < 0 else status - 128  # bubblewrap tells of a signal as a shell does
+        with suppress(ValueError):
+            if number > 0:
+                return f"its process ended by {signal.Signals(number).name}{self._last()}"
+        return f"its process ended with status {status}{self._last()}"
+
+    def _last(self) -> str:
+        self._drain()
+        lines = [line for line in self._said.decode(errors="replace").splitlines() if line.strip()]
+        fatal = next((i for i, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
+        shown = lines[-LINES:] if fatal is None else lines[max(0, fatal - BEFORE) :][:LINES]
+        return "; it printed:\n  " + "\n  ".join(line[:200] for line in shown) if shown else ""
+
+    def kill_process(self) -> None:
+        """The process and all that it has started: with bubblewrap its namespace goes, else its session."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.popen.pid, signal.SIGKILL)
+        self.popen.kill()
+
+    def kill(self) -> None:
+        """End the process and give everything back."""
+        self.over = True
+        self.kill_process()
+        with suppress(subprocess.TimeoutExpired):
+            self.popen.wait(5)
+        self.channel.close()
+        if self._printed >= 0:
+            os.close(self._printed)
+            self._printed = -1
+        for _, region in self._regions.values():
+            region.close()
+        self._regions.clear()
+
+
+class _Failing:
+    """What goes wrong with the process inside is a CandidateError that says how."""
+
+    def __init__(self, worker: Worker, when: str) -> None:
+        self.worker, self.when = worker, when
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, ChannelClosed | Late | Unexpected | OSError):
+            self.worker.over = True
+            raise CandidateError(f"{self.when}: {self._how(error)}") from error
+        if error is not None and not isinstance(error, CandidateError):
+            self.worker.over = True
+
+    def _how(self, error: Exception) -> str:
+        if isinstance(error, Late):
+            return f"no answer within the limit of time{self.worker._last()}"
+        if isinstance(error, Unexpected):
+            return f"its process broke the channel: {error}"
+        return self.worker.ended()
+
+
+def _argument(value: Any, storages: list[torch.UntypedStorage]) -> dict[str, Any]:
+    """An argument as JSON; its memory is added to the storages, each once."""
+    if isinstance(value, torch.Tensor):
+        storage = value.untyped_storage()
+        place = next((i for i, s in enumerate(storages) if s.data_ptr() == storage.data_ptr() and s.nbytes()), None)
+        if place is None:
+            storages.append(storage)
+            place = len(storages) - 1
+        pinned = {"pinned": True} if value.device.type == "cpu" and value.is_pinned() else {}
+        return {"tensor": place, **memory.described(value), **pinned}
+    if value is None or isinstance(value, bool | int | float | str):
+        return {"value": value}
+    raise TypeError(f"a candidate gets tensors, numbers and words, got {type(value).__name__}")
+
+
+def _foreign(kind: str) -> Any:
+    """An object that stands for one of a class that a candidate returned."""
+    module, _, name = kind.rpartition(".")
+    if kind == "builtins.NoneType":
+        return None
+    return type(name if name.isidentifier() else "object", (), {"__module__": module})()
+
+
+def _text(told: dict[str, Any]) -> str:
+    """What a candidate raised, with its places."""
+    places = "".join(f"\n  at {place}" for place in told["places"])
+    return f"{told['kind']}: {told['text']}{places}"
+
+
+def _cause(told: dict[str, Any]) -> str:
+    """Place and kind, in a line."""
+    place = str(told["places"][0]).partition(" in ")[0] if told["places"] else ""
+    return f"{Path(place).name}: {told['kind']}"
