@@ -271,12 +271,11 @@ class Worker:
             return
         self._looked = now
         use = limits.in_use(self.popen.pid)
-        if use.memory > self.limits.memory:
-            self._end(
-                f"it had {use.memory / limits.GIB:.1f} GiB of memory, more than {self.limits.memory / limits.GIB:.1f}"
-            )
-        elif use.threads > self.limits.processes:
+        most = self.limits.memory
+        if use.threads > self.limits.processes:
             self._end(f"it had {use.threads} processes and threads, more than {self.limits.processes}")
+        elif use.memory > most and (own := limits.memory_of_its_own(self.popen.pid)) > most:
+            self._end(f"it had {own / limits.GIB:.1f} GiB of memory, more than {most / limits.GIB:.1f}")
 
     def _end(self, why: str) -> None:
         self._beyond = self._beyond or why

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from kernelmux.candidate.limits import GIB, Limits
 from kernelmux.conformance.session.execute import Outcome
-from kernelmux.judge.verdict import SCHEMA, WITH_HELP, Judgement, signature, verdict
+from kernelmux.judge.verdict import SCHEMA, WITH_HELP, KernelVerdict, signature, verdict
 from kernelmux.registry.call import temporary_backends
 from kernelmux.registry.cases import TIERS
 from kernelmux.registry.cli import terminal
@@ -105,7 +105,7 @@ def _judge(args: argparse.Namespace) -> int:
     return GOOD if found.good else REFUSED
 
 
-def _asked(args: argparse.Namespace, console: Console, checks: Sequence[str], seed: int | None) -> Judgement:
+def _asked(args: argparse.Namespace, console: Console, checks: Sequence[str], seed: int | None) -> KernelVerdict:
     path, name = temporary_backends.located(args.candidate)
     limits = replace(Limits(), call=args.seconds, memory=int(args.memory * GIB))
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -132,7 +132,7 @@ def _tell(outcome: Outcome, console: Console) -> None:
         console.print(outcome.text, markup=False, soft_wrap=True)
 
 
-def _print(found: Judgement, console: Console) -> None:
+def _print(found: KernelVerdict, console: Console) -> None:
     for remark in found.remarks:
         console.print(f"remark: {remark}", markup=False, soft_wrap=True)
     for limit in found.not_held:

@@ -51,7 +51,7 @@ _turn = threading.RLock()  # one candidate at a time is the backend "impl" of a 
 
 
 @dataclass
-class Judgement:
+class KernelVerdict:
     """passed: every item did, in this process. acceptable: nothing computed it that is not allowed. Both make it `good`.
 
     items: by check: status, trials, the worst error over its bound, and what failed. seed: the hash that was there before,
@@ -95,14 +95,14 @@ class Judgement:
         """As JSON, with what follows from it."""
         return {**asdict(self), "passed": self.passed, "acceptable": self.acceptable, "good": self.good}
 
-    def signed(self, key: bytes) -> Judgement:
+    def signed(self, key: bytes) -> KernelVerdict:
         """With the HMAC-SHA256 of everything else under a key."""
         self.signature = signature(self.as_dict(), key)
         return self
 
 
 def signature(fields: dict[str, Any], key: bytes) -> str:
-    """What `Judgement.signed` writes."""
+    """What `KernelVerdict.signed` writes."""
     text = json.dumps({**fields, "signature": ""}, sort_keys=True)
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
 
@@ -121,7 +121,7 @@ def verdict(
     at_once: bool = False,
     pool: WarmPool | None = None,
     tell: Callable[[Outcome], object] = lambda outcome: None,
-) -> Judgement:
+) -> KernelVerdict:
     """What the suite says of a function for an operator.
 
     source: the text of a module, or the path of one. name: the function in it, by default that of the operator. tier,
@@ -157,11 +157,11 @@ def verdict(
         return made
 
 
-def _begun(options: Options, path: Path, name: str, limits: Limits, number: int, allow: Sequence[str]) -> Judgement:
+def _begun(options: Options, path: Path, name: str, limits: Limits, number: int, allow: Sequence[str]) -> KernelVerdict:
     salt, digest = secrets.token_hex(16), hashlib.sha256(path.read_bytes()).hexdigest()
     commitment = hashlib.sha256(f"{salt}:{number}".encode()).hexdigest()
     versions = {p: v for p in PACKAGES if (v := _version(p))}
-    return Judgement(
+    return KernelVerdict(
         op=options.ops[0],
         candidate={"file": path.name, "function": name, "sha256": digest},
         tier=options.tier,
@@ -176,7 +176,7 @@ def _begun(options: Options, path: Path, name: str, limits: Limits, number: int,
 
 
 def _ask(
-    made: Judgement,
+    made: KernelVerdict,
     options: Options,
     path: Path,
     name: str,

@@ -262,7 +262,8 @@ def test_a_second_answer_fails_the_next_call(opened: Open) -> None:
     process = opened(f"{CHANNEL}{code}def f(x):\n    threading.Thread(target=again).start()\n    return x.clone()")
     process.call((X,))
     time.sleep(0.5)
-    assert "before it was asked, or twice" in refused(process)
+    text = refused(process)  # it came before the next question, or in place of its answer
+    assert "before it was asked, or twice" in text or "not asked" in text
 
 
 @pytest.mark.parametrize(

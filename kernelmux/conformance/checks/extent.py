@@ -79,7 +79,7 @@ def _usual(probe: Probe, trial: Trial) -> Trial:
 def _long(probe: Probe, base: Trial, case: Case, axis: AxisName, length: int) -> bool:
     """One call with that axis so long, if the spec and the variant allow it; False: the emulator could say nothing."""
     for grown, alone in _grown(probe.spec, case, axis, length):
-        if (trial := _made(probe, grown, base.dtype, f"{axis} = {length}")) is None:
+        if (trial := _permitted(probe, grown, base.dtype, f"{axis} = {length}")) is None:
             continue
         dimensions = large_tensors.independent(probe.spec, case, axis, base.dtype) if alone else {}
         dimensions = dimensions or _stretched(trial, length)
@@ -112,10 +112,10 @@ def _regular(probe: Probe, base: Trial, case: Case) -> None:
 
 def _of_lengths(probe: Probe, base: Trial, case: Case, lengths: dict[AxisName, int]) -> Trial | None:
     changed = generate.refitted(probe.spec, resize.resized(probe.spec, case, lengths))
-    return _made(probe, changed, base.dtype, f"regular axes: {max(lengths.values())}")
+    return _permitted(probe, changed, base.dtype, f"regular axes: {max(lengths.values())}")
 
 
-def _made(probe: Probe, case: Case, dtype: torch.dtype, note: str) -> Trial | None:
+def _permitted(probe: Probe, case: Case, dtype: torch.dtype, note: str) -> Trial | None:
     """The call, if the spec and the variant take it and it is not too large, with indices at the ends of their axes."""
     call = generate.permitted(probe.spec, case, dtype)
     if call is None or any(x.numel() > ELEMENTS for x in call.arguments.values() if hasattr(x, "numel")):

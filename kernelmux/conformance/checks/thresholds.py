@@ -110,7 +110,7 @@ def _ask(probe: Probe, calls: list[BoundaryCall]) -> set[int]:
     for call in calls[: CALLS[tier] * LOOKED_AT]:
         if budget.left <= 0 or budget.calls >= CALLS[tier]:
             break
-        made = boundary_shapes.made(probe.spec, probe.implementation.requires, call, elements)
+        made = boundary_shapes.permitted(probe.spec, probe.implementation.requires, call, elements)
         if made is None or made[0].text in seen:
             asked |= {call.constant.value} if made else set()
             continue
@@ -142,7 +142,7 @@ def _ask_named(probe: Probe, calls: list[BoundaryCall]) -> None:
 def _origin(probe: Probe, calls: list[BoundaryCall], case: Case) -> tuple[BoundaryCall | None, dict[AxisName, int]]:
     """The first call that makes tensors of these shapes."""
     for call in calls:
-        made = boundary_shapes.made(probe.spec, probe.implementation.requires, call, ELEMENTS["huge"])
+        made = boundary_shapes.permitted(probe.spec, probe.implementation.requires, call, ELEMENTS["huge"])
         if made and made[0].shapes == case.shapes:
             return call, made[2]
     return None, {}

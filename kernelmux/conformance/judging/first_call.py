@@ -30,7 +30,7 @@ def watched(op: str, label: str) -> Iterator[None]:
     try:
         yield
     finally:
-        _changed[key] = _told(before)
+        _changed[key] = _differences_since(before)
 
 
 def changed(op: str, label: str) -> list[str]:
@@ -38,7 +38,7 @@ def changed(op: str, label: str) -> list[str]:
     return [*_imports.get(label.partition("/")[0], ()), *_changed.get(f"{op}/{label}", ())]
 
 
-def _told(before: dict[str, object]) -> list[str]:
+def _differences_since(before: dict[str, object]) -> list[str]:
     after = global_state.snapshot()
     kept = {name: value for name, value in before.items() if name not in OF_IMPORTS}
     return global_state.differences(kept, after)
@@ -55,7 +55,7 @@ def _import(backend: str, module: str) -> Iterator[None]:
     try:
         yield
     finally:
-        if found := _told(before):
+        if found := _differences_since(before):
             _imports.setdefault(backend, []).append(f"{'; '.join(found)} (the import of {module})")
 
 

@@ -23,7 +23,7 @@ WEIGHTS = {CONDITION: 0.0, LIMIT: 0.5, TILE: 1.0, PARAMETER: 1.0, OTHER: 3.0}
 
 
 @dataclass(frozen=True)
-class Place:
+class SourcePlace:
     """Where an integer stands. line: from 1 on, 0 for a declaration; code: what stands there, on one line."""
 
     file: Path
@@ -45,7 +45,7 @@ class Constant:
     """
 
     value: int
-    place: Place
+    place: SourcePlace
     kind: str
     distance: int = 0
     names: frozenset[str] = frozenset()

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from kernelmux.conformance.source_constants import expressions
-from kernelmux.conformance.source_constants.constant import CONDITION, PARAMETER, TILE, Constant, Place
+from kernelmux.conformance.source_constants.constant import CONDITION, PARAMETER, TILE, Constant, SourcePlace
 from kernelmux.conformance.source_constants.expressions import Known
 from kernelmux.conformance.source_constants.python_source import shortened
 
@@ -43,11 +43,11 @@ class CudaText:
     text: str
     first: int = 1
 
-    def place(self, start: int, end: int | None = None) -> Place:
+    def place(self, start: int, end: int | None = None) -> SourcePlace:
         """Where a part of the text stands; its code is the part, or the line that it is in."""
         line = self.text.count("\n", 0, start) + 1
         code = self.text[start:end] if end else self.text.splitlines()[line - 1]
-        return Place(self.path, line + self.first - 1, shortened(code))
+        return SourcePlace(self.path, line + self.first - 1, shortened(code))
 
 
 @lru_cache(maxsize=512)

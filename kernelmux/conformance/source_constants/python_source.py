@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from kernelmux.conformance.source_constants import expressions
-from kernelmux.conformance.source_constants.constant import CONDITION, OTHER, PARAMETER, Constant, Place
+from kernelmux.conformance.source_constants.constant import CONDITION, OTHER, PARAMETER, Constant, SourcePlace
 from kernelmux.conformance.source_constants.expressions import SEVERAL, Known
 from kernelmux.conformance.source_constants.python_files import PythonFile, Reached, resolved
 
@@ -163,11 +163,11 @@ def _name(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
-def place(file: PythonFile, node: ast.AST) -> Place:
+def place(file: PythonFile, node: ast.AST) -> SourcePlace:
     """Where a node stands, with its line; of a condition that of its `if`."""
     line: int = getattr(node, "lineno", 0)
     code = file.lines[line - 1].strip().rstrip(":") if 0 < line <= len(file.lines) else ""
-    return Place(file.path, line, shortened(code))
+    return SourcePlace(file.path, line, shortened(code))
 
 
 def shortened(code: str) -> str:

@@ -19,7 +19,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from kernelmux.conformance.source_constants import cuda_source, python_files, python_source
-from kernelmux.conformance.source_constants.constant import PARAMETER, Constant, Place, usable
+from kernelmux.conformance.source_constants.constant import PARAMETER, Constant, SourcePlace, usable
 from kernelmux.conformance.source_constants.cuda_source import CudaText
 from kernelmux.conformance.source_constants.python_files import PythonFile, Reached
 
@@ -143,7 +143,7 @@ def declared(values: Mapping[str, Iterable[Any]], path: Path, kind: str = PARAME
     """Constants that a description holds as data: the values of each parameter, {"BLOCK_M": (64, 128)}."""
     found = ((name, v) for name, several in values.items() for v in several if isinstance(v, int))
     return [
-        Constant(v, Place(path, 0, f"{name} = {v}"), kind, 1, frozenset({name.lower()}))
+        Constant(v, SourcePlace(path, 0, f"{name} = {v}"), kind, 1, frozenset({name.lower()}))
         for name, v in found
         if not isinstance(v, bool) and name not in python_source.NO_SIZES
     ]

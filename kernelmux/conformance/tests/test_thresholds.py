@@ -11,7 +11,7 @@ from kernelmux.conformance.checks import thresholds
 from kernelmux.conformance.inputs import edge_values, trials
 from kernelmux.conformance.judging.probe import Probe
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.source_constants.constant import CONDITION, Constant, Place
+from kernelmux.conformance.source_constants.constant import CONDITION, Constant, SourcePlace
 from kernelmux.conformance.tests.trial_specs import AFFINE, PICKED, affine, failures, picked, registered_as
 from kernelmux.conformance.variations import boundary_shapes, resize
 from kernelmux.registry import catalog
@@ -19,7 +19,7 @@ from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.conditions import AtMost, Multiple, OneOf
 from kernelmux.registry.spec import OpSpec
 
-HERE = Place(Path("mine.py"), 7, "if n > 1024")
+HERE = SourcePlace(Path("mine.py"), 7, "if n > 1024")
 LONG, MANY = 2500, 333
 
 
@@ -92,7 +92,7 @@ def test_every_axis_and_offset_is_there_the_most_telling_first() -> None:
     made = boundary_shapes.calls(spec, [base], [constant(64, "k"), constant(100)])
     assert len(made) == 2 * 5 * (3 + 3 + 1)
     assert (made[0].constant.value, str(made[0].axes[0]), made[0].offset.text) == (64, "K", "c + 1")
-    found = (boundary_shapes.made(spec, (), call, 2**16) for call in made)
+    found = (boundary_shapes.permitted(spec, (), call, 2**16) for call in made)
     seen = {one[0].text for one in found if one}
     assert {"a=5x65 b=65x7", "a=65x65 b=65x65", "a=200x3 b=3x7", "a=5x3 b=3x63", "a=96x3 b=3x96"} <= seen
 
@@ -105,11 +105,11 @@ def test_conditions_decide_which_lengths_there_are() -> None:
     lengths = {
         c.offset.text: made[2][axis]
         for c in calls
-        if (made := boundary_shapes.made(spec, (Multiple("K", 8),), c, 2**16))
+        if (made := boundary_shapes.permitted(spec, (Multiple("K", 8),), c, 2**16))
     }
     assert lengths == {"c + 1": 104, "c": 96, "2c": 200, "1.5c": 144, "c - 1": 96}
-    assert not [c for c in calls if boundary_shapes.made(spec, (OneOf("K", 8, 16),), c, 2**16)]
-    kept = [c.offset.text for c in calls if boundary_shapes.made(spec, (AtMost("K", 100),), c, 2**16)]
+    assert not [c for c in calls if boundary_shapes.permitted(spec, (OneOf("K", 8, 16),), c, 2**16)]
+    kept = [c.offset.text for c in calls if boundary_shapes.permitted(spec, (AtMost("K", 100),), c, 2**16)]
     assert kept == ["c", "c - 1"]
 
 
@@ -119,7 +119,7 @@ def test_axes_that_another_one_follows_grow_with_it() -> None:
     case = spec.case("x=2x3x7x5 weight=4x3x3x3 padding=1")
     axes = {a.letter: a for a in resize.axes(spec, case)}
     grown = boundary_shapes.BoundaryCall(constant(64), boundary_shapes.OFFSETS[0], (axes["H"],), case, 0.0)
-    made = boundary_shapes.made(spec, (), grown, 2**16)
+    made = boundary_shapes.permitted(spec, (), grown, 2**16)
     assert made is not None and made[2][axes["H"]] == 65
 
 
@@ -127,7 +127,7 @@ def test_elements_are_counted_where_the_condition_does() -> None:
     spec = catalog.spec("softmax")
     base = spec.case("x=5x3 axis=-1")
     calls = boundary_shapes.calls(spec, [base], [constant(1000, "x", "numel")])
-    made = boundary_shapes.made(spec, (), next(c for c in calls if len(c.axes) == 1), 2**16)
+    made = boundary_shapes.permitted(spec, (), next(c for c in calls if len(c.axes) == 1), 2**16)
     assert made is not None and torch.Size(made[0].shapes["x"]).numel() in (1005, 1002)
 
 

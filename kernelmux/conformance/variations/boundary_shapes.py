@@ -133,7 +133,7 @@ def renamed(spec: OpSpec, case: Case) -> Case:
     return spec.case(case.text) if case.name != case.text else case
 
 
-def made(
+def permitted(
     spec: OpSpec, requires: tuple[Condition, ...], call: BoundaryCall, elements: int
 ) -> tuple[Case, list[torch.dtype], dict[AxisName, int]] | None:
     """The case of a call, the dtypes in which operator and variant take it, and the lengths of its axes.

@@ -9,11 +9,11 @@ import pytest
 
 from kernelmux.candidate.pool import WarmPool
 from kernelmux.judge import attack, cli, collection, remarks
-from kernelmux.judge.verdict import Judgement, verdict
+from kernelmux.judge.verdict import KernelVerdict, verdict
 from kernelmux.registry.errors import ArgumentError
 
 RIGHT = "import torch\n\ndef add(x, y):\n    return torch.add(x, y).contiguous()\n"
-WRONG = RIGHT.replace("torch.add(x, y)", "(x + y) * 1.01")
+WRONG = RIGHT.replace("torch.add(x, y)", "((x + y) * 1.01)")
 FORGES = """
 import gc, os, sys
 import torch
@@ -126,7 +126,7 @@ def test_what_is_no_question(file: Path, capsys: pytest.CaptureFixture[str]) -> 
 )
 def test_nothing_but_passes_passes(statuses: list[str], whole: bool, passed: bool) -> None:
     items = [{"status": status} for status in statuses]
-    made = Judgement("add", {}, "smoke", "cpu", {}, {}, [], "", {}, items=items, whole=whole)
+    made = KernelVerdict("add", {}, "smoke", "cpu", {}, {}, [], "", {}, items=items, whole=whole)
     assert (made.passed, made.good) == (passed, passed)
 
 
