@@ -30,6 +30,12 @@ def opening(
     return partial(_opened, device=device, limits=limits, take=take)
 
 
+def resident(fn: Callable[..., Any]) -> int | None:
+    """Bytes of memory of the process that a function of a candidate runs in; None for any other function."""
+    asked = getattr(fn, "resident", None)
+    return asked() if asked and getattr(fn, "__module__", "") == __name__ else None
+
+
 def process(path: Path, name: str, device: str) -> CandidateProcess | None:
     """The process of a candidate that was opened here."""
     return _open.get((path, name, device))
@@ -70,6 +76,7 @@ def _implementation(made: CandidateProcess, told: dict[str, Any]) -> Any:
     def call(*values: Any) -> Any:
         return made.call(values)
 
+    call.resident = made.resident  # type: ignore[attr-defined]
     call.__name__ = call.__qualname__ = made.name
     call.__doc__ = str(told["doc"])
     call.__signature__ = claims.signature(told["parameters"])  # type: ignore[attr-defined]

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
+from kernelmux.candidate import limits
 from kernelmux.candidate.allocations import Guard, Virtual
 from kernelmux.candidate.errors import CandidateError
 from kernelmux.candidate.limits import Limits
@@ -47,6 +48,11 @@ class CandidateProcess:
             if self._worker:
                 self._worker.kill()
                 self._worker = None
+
+    def resident(self) -> int:
+        """Bytes of memory that the process has for itself, and what it has started; 0 without a process."""
+        with self._turn:
+            return limits.in_use(self._worker.popen.pid).memory if self._worker else 0
 
     def claims(self) -> dict[str, Any]:
         """What the file says of itself; CandidateError if it cannot be imported."""

@@ -12,6 +12,7 @@ from itertools import pairwise
 import torch
 
 from kernelmux import emulator
+from kernelmux.candidate import implementation as candidate
 from kernelmux.candidate.allocations import contiguous_strides
 from kernelmux.conformance.inputs.layouts import laid_out
 from kernelmux.conformance.inputs.trials import same_bits
@@ -26,6 +27,7 @@ EMULATED = {0.02: 24, 0.1: 12, float("inf"): 6}  # of kernels that are emulated,
 WINDOWS = 2  # of as many calls, in which the same has to grow before it is called a leak
 LARGE_CALLS = 3  # on large tensors, between two counts of what is left
 BLOCK = 512  # bytes: the least that torch's allocator gives
+PART = 1 << 16  # bytes of another process: what comes and goes there by itself is less for each call
 
 Tensors = Sequence[torch.Tensor]
 
@@ -136,4 +138,6 @@ def _kept(judge: Judge, living: Living, objects: bool) -> dict[str, int]:
         found[f"blocks of {BLOCK} bytes"] = torch.cuda.memory_allocated(device) // BLOCK
     elif objects:
         found["blocks of Python's memory"] = sys.getallocatedblocks()
+    if (resident := candidate.resident(judge.probe.implementation.fn)) is not None:
+        found[f"blocks of {PART >> 10} KiB in its process"] = resident // PART
     return found
