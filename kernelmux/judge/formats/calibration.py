@@ -2,7 +2,8 @@
 
 Each operator is judged on cases of its spec with what torch has for it: the variants of the backend torch_ref. The share of
 the estimated bound that torch uses says how far the estimate is from a false alarm; estimated over derived, by element, how
-far it is from the bound that follows from the operator's error model.
+far it is from the bound that follows from the operator's error model. What torch is off by on the very inputs is left out
+of the estimate, which so has to foresee it.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def _found(spec: OpSpec, case: Case, dtype: torch.dtype, seeds: range) -> Found:
     ratio, least, used = 0.0, float("inf"), 0.0
     for seed in seeds:
         call = _call(spec, case, dtype, seed)
-        made = estimate(_evaluated(call), list(call.tensors.values()), seed)[0]
+        made = estimate(_evaluated(call), list(call.tensors.values()), seed, seen=False)[0]
         assert made.bound is not None
         limit = _derived(call)
         share = (made.bound / limit).flatten()

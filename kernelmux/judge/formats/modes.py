@@ -14,6 +14,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from kernelmux.judge.formats import block_scaled
+
 WIDENED = frozenset({torch.float32, torch.float16, torch.bfloat16})
 CASTS = frozenset({torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16})
 MOVES = frozenset({torch.Tensor.cuda, torch.Tensor.pin_memory})
@@ -32,6 +34,8 @@ class OnDevice(TorchFunctionMode):
         if func in MOVES:
             return args[0].to(self.device)
         args, named = pytree.tree_map(self._placed, (args, dict(kwargs or {})))
+        if func is torch._scaled_mm and args[0].dtype == block_scaled.FLOAT4:
+            return block_scaled.product(*args, **named)
         return func(*args, **named)
 
     def _placed(self, value: Any) -> Any:
@@ -81,10 +85,13 @@ def placed(device: torch.device) -> Iterator[None]:
         return
     real = torch.Generator
 
-    def generator(device: Any = "cpu") -> torch.Generator:
-        return real("cpu")
+    class Generator(real):  # type: ignore[misc, valid-type]
+        """One of the CPU, whatever device is asked for."""
 
-    torch.Generator = generator  # type: ignore[misc, assignment]
+        def __new__(cls, device: Any = "cpu") -> torch.Generator:
+            return real.__new__(cls, "cpu")
+
+    torch.Generator = Generator  # type: ignore[misc]
     try:
         with OnDevice(device):
             yield

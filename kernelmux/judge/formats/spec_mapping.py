@@ -100,6 +100,8 @@ def _guesses(trial: Trial) -> Iterator[Guess]:
     if len(leaves) == 1 and names & {"sigmoid", "tanh", "softmax", "exp"}:
         yield "silu", {"x": leaves[0]}, _plain
         yield "gelu", {"x": leaves[0], "approximate": "tanh"}, _plain
+    if names == {"sum"} and leaves:
+        yield "reduce_sum", {"x": leaves[0]}, _plain  # of a copy in float64, say
     if names == {"einsum"} and len(leaves) == 2:
         yield "matmul", {"a": leaves[0], "b": leaves[1]}, _plain
     if len(leaves) == 2 and "sigmoid" in names | {n for n in names if "silu" in n}:

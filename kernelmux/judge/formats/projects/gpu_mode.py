@@ -125,10 +125,11 @@ class GpuMode(Problem):
         if self.generate is None:
             raise FormatError(f"{task.name}: expected generate_input in {task.source.name}")
         self.own_check = _property(task.source)
+        self.fixed = _fixed(task.source.parent / "eval.py", list(inspect.signature(self.generate).parameters))
         self.reduced: dict[tuple[int, int], Case] = {}
 
     def trial(self, seed: int, case: int = 0, limit: int | None = None) -> Trial:
-        sizes = dict(self.task.cases[case]) if self.task.cases else {}
+        sizes = {**self.fixed, **(self.task.cases[case] if self.task.cases else {})}
         used = self._fit(case, sizes, limit) if limit else sizes
         data = self._drawn(used, seed)
         changed = [f"{n} {sizes[n]} -> {v}" for n, v in used.items() if v != sizes[n]]
@@ -150,19 +151,19 @@ class GpuMode(Problem):
 
     def _drawn(self, sizes: Case, seed: int) -> Any:
         """The inputs of a case, whose own seed is not used: it is known to everybody."""
-        known = inspect.signature(self.generate).parameters  # type: ignore[arg-type]
-        given: dict[str, Any] = {**sizes, "seed": seed % 2**31}
-        if any(p.kind == p.VAR_KEYWORD for p in known.values()):
-            passed = given
-        else:
-            passed = {name: value for name, value in given.items() if name in known}
-        passed |= {n: 4096 if n == "batch_size" else 1 for n, p in known.items() if n not in passed and _needed(p)}
-        torch.manual_seed(given["seed"])
         try:
             with modes.placed(self.device):
-                return self.generate(**passed)  # type: ignore[misc]
+                return self._generated(sizes, seed)
         except Exception as error:
             raise FormatError(f"generate_input: {type(error).__name__}: {first_line(error)}") from error
+
+    def _generated(self, sizes: Case, seed: int) -> Any:
+        known = inspect.signature(self.generate).parameters  # type: ignore[arg-type]
+        given: dict[str, Any] = {**sizes, "seed": seed % 2**31}
+        if not any(p.kind == p.VAR_KEYWORD for p in known.values()):
+            given = {name: value for name, value in given.items() if name in known}
+        torch.manual_seed(seed % 2**31)
+        return self.generate(**given)  # type: ignore[misc]
 
     def _fit(self, case: int, sizes: Case, limit: int) -> Case:
         key = (case, limit)
@@ -171,13 +172,15 @@ class GpuMode(Problem):
         return self.reduced[key]
 
     def _cost(self, sizes: Case) -> float | None:
-        """Bytes of a case's inputs, asked on the meta device; None where that does not go."""
-        try:
-            with torch.device("meta"), modes.placed(torch.device("meta")):
-                data = self.generate(**{**sizes, "seed": 0})  # type: ignore[misc]
-        except Exception:
-            return None
-        return float(sum(x.nbytes for x in pytree.tree_leaves(data) if isinstance(x, torch.Tensor)))
+        """Bytes of a case's inputs, without memory on the meta device where that goes; None where they cannot be made."""
+        for device in (torch.device("meta"), self.device):
+            try:
+                with device, modes.placed(device):
+                    data = self._generated(sizes, 0)
+            except Exception:
+                continue
+            return float(sum(x.nbytes for x in pytree.tree_leaves(data) if isinstance(x, torch.Tensor)))
+        return None
 
     def _checked(self, sizes: Case, seed: int, outputs: Any) -> str:
         """ "" or what the task's own check says of a result, on the inputs, drawn anew."""
@@ -189,8 +192,19 @@ class GpuMode(Problem):
         return "" if good else str(text or "the task's own check fails")
 
 
-def _needed(parameter: inspect.Parameter) -> bool:
-    return parameter.default is parameter.empty and parameter.kind != parameter.VAR_KEYWORD
+def _fixed(script: Path, parameters: list[str]) -> dict[str, int]:
+    """The arguments of generate_input that eval.py gives as constants of its own: batch_size in generate_inputs(B, n)."""
+    if not script.is_file():
+        return {}
+    defined = sources.names(script)
+    found: dict[str, int] = {}
+    for call in (n for n in ast.walk(sources.tree(script)) if isinstance(n, ast.Call)):
+        if isinstance(call.func, ast.Name) and call.func.id in ("generate_input", "generate_inputs"):
+            for name, given in zip(parameters, call.args, strict=False):
+                constant = defined.get(given.id) if isinstance(given, ast.Name) else None
+                if isinstance(constant, ast.Assign) and isinstance(constant.value, ast.Constant):
+                    found[name] = int(constant.value.value)  # type: ignore[arg-type]
+    return found
 
 
 def _property(source: Path) -> bool:
