@@ -15,11 +15,12 @@ import torch
 
 from kernelmux.judge.formats.candidate_side import tensors
 from kernelmux.judge.formats.estimated_bound import Evaluate, estimate
+from kernelmux.judge.formats.spec_mapping import loosest
 from kernelmux.registry import catalog, numerics
-from kernelmux.registry.backend import bounds, lookup
+from kernelmux.registry.backend import lookup
 from kernelmux.registry.call import dispatch
 from kernelmux.registry.cases import Case, generator
-from kernelmux.registry.spec import Call, OpSpec, exact_arguments
+from kernelmux.registry.spec import Call, OpSpec
 
 CASES = {
     "softmax": ("x=37x1000", "x=4x8191"),
@@ -101,8 +102,4 @@ def _torch(call: Call) -> Iterator[torch.Tensor]:
 
 
 def _derived(call: Call) -> torch.Tensor:
-    """The loosest bound that a variant may declare, but for tf32."""
-    arguments, references = exact_arguments(call), call.spec.evaluate(call)
-    allowed = [numerics.arithmetic(name, call.dtype, call.scalars) for name in call.spec.arithmetics]
-    totals = [bounds.limit(call, 0, how, references[0], arguments).total for how in allowed]
-    return torch.stack(totals).amax(0)
+    return loosest(catalog.spec(call.spec.name), call, call.spec.evaluate(call)[0])

@@ -7,8 +7,9 @@ import importlib.util
 import linecache
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,9 @@ class _Beside:
     def __init__(self, modules: Mapping[str, Path]) -> None:
         self.modules = modules
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> object:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> ModuleSpec | None:
         if name not in self.modules:
             return None
         return importlib.util.spec_from_file_location(name, self.modules[name])

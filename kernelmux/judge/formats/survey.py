@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from kernelmux.judge import formats
-from kernelmux.judge.formats import expected
+from kernelmux.judge.formats import expected, spec_mapping
 from kernelmux.judge.formats.task import FormatError, Task
 from kernelmux.judge.formats.trial import first_line
 
@@ -154,7 +154,7 @@ def _judged(trial: formats.Trial) -> str:
     if trial.check is not None:
         trial.evaluate()
         return expected.OWN
-    found = expected.covered(trial, trial.evaluate(exactly=True))
+    found = spec_mapping.covered(trial, trial.evaluate(exactly=True))
     return found.op if found else "differential"
 
 

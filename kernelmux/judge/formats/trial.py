@@ -28,7 +28,8 @@ class Trial:
     args, kwargs: of the candidate, nested as the format nests them. parameters: what a module is given beside them; init:
     what its class is built with, after seeding with init_seed. reference: called with args, kwargs and parameters like
     these, in whatever dtype they have; it may write into them. check: of a task whose right results are many: "" or what
-    is wrong with outputs. note: what differs from the task as written.
+    is wrong with outputs. note: what differs from the task as written. single: the name of the one function of torch that the
+    reference is, where it is one.
     """
 
     task: Task
@@ -40,6 +41,7 @@ class Trial:
     init_seed: int = 0
     check: Callable[[Any], str] | None = None
     note: str = ""
+    single: str = ""
     device: torch.device = CPU
 
     @cached_property

@@ -125,7 +125,8 @@ class BackendBench(Problem):
             args, kwargs = _anew(self._samples[case % len(self._samples)], seed)
         else:
             raise FormatError(f"{self.task.name}: no trace names its arguments, and torch's tests have no sample")
-        trial = Trial(self.task, args, self._reference, kwargs, device=self.device)
+        single = self.task.name.partition(".")[0]
+        trial = Trial(self.task, args, self._reference, kwargs, single=single, device=self.device)
         if limit and trial.size > limit:
             raise FormatError(
                 f"{self.task.name}: {trial.size} bytes of inputs, the limit is {limit}, and a trace is fixed"
@@ -256,11 +257,11 @@ def _single(info: Any, sample: Any) -> tuple[str, tuple[Any, ...], dict[str, Any
     return mode.calls[0] if len(mode.calls) == 1 else None
 
 
-class Dispatched(TorchDispatchMode):
+class Dispatched(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes the operators of aten that are called, with their arguments."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -91,7 +91,7 @@ def _competitions(folder: Path) -> dict[Path, list[str]]:
 
 def _yaml(path: Path) -> dict[str, Any]:
     try:
-        import yaml
+        import yaml  # type: ignore[import-untyped]
     except ImportError:
         raise FormatError("files of GPU MODE are YAML: pip install PyYAML") from None
     try:

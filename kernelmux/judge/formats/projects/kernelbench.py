@@ -122,7 +122,7 @@ def cost(module: types.ModuleType) -> float | None:
         return None
     everything = [*pytree.tree_leaves((inputs, outputs)), *model.parameters(), *model.buffers()]
     size = sum(x.numel() * x.element_size() for x in everything if isinstance(x, torch.Tensor))
-    return max(float(size), counter.get_total_flops() / FLOPS)
+    return float(max(size, counter.get_total_flops() / FLOPS))
 
 
 def _arguments(value: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
@@ -150,7 +150,7 @@ def _on(value: Any, device: torch.device) -> Any:
 
 
 def _without_dropout(model: torch.nn.Module) -> str:
-    layers = [m for m in model.modules() if "Dropout" in type(m).__name__ and getattr(m, "p", 0)]
+    layers = [m for m in model.modules() if "Dropout" in type(m).__name__ and getattr(m, "p", True)]
     for layer in layers:
         layer.eval()
     return "dropout does nothing" if layers else ""
