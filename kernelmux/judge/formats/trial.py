@@ -28,8 +28,8 @@ class Trial:
     args, kwargs: of the candidate, nested as the format nests them. parameters: what a module is given beside them; init:
     what its class is built with, after seeding with init_seed. reference: called with args, kwargs and parameters like
     these, in whatever dtype they have; it may write into them. check: of a task whose right results are many: "" or what
-    is wrong with outputs. note: what differs from the task as written. single: the name of the one function of torch that the
-    reference is, where it is one.
+    is wrong with outputs. note: what differs from the task as written. single: the name of the function of torch that
+    the reference is, where it is one.
     """
 
     task: Task
