@@ -31,7 +31,8 @@ examples:
   python -m kernelmux.judge.formats --calibrate 20        the estimated bound beside the derived one, on our operators
 
 References are strangers' code: they run in a sandbox by bubblewrap, without network and without a place to write, one
-process each; where there is no bubblewrap, only with --unconfined. Exit status: 0 all run, 1 one failed, 2 usage error.
+process each; where there is no bubblewrap, only with --unconfined. Exit status: 0 all run, 1 one failed, 2 usage error,
+130 Ctrl-C, after the table of those before.
 """
 
 
@@ -83,17 +84,24 @@ def _main(options: argparse.Namespace) -> int:
     tasks = [t for t in formats.find(options.format, options.folder) if fnmatchcase(t.name, options.only)]
     if not tasks:
         raise FormatError(f"{options.folder}: no task of {options.format} by the name of {options.only}")
-    start, rows = time.monotonic(), []
-    for row in surveyed(tasks, options):
-        rows.append(row)
-        if sys.stderr.isatty():
-            print(f"\r{len(rows)} of {len(tasks)}", end="", file=sys.stderr, flush=True)
+    start, rows, ended = time.monotonic(), [], True
+    try:
+        for row in surveyed(tasks, options):
+            rows.append(row)
+            if sys.stderr.isatty():
+                print(f"\r{len(rows)} of {len(tasks)}", end="", file=sys.stderr, flush=True)
+    except KeyboardInterrupt:
+        ended = False
     console.print(report.table(rows))
     console.print(report.counts(rows), markup=False)
+    if not ended:
+        console.print(f"interrupted: {len(tasks) - len(rows)} of {len(tasks)} tasks were not asked")
     if options.json:
         report.write_json(options.json, rows)
     if options.junitxml:
         report.write_junit(options.junitxml, rows, time.monotonic() - start)
+    if not ended:
+        return terminal.INTERRUPTED
     return terminal.FAILED if any(row.status == FAILED for row in rows) else terminal.OK
 
 

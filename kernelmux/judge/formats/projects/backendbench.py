@@ -124,7 +124,7 @@ class BackendBench(Problem):
         elif self._samples:
             args, kwargs = _anew(self._samples[case % len(self._samples)], seed)
         else:
-            raise FormatError(f"{self.task.name}: no trace names its arguments, and torch's tests have no sample")
+            raise FormatError(f"{self.task.name}: no trace names its arguments, and {_without()}")
         single = self.task.name.partition(".")[0]
         trial = Trial(self.task, args, self._reference, kwargs, single=single, device=self.device)
         if limit and trial.size > limit:
@@ -218,6 +218,11 @@ def _anew(sample: tuple[tuple[Any, ...], dict[str, Any]], seed: int) -> tuple[tu
 
     args, kwargs = pytree.tree_map(shuffled, sample)
     return args, kwargs
+
+
+def _without() -> str:
+    """Why torch's tests give no arguments."""
+    return "torch's tests have no sample" if samples() else "torch's tests lack a package: pip install expecttest"
 
 
 @functools.cache
