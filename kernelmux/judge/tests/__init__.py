@@ -1,1 +1,1 @@
-
+"""Tests of the judge: verdicts, attacks, tasks of other projects."""

@@ -1,0 +1,50 @@
+"""Tasks of other projects: their files are read as they are, and become calls that the judge can make.
+
+`find(format, folder)` reads files and runs nothing of them. `problem(task)` imports the reference of a task, which belongs
+in a process of the judge's side; its `trial(seed)` has the inputs and the reference, `expected.of(trial)` the right results
+and how far a candidate's may be off. `candidate_side` is what a candidate's process runs, and imports nothing from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from kernelmux.judge.formats.projects import backendbench, flashinfer_bench, gpu_mode, kernelbench, python_function
+from kernelmux.judge.formats.task import Case, FormatError, Task
+from kernelmux.judge.formats.trial import CPU, Problem, TaskTrial
+
+__all__ = ["FORMATS", "Case", "Format", "FormatError", "Problem", "Task", "TaskTrial", "find", "problem"]
+
+
+class Format(NamedTuple):
+    """How the tasks of a project are found, and how one of them is run."""
+
+    find: Callable[[Path], list[Task]]
+    problem: Callable[[Task, torch.device], Problem]
+
+
+FORMATS = {
+    kernelbench.NAME: Format(kernelbench.find, kernelbench.KernelBench),
+    backendbench.NAME: Format(backendbench.find, backendbench.BackendBench),
+    gpu_mode.NAME: Format(gpu_mode.find, gpu_mode.GpuMode),
+    flashinfer_bench.NAME: Format(flashinfer_bench.find, flashinfer_bench.FlashInferBench),
+    python_function.NAME: Format(python_function.find, python_function.PythonFunction),
+}
+
+
+def find(name: str, folder: Path) -> list[Task]:
+    """The tasks of a format in a folder; FormatError for an unknown format, or a folder that is not there."""
+    if name not in FORMATS:
+        raise FormatError(f"--format: expected one of {', '.join(FORMATS)}, got {name!r}")
+    if not folder.is_dir():
+        raise FormatError(f"{folder}: expected a folder")
+    return FORMATS[name].find(folder)
+
+
+def problem(task: Task, device: torch.device = CPU) -> Problem:
+    """The task with its reference imported, which runs the reference's file; FormatError where that fails."""
+    return FORMATS[task.format].problem(task, device)

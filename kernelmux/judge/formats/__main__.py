@@ -1,0 +1,5 @@
+"""python -m kernelmux.judge.formats"""
+
+from kernelmux.judge.formats.cli import main
+
+raise SystemExit(main())

@@ -1,0 +1,180 @@
+"""KernelBench: a problem is a file with a class Model, get_inputs() and get_init_inputs(); a solution has a class ModelNew.
+
+Both classes are built with the same arguments after the same seed, and called on the same inputs; the reference's
+parameters are handed to the candidate as tensors. Layers of dropout do nothing, as what they drop is no function of the
+inputs; all else is in training mode, as there.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils.flop_counter import FlopCounterMode
+
+from kernelmux.judge.formats import modes, reduced_sizes, sources
+from kernelmux.judge.formats.candidate_side import given
+from kernelmux.judge.formats.task import MODULE, FormatError, Task
+from kernelmux.judge.formats.trial import CPU, Problem, TaskTrial, first_line
+
+NAME = "kernelbench"
+PARTS = ("Model", "get_inputs", "get_init_inputs")
+SOLUTION = "ModelNew"
+TOLERANCE = "1e-4 of fp32, 1e-2 of 16 bits, relative and absolute"
+FLOPS = 2.0**7  # flops that count as much as a byte
+
+
+def find(folder: Path) -> list[Task]:
+    """The problems in a folder and those below, each with the solution of the same name if there is one.
+
+    A solution is a file with a class ModelNew; it belongs to the problem whose file name it has, or whose number it
+    begins with in a folder of the same name, level1.
+    """
+    tasks, solutions = [], []
+    for path in sorted(folder.rglob("*.py"), key=_order):
+        try:
+            defined = sources.names(path)
+        except FormatError:
+            continue
+        if all(part in defined for part in PARTS):
+            tasks.append(path)
+        elif SOLUTION in defined:
+            solutions.append(path)
+    return [_task(folder, path, solutions) for path in tasks]
+
+
+def _task(folder: Path, path: Path, solutions: list[Path]) -> Task:
+    own = next((s for s in solutions if s != path and _belongs(s, path)), None)
+    if SOLUTION in sources.names(path):
+        own = path
+    name = str(path.relative_to(folder).with_suffix(""))
+    return Task(name, NAME, path, SOLUTION, "Model", MODULE, tolerance=TOLERANCE, candidate=own)
+
+
+def _belongs(solution: Path, problem: Path) -> bool:
+    """Whether a solution's name is that of the problem, or has its level and number."""
+    if solution.stem == problem.stem:
+        return True
+    number = re.match(r"\d+", problem.stem)
+    level = re.search(r"level_?(\d+)", problem.parent.name)
+    if not number or not level:
+        return False
+    return re.search(rf"level_?{level[1]}\D+(?:problem_?)?{number[0]}(?!\d)", str(solution)) is not None
+
+
+def _order(path: Path) -> list[Any]:
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", str(path))]
+
+
+class KernelBench(Problem):
+    """A problem whose file has run."""
+
+    def __init__(self, task: Task, device: torch.device = CPU) -> None:
+        super().__init__(task, device)
+        self.module = sources.module(task.source, device=device)
+        self.reduced: dict[int, str] = {}
+
+    def trial(self, seed: int, case: int = 0, limit: int | None = None) -> TaskTrial:
+        note = self._fit(limit) if limit else ""
+        init_seed = seed + 1
+        try:
+            init = _arguments(_seeded(init_seed, self.module.get_init_inputs, self.device))
+            model = _seeded(init_seed, lambda: self.module.Model(*init[0], **init[1]), self.device)
+            inputs = _seeded(seed, self.module.get_inputs, self.device)
+        except FormatError:
+            raise
+        except Exception as error:
+            raise FormatError(f"{self.task.name}: {type(error).__name__}: {first_line(error)}") from error
+        dropped = _without_dropout(model)
+        return TaskTrial(
+            self.task,
+            tuple(_on(x, self.device) for x in inputs),
+            _Reference(model),
+            parameters=dict(model.state_dict()) if isinstance(model, torch.nn.Module) else {},
+            init=init,
+            init_seed=init_seed,
+            note="; ".join(filter(None, (note and f"reduced: {note}", dropped))),
+            device=self.device,
+        )
+
+    def _fit(self, limit: int) -> str:
+        """Reduce the sizes of the module to a number of bytes once; what was changed."""
+        if limit not in self.reduced:
+            self.reduced[limit] = reduced_sizes.fitting(self.module, lambda: cost(self.module), limit)
+        return self.reduced[limit]
+
+
+def cost(module: types.ModuleType) -> float | None:
+    """Bytes of inputs, parameters and outputs, or the flops by `FLOPS` if these are more; None where it does not run."""
+    try:
+        with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
+            args, named = _arguments(module.get_init_inputs())
+            model = module.Model(*args, **named)
+            inputs = module.get_inputs()
+            outputs = model(*inputs)
+    except Exception:
+        return None
+    everything = [*pytree.tree_leaves((inputs, outputs)), *model.parameters(), *model.buffers()]
+    size = sum(x.numel() * x.element_size() for x in everything if isinstance(x, torch.Tensor))
+    return float(max(size, counter.get_total_flops() / FLOPS))
+
+
+def _arguments(value: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """What get_init_inputs gives: a list of arguments, or a list and a dict of named ones, or the dict."""
+    if isinstance(value, Mapping):
+        return (), dict(value)
+    if (
+        isinstance(value, list | tuple)
+        and len(value) == 2
+        and isinstance(value[0], list)
+        and isinstance(value[1], dict)
+    ):
+        return tuple(value[0]), dict(value[1])
+    return tuple(value or ()), {}
+
+
+def _seeded(seed: int, function: Any, device: torch.device) -> Any:
+    torch.manual_seed(seed)
+    with modes.placed(device):
+        return function()
+
+
+def _on(value: Any, device: torch.device) -> Any:
+    return pytree.tree_map(lambda x: x.to(device) if isinstance(x, torch.Tensor) else x, value)
+
+
+def _without_dropout(model: torch.nn.Module) -> str:
+    layers = [m for m in model.modules() if "Dropout" in type(m).__name__ and getattr(m, "p", True)]
+    for layer in layers:
+        layer.eval()
+    return "dropout does nothing" if layers else ""
+
+
+class _Reference:
+    """The model as a function; each call is of a copy, in the dtype of the parameters that it is given."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model = model
+
+    def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], parameters: Mapping[str, torch.Tensor]) -> Any:
+        model = copy.deepcopy(self.model)
+        if torch.get_default_dtype() == torch.float64:
+            model = model.double()
+            for part in model.modules():
+                for name, value in list(vars(part).items()):
+                    if not name.startswith("_"):
+                        setattr(part, name, pytree.tree_map(_raised, value))
+        given(model, parameters)
+        return model(*args, **kwargs)
+
+
+def _raised(value: Any) -> Any:
+    """A tensor that is no parameter in float64."""
+    plain = isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter)
+    return value.double() if plain and value.dtype in modes.WIDENED else value

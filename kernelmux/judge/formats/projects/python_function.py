@@ -1,0 +1,96 @@
+"""Any function in Python with a reference beside it: `candidate.py:function --reference mine.py:ref`.
+
+The reference's file says what both are called with: a function `inputs(seed)` or `get_inputs()`, which returns a tuple, a
+list, or a dict of named arguments. Without one, texts do: "x=37x1000" or "x=37x1000:bf16", in the order of the arguments.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernelmux.judge.formats import modes, sources
+from kernelmux.judge.formats.task import FormatError, Task
+from kernelmux.judge.formats.trial import CPU, Problem, TaskTrial, first_line
+from kernelmux.registry import dtypes
+
+NAME = "python"
+MAKERS = ("inputs", "get_inputs")
+FORM = re.compile(r"(?:(\w+)=)?(\d+(?:x\d+)*|scalar)(?::(\w+))?")
+
+
+def find(folder: Path) -> list[Task]:
+    """The files of a folder that have a function `reference` and inputs; a candidate is a function `kernel`."""
+    return [
+        Task(path.stem, NAME, path, "kernel", "reference", candidate=path if "kernel" in defined else None)
+        for path in sorted(folder.rglob("*.py"))
+        if "reference" in (defined := sources.names(path)) and any(m in defined for m in MAKERS)
+    ]
+
+
+def pair(candidate: str, reference: str, inputs: Sequence[str] = ()) -> Task:
+    """The task of two texts FILE.py:FUNCTION; FormatError where a file or a function in it is not there."""
+    (theirs, entry), (ours, name) = _place(candidate), _place(reference)
+    cases = tuple({"text": text} for text in inputs)
+    return Task(name, NAME, ours, entry, name, candidate=theirs, cases=cases)
+
+
+def _place(text: str) -> tuple[Path, str]:
+    home, _, name = text.rpartition(":")
+    path = Path(home)
+    if path.suffix != ".py" or not name.isidentifier():
+        raise FormatError(f"expected FILE.py:FUNCTION, got {text!r}")
+    if name not in sources.names(path):
+        raise FormatError(f"{text}: {path} has no function {name}")
+    return path, name
+
+
+class PythonFunction(Problem):
+    """A reference whose file has run."""
+
+    def __init__(self, task: Task, device: torch.device = CPU) -> None:
+        super().__init__(task, device)
+        self.module = sources.module(task.source, device=device)
+        self.function = getattr(self.module, task.reference)
+        self.maker = next((m for name in MAKERS if callable(m := getattr(self.module, name, None))), None)
+        if self.maker is None and not task.cases:
+            wanted = " or ".join(f"{name}()" for name in MAKERS)
+            raise FormatError(f"{task.source.name}: expected {wanted}, or inputs as texts such as x=37x1000")
+
+    def trial(self, seed: int, case: int = 0, limit: int | None = None) -> TaskTrial:
+        args, kwargs = self._drawn(seed) if not self.task.cases else _drawn(str(self.task.cases[case]["text"]), seed)
+        return TaskTrial(self.task, args, self._reference, kwargs, device=self.device)
+
+    def _reference(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], parameters: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def _drawn(self, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        torch.manual_seed(seed)
+        asked = "seed" in inspect.signature(self.maker).parameters  # type: ignore[arg-type]
+        try:
+            with modes.placed(self.device):
+                made = self.maker(seed) if asked else self.maker()  # type: ignore[misc]
+        except Exception as error:
+            raise FormatError(
+                f"{self.task.source.name}: inputs: {type(error).__name__}: {first_line(error)}"
+            ) from error
+        if isinstance(made, dict):
+            return (), made
+        return (tuple(made) if isinstance(made, tuple | list) else (made,)), {}
+
+
+def _drawn(text: str, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Normal numbers of the shapes of a text, such as "x=37x1000:bf16 y=37x1000", in its order."""
+    rng, found = torch.Generator().manual_seed(seed), []
+    for item in text.split():
+        match = FORM.fullmatch(item)
+        if match is None:
+            raise FormatError(f"inputs: expected name=4x1000[:fp16], got {item!r}")
+        shape = [] if match[2] == "scalar" else [int(n) for n in match[2].split("x")]
+        found.append(torch.randn(shape, generator=rng).to(dtypes.parse(match[3]) if match[3] else torch.float32))
+    return tuple(found), {}

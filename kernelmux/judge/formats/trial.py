@@ -1,0 +1,111 @@
+"""One call of a task: what the candidate is given, and the reference as a function of it."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from kernelmux.judge.formats import modes
+from kernelmux.judge.formats.candidate_side import Outputs, tensors
+from kernelmux.judge.formats.task import FormatError, Task
+
+CPU = torch.device("cpu")
+SMALL_FLOATS = frozenset({torch.float8_e4m3fn, torch.float8_e5m2})
+
+
+@dataclass(frozen=True, eq=False)
+class TaskTrial:
+    """A call, made in the parent's process.
+
+    args, kwargs: of the candidate, nested as the format nests them. parameters: what a module is given beside them; init:
+    what its class is built with, after seeding with init_seed. reference: called with args, kwargs and parameters like
+    these, in whatever dtype they have; it may write into them. check: of a task whose right results are many: "" or what
+    is wrong with outputs. note: what differs from the task as written. single: the name of the function of torch that
+    the reference is, where it is one.
+    """
+
+    task: Task
+    args: tuple[Any, ...]
+    reference: Callable[[tuple[Any, ...], Mapping[str, Any], Mapping[str, torch.Tensor]], Any]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    init: tuple[tuple[Any, ...], Mapping[str, Any]] = ((), {})
+    init_seed: int = 0
+    check: Callable[[Any], str] | None = None
+    note: str = ""
+    single: str = ""
+    device: torch.device = CPU
+
+    @cached_property
+    def leaves(self) -> list[torch.Tensor]:
+        """The tensors among the arguments and parameters, in a fixed order."""
+        return [x for x in self._flat[0] if isinstance(x, torch.Tensor)]
+
+    @cached_property
+    def _flat(self) -> tuple[list[Any], Any]:
+        return pytree.tree_flatten((self.args, dict(self.kwargs), dict(self.parameters)))
+
+    @property
+    def size(self) -> int:
+        """Bytes of all tensors that the candidate is given."""
+        return sum(x.numel() * x.element_size() for x in self.leaves)
+
+    def evaluate(self, leaves: Sequence[torch.Tensor] | None = None, exactly: bool = False) -> Outputs:
+        """The reference's outputs on other tensors in the place of `leaves`, which stay as they are.
+
+        exactly: in float64, to which floating tensors are raised. FormatError where the reference raises.
+        """
+        given = iter(self.leaves if leaves is None else leaves)
+        flat = [_own(next(given), exactly) if isinstance(x, torch.Tensor) else copy.deepcopy(x) for x in self._flat[0]]
+        args, kwargs, parameters = pytree.tree_unflatten(flat, self._flat[1])
+        with torch.no_grad(), modes.placed(self.device), modes.exactly() if exactly else nullcontext():
+            try:
+                return tensors(self.reference(args, kwargs, parameters))
+            except Exception as error:
+                how = " in float64" if exactly else ""
+                raise FormatError(f"the reference{how}: {type(error).__name__}: {first_line(error)}") from error
+
+    def noted(self) -> tuple[list[tuple[str, tuple[Any, ...], dict[str, Any], Any]], Outputs]:
+        """The calls of torch that the reference makes, and its outputs."""
+        with modes.NotedCall() as mode:
+            outputs = self.evaluate(self.leaves)
+        return mode.calls, outputs
+
+
+class Problem(ABC):
+    """A task whose reference has been imported."""
+
+    def __init__(self, task: Task, device: torch.device = CPU) -> None:
+        self.task, self.device = task, device
+
+    @property
+    def cases(self) -> int:
+        """How many different calls it has; at least one."""
+        return max(1, len(self.task.cases))
+
+    @abstractmethod
+    def trial(self, seed: int, case: int = 0, limit: int | None = None) -> TaskTrial:
+        """A call with inputs drawn from a seed.
+
+        limit: the most bytes that its tensors may take, for which sizes are reduced where the format lets them be; the
+        note of the trial says so. FormatError where the reference cannot make inputs.
+        """
+
+
+def _own(x: torch.Tensor, exactly: bool) -> torch.Tensor:
+    """A copy, which the reference may write into."""
+    raised = exactly and (x.dtype in modes.WIDENED or x.dtype in SMALL_FLOATS)
+    return x.detach().to(torch.float64, copy=True) if raised else x.detach().clone()
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error, at most 200 characters."""
+    return (str(error).strip().splitlines() or [""])[0][:200]
