@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import site
+import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -52,12 +53,9 @@ def bubblewrap() -> tuple[str, str]:
     found = shutil.which("bwrap")
     if not found:
         return "", "it is not installed"
-    import subprocess
-
     tried = subprocess.run([found, *_walls(None, Limits()), "/bin/true"], capture_output=True, text=True, timeout=60)
-    return (
-        (found, "") if tried.returncode == 0 else ("", tried.stderr.strip().splitlines()[-1:][0] or "it does not run")
-    )
+    said = tried.stderr.strip().splitlines()
+    return (found, "") if tried.returncode == 0 else ("", said[-1] if said else "it does not run")
 
 
 def not_held() -> list[str]:
@@ -74,12 +72,16 @@ def command(path: Path | None, limits: Limits, descriptor: int) -> list[str]:
 
 
 def environment(scratch: str = SCRATCH) -> dict[str, str]:
-    """The variables of the process: none that tell of this one but what a GPU and a compiler need."""
+    """The variables of the process: none that tell of this one but what a GPU and a compiler need.
+
+    scratch: the folder that it may write to; without walls one of the machine's.
+    """
     kept = {name: os.environ[name] for name in KEPT if name in os.environ}
     place = {name: scratch for name in ("HOME", "TMPDIR", "TRITON_HOME", "XDG_CACHE_HOME", "CUPY_CACHE_DIR")}
     place |= {"TRITON_CACHE_DIR": f"{scratch}/triton", "TORCHINDUCTOR_CACHE_DIR": f"{scratch}/inductor"}
     quiet = {"PYTHONDONTWRITEBYTECODE": "1", "OMP_WAIT_POLICY": "passive"}  # idle threads leave the cores to the suite
-    return {"PYTHONPATH": str(HOME.parent), **quiet, **kept, **place}
+    packages = [path for path in sys.path if path and Path(path).is_dir()]
+    return {"PYTHONPATH": os.pathsep.join([str(HOME.parent), *packages]), **quiet, **kept, **place}
 
 
 def _walls(path: Path | None, limits: Limits) -> Iterator[str]:

@@ -11,6 +11,7 @@ import secrets
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 import weakref
 from collections import OrderedDict
@@ -59,6 +60,12 @@ class Worker:
         self._released: list[int] = []
         self._found: EmulatorError | None = None
         self._listened = False  # one call tells what torch is asked for: hearing takes time
+        self._scratch = (
+            None
+            if sandbox.bubblewrap()[0]
+            else tempfile.TemporaryDirectory(prefix="kernelmux-candidate-", ignore_cleanup_errors=True)
+        )
+        scratch = self._scratch.name if self._scratch else sandbox.SCRATCH
         try:
             start = partial(
                 subprocess.Popen,
@@ -67,7 +74,8 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=write,
                 stderr=write,
-                env=sandbox.environment(),
+                env=sandbox.environment(scratch),
+                cwd=self._scratch.name if self._scratch else None,
                 start_new_session=True,
             )
             self.popen = _starter.submit(start).result()
@@ -334,6 +342,8 @@ class Worker:
         for _, region in self._regions.values():
             region.close()
         self._regions.clear()
+        if self._scratch:
+            self._scratch.cleanup()
 
 
 class _Failing:

@@ -1,0 +1,54 @@
+"""The walls, and what is there without them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernelmux.candidate import sandbox
+from kernelmux.candidate.limits import Limits
+from kernelmux.candidate.process import CandidateProcess
+
+F = "import os, tempfile, torch\ndef f(x):\n    assert os.getcwd() == os.environ['HOME'] == tempfile.gettempdir()\n"
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As on a machine without bubblewrap."""
+    sandbox.bubblewrap.cache_clear()
+    monkeypatch.setattr(sandbox.shutil, "which", lambda name: None)
+    yield
+    sandbox.bubblewrap.cache_clear()
+
+
+def test_without_bubblewrap_it_says_so_and_has_a_scratch_folder(without: None, tmp_path: Path) -> None:
+    (told,) = sandbox.not_held()
+    assert told.startswith("bubblewrap (bwrap) is not there: it is not installed, so that network")
+    (tmp_path / "mine.py").write_text(f"{F}    open('kept', 'w').write('x')\n    return x + 1\n", encoding="utf-8")
+    with CandidateProcess(tmp_path / "mine.py", "f", "cpu") as process:
+        assert process.call((torch.zeros(2),)).tolist() == [1, 1]
+        scratch = Path(os.readlink(f"/proc/{process._worker.popen.pid}/cwd")) if process._worker else Path()
+        assert (scratch / "kept").read_text(encoding="utf-8") == "x"
+    assert not scratch.exists()
+
+
+def test_a_folder_that_holds_more_than_the_candidate_is_not_shown(tmp_path: Path) -> None:
+    """Of a home, and of what this project lies in, it sees the file alone."""
+    for folder in (Path.home(), sandbox.HOME.parent, sandbox.HOME, Path("/")):
+        words = list(sandbox._walls(folder / "mine.py", Limits()))
+        assert str(folder / "mine.py") in words and ("--ro-bind", str(folder)) not in zip(
+            words, words[1:], strict=False
+        )
+    words = list(sandbox._walls(tmp_path / "mine.py", Limits()))
+    assert ("--ro-bind", str(tmp_path)) in pairwise(words)
+
+
+def test_nothing_of_the_environment_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_SECRET", "x")
+    monkeypatch.setenv("LD_PRELOAD", "y")
+    assert not {"A_SECRET", "LD_PRELOAD"} & sandbox.environment().keys()
