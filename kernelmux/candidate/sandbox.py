@@ -44,7 +44,7 @@ KEPT = (
     "CUDA_VISIBLE_DEVICES",
     "OMP_NUM_THREADS",
 )
-WITHOUT = "bubblewrap (bwrap) is not there: {why}, so that network, files and other processes are not closed to it"
+WITHOUT = "bubblewrap (bwrap) is of no use here: {why}, so that network, files and other processes are not closed to it"
 
 
 @cache
@@ -53,7 +53,13 @@ def bubblewrap() -> tuple[str, str]:
     found = shutil.which("bwrap")
     if not found:
         return "", "it is not installed"
-    tried = subprocess.run([found, *_walls(None, Limits()), "/bin/true"], capture_output=True, text=True, timeout=60)
+    trial = [
+        sys.executable,
+        "-P",
+        "-c",
+        "import kernelmux.candidate.channel",
+    ]  # are the files there, and not links out?
+    tried = subprocess.run([found, *_walls(None, Limits()), *trial], capture_output=True, text=True, timeout=60)
     said = tried.stderr.strip().splitlines()
     return (found, "") if tried.returncode == 0 else ("", said[-1] if said else "it does not run")
 

@@ -91,7 +91,7 @@ class Worker:
         text = path.read_text(encoding="utf-8") if with_text else None
         message = {"do": "load", "path": str(path), "name": name, "device": device, "text": text}
         ends = time.monotonic() + self.limits.start
-        with self._failing("while its file was imported"):
+        with _Failing(self, "while its file was imported"):
             self.channel.receive(ends)  # it is there
             answer, files = self._ask({**message, "memory": self.limits.memory}, (), ends)
         close(files)
@@ -123,7 +123,7 @@ class Worker:
             "memory": "guarded" if guard else "virtual" if virtual else "",
         }
         self._found = None
-        with self._failing("in the call"):
+        with _Failing(self, "in the call"):
             answer, files = self._ask(
                 message, [self._by_number[n].file for n in new], time.monotonic() + self.limits.call
             )
@@ -293,9 +293,6 @@ class Worker:
         with suppress(OSError):
             while part := os.read(self._printed, 1 << 16):
                 self._said = (self._said + part)[-self.limits.printed :]
-
-    def _failing(self, when: str) -> _Failing:
-        return _Failing(self, when)
 
     def _raise_if_gone(self) -> None:
         with suppress(subprocess.TimeoutExpired):

@@ -28,7 +28,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_without_bubblewrap_it_says_so_and_has_a_scratch_folder(without: None, tmp_path: Path) -> None:
     (told,) = sandbox.not_held()
-    assert told.startswith("bubblewrap (bwrap) is not there: it is not installed, so that network")
+    assert told.startswith("bubblewrap (bwrap) is of no use here: it is not installed, so that network")
     (tmp_path / "mine.py").write_text(f"{F}    open('kept', 'w').write('x')\n    return x + 1\n", encoding="utf-8")
     with CandidateProcess(tmp_path / "mine.py", "f", "cpu") as process:
         assert process.call((torch.zeros(2),)).tolist() == [1, 1]
