@@ -33,8 +33,7 @@ from kernelmux.emulator import EmulatorError
 
 SHARED = 1 << 31  # bytes of inputs that stay mapped between calls
 LOOK = 0.25  # seconds between two looks at what it uses
-LINES = 8  # of what it printed last that a failure shows
-BEFORE = 2  # lines before a crash of Python
+LINES, BEFORE = 8, 2  # of what it printed last that a failure shows; before a crash of Python
 # A process ends with the thread that has started it: this one stays.
 _starter = ThreadPoolExecutor(1, "kernelmux-candidates")
 
