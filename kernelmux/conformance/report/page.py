@@ -178,6 +178,6 @@ def _case(record: Record) -> FailedCase:
 
 
 def _terms(found: re.Match[str]) -> list[Term]:
-    pairs = [term.split(" ", 1) for term in found["terms"].split(" + ")]
+    pairs = [term.split(" ", 1) for term in found["terms"].split(" + ") if term]  # a bound of 0 has none
     whole = sum(float(value) for value, _ in pairs) or 1.0
     return [Term(name, value, 100 * float(value) / whole) for value, name in pairs]

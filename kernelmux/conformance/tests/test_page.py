@@ -152,6 +152,16 @@ def test_what_cannot_be_loaded_is_one_line(
     assert status == 2 and told in said and len(said.splitlines()) == 1, said
 
 
+def test_a_bound_of_zero_has_no_terms(tmp_path: Path) -> None:
+    """A maximum is exact."""
+    text = "def reduce_max(x, axis, keepdim):\n    return x.amax(axis, keepdim) + 1\n"
+    (tmp_path / "mine.py").write_text(text, encoding="utf-8")
+    given = ["--op", "reduce_max", "--impl", f"{tmp_path}/mine.py:reduce_max", "--check", "accuracy"]
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        assert main.main([*given, "--tier", "smoke", "--device", "cpu", "--out", str(tmp_path)]) == main.FAILED
+    assert "impl/reduce_max" in (tmp_path / "report-partial.html").read_text(encoding="utf-8")
+
+
 def test_a_map_shows_the_worst_of_each_block() -> None:
     want = torch.zeros(3, 200, 300, dtype=torch.float64)
     got = want.clone()
