@@ -45,7 +45,7 @@ CHECKS = (
     *("repeatability", "properties", "extent", "offsets", "streams", "graphs"),
 )
 PACKAGES = ("torch", "triton", "cupy-cuda13x", "numpy")
-WITH_HELP = ("torch", "cublas")  # what `allow` may name
+WITH_HELP = ("torch",)  # what `allow` may name
 
 _turn = threading.RLock()  # one candidate at a time is the backend "impl" of a process
 
@@ -126,7 +126,7 @@ def verdict(
 
     source: the text of a module, or the path of one. name: the function in it, by default that of the operator. tier,
     checks: as for the suite (`CHECKS` by default). limits: of its process. allow: what may compute the result beside
-    kernels of its own: "torch", "cublas". seed: a given one, to repeat a verdict. at_once: end with the first item that
+    kernels of its own: "torch". seed: a given one, to repeat a verdict. at_once: end with the first item that
     fails. pool: processes that wait; they get the text of the file alone. tell: gets each outcome. Raises ArgumentError
     for what is no question; what the candidate does is no error, but a verdict.
     """
