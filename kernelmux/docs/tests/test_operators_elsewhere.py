@@ -99,7 +99,8 @@ def test_what_passed_on_a_gpu_is_on_record_in_the_package(home, ours, monkeypatc
         Item("softmax", "triton", "online", "accuracy"),
     ]
     good = [Record("x", "fp32", "", 0, "passed", assertions=1)]
-    ledger.record(Options(), items, [Outcome(item, "passed", records=good) for item in items])
+    here = {"gpu": GPU, "capability": "sm_90", "versions": {"torch": "2.11"}}
+    ledger.record(Options(), items, [Outcome(item, "passed", records=good, machine=here) for item in items])
     theirs, own = (json.loads((p / "nvidia_h200.json").read_text()) for p in (home / "verified", ours / "verified"))
     assert sorted(theirs["entries"]) == ["hardswish/triton/blocked", f"softmax/triton/{SHORT}"]
     assert sorted(own["entries"]) == ["softmax/triton/online"]
