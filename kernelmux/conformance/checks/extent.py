@@ -82,6 +82,7 @@ def _long(probe: Probe, base: Trial, case: Case, axis: AxisName, length: int) ->
         if (trial := _permitted(probe, grown, base.dtype, f"{axis} = {length}")) is None:
             continue
         dimensions = large_tensors.independent(probe.spec, case, axis, base.dtype) if alone else {}
+        certain = bool(dimensions)
         dimensions = dimensions or _stretched(trial, length)
         if not (alone or dimensions) and length > LESS:
             probe.skip(trial, f"{axis} is summed over, and an axis grows along: a reference would take too long")
@@ -89,7 +90,7 @@ def _long(probe: Probe, base: Trial, case: Case, axis: AxisName, length: int) ->
         parts = bool(dimensions) and alone and probe.emulated
         parts = parts and large_tensors.apart(probe.spec, case, axis, base.dtype) == dimensions
         with probe.judge(trial) as judge:
-            _examine(judge, dimensions, (axis, length) if parts else None)
+            _examine(judge, dimensions, (axis, length) if parts else None, certain)
         return probe.records[-1].status != "skipped"
     probe.skip(base.changed(f"{axis} = {length}"), "the operator or the variant does not take such a shape")
     return True
@@ -107,7 +108,7 @@ def _regular(probe: Probe, base: Trial, case: Case) -> None:
         made = (_of_lengths(probe, base, case, lengths) for lengths in tries)
         if trial := next((t for t in made if t is not None and t.call.cost.flops <= FLOPS and t.size <= ROOM), None):
             with probe.judge(trial) as judge:
-                _examine(judge, _stretched(trial, REGULAR[-1]), None)
+                _examine(judge, _stretched(trial, REGULAR[-1]), None, certain=False)
 
 
 def _of_lengths(probe: Probe, base: Trial, case: Case, lengths: dict[AxisName, int]) -> Trial | None:
@@ -156,8 +157,10 @@ def _lengths(spec: OpSpec, case: Case) -> dict[AxisName, int]:
     return {a: n for t in shapes for a, n in zip(resize.names(spec, case, t), shapes[t], strict=True)}
 
 
-def _examine(judge: Judge, dimensions: dict[int, int], apart: tuple[AxisName, int] | None) -> None:
-    """apart: the axis and its length, if each slice along it is a call of its own."""
+def _examine(judge: Judge, dimensions: dict[int, int], apart: tuple[AxisName, int] | None, certain: bool) -> None:
+    """apart: the axis and its length, if each slice along it is a call of its own. certain: the last slices of the outputs
+    follow from the last of the inputs; where they may be sums over all of them, a few blocks cannot show an error.
+    """
     if not judge.probe.emulated:
         judge.accurate(judge.call())
         return
@@ -168,7 +171,7 @@ def _examine(judge: Judge, dimensions: dict[int, int], apart: tuple[AxisName, in
                 if dimensions and _some(judge, dimensions, apart, launches):
                     return
             except Failed:
-                if len(launches) < 2:
+                if certain and len(launches) < 2:
                     raise
                 # The last blocks of a kernel may have read what blocks of the one before, that did not run, were to write.
                 seconds, judge.record.budget = SECONDS_OF_SUMS, 0.0

@@ -79,7 +79,7 @@ ALONE = {
     "softmax-basics/filled_gap",
     "softmax-basics/merged_axes",
     "softmax-basics/short_reciprocal",
-    "transpose-thresholds/quarters",
+    "reduce_max-thresholds/halves",
 }
 NEVER_ALONE = {"accuracy", "signature"}
 ASKED = (
