@@ -18,6 +18,7 @@ from kernelmux.registry.call.temporary_backends import Guest
 from kernelmux.registry.errors import ArgumentError, unknown
 
 _open: dict[tuple[Path, str, str], CandidateProcess] = {}
+_written: dict[tuple[Path, str, str], int] = {}  # when the file of each was, in ns
 
 
 def opening(
@@ -51,8 +52,11 @@ atexit.register(close)
 
 
 def _opened(path: Path, name: str, device: str, limits: Limits | None, take: Callable[[], Worker] | None) -> Guest:
-    key = (path, name, device)
+    key, written = (path, name, device), path.stat().st_mtime_ns
+    if key in _open and _written[key] != written:  # another text under the same name
+        _open.pop(key).close()
     if key not in _open:
+        _written[key] = written
         _open[key] = CandidateProcess(path, name, device, limits, take)
     made = _open[key]
     try:
