@@ -6,13 +6,14 @@ from pathlib import Path
 
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.util.files import write
-from kernelmux.runner.results import folder as writable_folder
 
 __all__ = ["prepare", "write"]
 
 
 def prepare(folder: Path, names: tuple[str, ...]) -> None:
     """Make a folder and check that files of these names can be written there; ArgumentError says why not."""
-    writable_folder(folder)
+    from kernelmux.runner import results  # its packages need not be there for who only reads records
+
+    results.folder(folder)
     if taken := [name for name in names if (folder / name).is_dir()]:
         raise ArgumentError(f"--out {folder}: {taken[0]} is a folder there, expected a file or nothing")
