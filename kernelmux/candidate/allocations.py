@@ -166,7 +166,7 @@ class Virtual(TorchDispatchMode):  # type: ignore[no-untyped-call]
             meta = func(*args, **shape_only)
             return meta if _wants_meta(kwargs) else virtual(meta.shape, meta.stride(), meta.dtype)
         largest = max((a.numel() for a in args if isinstance(a, torch.Tensor)), default=0)
-        if func is not _aten.is_pinned.default and not _is_view(func):
+        if func is not _aten.is_pinned.default and not is_view(func):
             self.touched += max(largest, LEAST)
             if self.touched > LARGE:
                 raise TooLarge(f"torch computes {func} on {largest} elements, and on {self.touched} in all")
@@ -179,7 +179,7 @@ def _wants_meta(kwargs: dict[str, Any]) -> bool:
     return kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "meta"
 
 
-def _is_view(func: Any) -> bool:
+def is_view(func: Any) -> bool:
     """Whether an operation only looks at the memory of its argument in another way."""
     returned = [r.alias_info for r in func._schema.returns]
     return bool(returned) and all(info is not None and not info.is_write for info in returned)

@@ -43,7 +43,7 @@ class Channel:
         self._ready.register(end, select.POLLIN)
 
     def send(self, message: Any, files: Sequence[int] = ()) -> None:
-        """ChannelClosed if nobody can read it any more."""
+        """ChannelClosed if the other side can read it no more."""
         data = json.dumps(message).encode()
         head = HEAD.pack(len(data), len(files))
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))] if files else []

@@ -14,10 +14,9 @@ from typing import Any
 
 import torch
 
-from kernelmux.registry.backend.description import Implementation
+from kernelmux.registry.backend.description import Implementation, kernels_of
 from kernelmux.registry.spec import conditions
 
-KERNELS = {"triton": "triton", "cuda": "kernelmux.backends.cuda"}  # backends that are emulated: what a file has of them
 CLASSES = {
     name: found
     for name, found in vars(conditions).items()
@@ -35,8 +34,7 @@ def of(source: ModuleType, name: str) -> tuple[dict[str, Any], Callable[..., Any
     if not hasattr(source, name):
         return {"missing": sorted(known)}, lambda: None
     found = getattr(source, name)
-    kernels = [n for n, package in KERNELS.items() if any(_belongs(v, package) for v in vars(source).values())]
-    claims: dict[str, Any] = {"kernels": kernels[:1]}
+    claims: dict[str, Any] = {"kernels": kernels_of(source)[:1]}
     if isinstance(found, Implementation):
         declared = {"idea": found.idea, "deterministic": found.deterministic, "arithmetic": found.arithmetic}
         declared |= {"layout": dict(found.layout), "exempt": dict(found.exempt)}
@@ -52,11 +50,6 @@ def of(source: ModuleType, name: str) -> tuple[dict[str, Any], Callable[..., Any
         for p in inspect.signature(found).parameters.values()
     ]
     return claims, found
-
-
-def _belongs(value: Any, package: str) -> bool:
-    home = value.__name__ if isinstance(value, ModuleType) else type(value).__module__
-    return isinstance(home, str) and f"{home}.".startswith(f"{package}.")
 
 
 def encoded(value: Any) -> Any:

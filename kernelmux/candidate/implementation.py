@@ -13,12 +13,11 @@ from kernelmux.candidate.errors import CandidateError
 from kernelmux.candidate.limits import Limits
 from kernelmux.candidate.process import CandidateProcess
 from kernelmux.candidate.worker_process import Worker
-from kernelmux.registry.backend.description import Implementation
+from kernelmux.registry.backend.description import KERNELS, Implementation
 from kernelmux.registry.call.temporary_backends import Guest
 from kernelmux.registry.errors import ArgumentError, unknown
 
 _open: dict[tuple[Path, str, str], CandidateProcess] = {}
-_written: dict[tuple[Path, str, str], int] = {}  # when the file of each was, in ns
 
 
 def opening(
@@ -52,11 +51,10 @@ atexit.register(close)
 
 
 def _opened(path: Path, name: str, device: str, limits: Limits | None, take: Callable[[], Worker] | None) -> Guest:
-    key, written = (path, name, device), path.stat().st_mtime_ns
-    if key in _open and _written[key] != written:  # another text under the same name
+    key = (path, name, device)
+    if key in _open and _open[key].written != path.stat().st_mtime_ns:  # another text under the same name
         _open.pop(key).close()
     if key not in _open:
-        _written[key] = written
         _open[key] = CandidateProcess(path, name, device, limits, take)
     made = _open[key]
     try:
@@ -67,7 +65,7 @@ def _opened(path: Path, name: str, device: str, limits: Limits | None, take: Cal
             raise ArgumentError(
                 f"--impl {path}:{name}: expected a function or an Implementation, got {told['not_callable']}"
             )
-        return Guest(_implementation(made, told), tuple(n for n in told["kernels"] if n in claims.KERNELS))
+        return Guest(_implementation(made, told), tuple(n for n in told["kernels"] if n in KERNELS))
     except CandidateError as error:
         raise ArgumentError(f"--impl {path}:{name}: {error}") from error
     except (KeyError, TypeError, AttributeError, ValueError) as error:

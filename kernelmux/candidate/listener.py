@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernelmux.candidate.allocations import is_view
 
 # Memory is made, moved and looked at: kernels need these around them.
 AROUND = {
@@ -47,11 +48,6 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name
-        if name.removeprefix("aten::") not in AROUND and not _is_view(func):
+        if name.removeprefix("aten::") not in AROUND and not is_view(func):
             self.operators.add(name)
         return func(*args, **(kwargs or {}))
-
-
-def _is_view(func: torch._ops.OpOverload) -> bool:
-    returned = [r.alias_info for r in func._schema.returns]
-    return bool(returned) and all(info is not None and not info.is_write for info in returned)

@@ -83,7 +83,7 @@ def changed(made: Region, data: np.ndarray, begin: int = 0) -> Iterator[slice]:
 
 
 def _touched(data: np.ndarray) -> list[bool]:
-    """Which parts of private memory were ever written or read: the others hold zeros. All, where nobody tells."""
+    """Which parts of private memory were ever written or read: the others hold zeros. All, where that is not known."""
     parts = -(-data.size // PART)
     page = mmap.PAGESIZE
     begin = data.__array_interface__["data"][0]

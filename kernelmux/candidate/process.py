@@ -30,6 +30,7 @@ class CandidateProcess:
         self, path: Path, name: str, device: str, given: Limits | None = None, take: Callable[[], Worker] | None = None
     ) -> None:
         self.path, self.name, self.device, self.limits = path, name, device, given or Limits()
+        self.written = path.stat().st_mtime_ns  # when the file was, in ns
         self._take = take
         self.launched: dict[str, int] = {}
         self.operators: set[str] = set()

@@ -1,6 +1,6 @@
 """One process of a candidate, from the suite's side: started, asked, watched, and ended.
 
-Each request has a number that nobody knows before; an answer without it, a second answer, silence, or the end of the
+Each request has a number that cannot be guessed; an answer without it, a second answer, silence, or the end of the
 process is a failure of the call that was asked.
 """
 

@@ -91,7 +91,7 @@ def _chosen(families: Sequence[str]) -> Iterator[Entry]:
 
 
 def attempt(entry: Entry) -> Tried:
-    """Judge one; what it leaves on the machine is looked for by nobody: the walls are the judge's."""
+    """Judge one. What it may leave on the machine is not looked for: the walls of the judge are to hold it."""
     with tempfile.TemporaryDirectory(prefix="kernelmux-attack-") as folder:
         verdict = Path(folder) / "verdict.json"
         given = [f"{entry.path}:{entry.function}", "--op", entry.op, "--json", str(verdict), "--seconds", "10"]

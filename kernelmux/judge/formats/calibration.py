@@ -16,6 +16,7 @@ import torch
 from kernelmux.judge.formats.candidate_side import tensors
 from kernelmux.judge.formats.estimated_bound import Evaluate, estimate
 from kernelmux.judge.formats.spec_mapping import loosest
+from kernelmux.judge.formats.task import FormatError
 from kernelmux.registry import catalog, numerics
 from kernelmux.registry.backend import lookup
 from kernelmux.registry.call import dispatch
@@ -66,7 +67,10 @@ def _row(spec: OpSpec, case: Case, dtype: torch.dtype, seeds: range) -> Calibrat
     for seed in seeds:
         call = _call(spec, case, dtype, seed)
         made = estimate(_evaluated(call), list(call.tensors.values()), seed, seen=False)[0]
-        assert made.bound is not None
+        if made.bound is None:
+            raise FormatError(
+                f"{spec.name}, {case.text}: expected an output with a bound, got one that has to be equal"
+            )
         limit = _derived(call)
         share = (made.bound / limit).flatten()
         ratio = ratio or float(share.median())

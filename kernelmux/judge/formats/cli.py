@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import IO, cast
 
 from rich.console import Console
 
@@ -119,10 +120,10 @@ def surveyed(tasks: Sequence[Task], options: argparse.Namespace) -> Iterator[Tas
     }
     given: set[str] = set()
     with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(json.dumps(asked) + "\n")
-        process.stdin.close()
-        for text in process.stdout:
+        questions, answers = cast(IO[str], process.stdin), cast(IO[str], process.stdout)
+        questions.write(json.dumps(asked) + "\n")
+        questions.close()
+        for text in answers:
             row = TaskRow(**json.loads(text))
             given.add(row.task)
             yield row

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -13,6 +14,18 @@ from kernelmux.registry.backend.search_space import Space
 from kernelmux.registry.spec import numerics
 from kernelmux.registry.spec.conditions import Capability, Condition, Unmet, unmet
 from kernelmux.registry.util.memory_format import format_of
+
+KERNELS = {"triton": "triton", "cuda": "kernelmux.backends.cuda"}  # backends that are emulated: what a file has of them
+
+
+def kernels_of(source: ModuleType) -> tuple[str, ...]:
+    """The backends of which a module has kernels: something in it comes from their package."""
+    return tuple(n for n, package in KERNELS.items() if any(_belongs(v, package) for v in vars(source).values()))
+
+
+def _belongs(value: Any, package: str) -> bool:
+    home = value.__name__ if isinstance(value, ModuleType) else type(value).__module__
+    return isinstance(home, str) and f"{home}.".startswith(f"{package}.")
 
 
 @dataclass(frozen=True)

@@ -23,14 +23,13 @@ import torch
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.backend import tamper_guard
-from kernelmux.registry.backend.description import Backend, Implementation
+from kernelmux.registry.backend.description import Backend, Implementation, kernels_of
 from kernelmux.registry.backend.validation import check_implementation, check_rounds
 from kernelmux.registry.call import dispatch
 from kernelmux.registry.errors import ArgumentError, KernelmuxError, SpecError, unknown
 
 NAME, PACKAGE = "impl", "kernelmux_impl"
 BASELINE = "torch_ref"
-KERNELS = {"triton": "triton", "cuda": "kernelmux.backends.cuda"}  # backends that are emulated: what a file has of them
 
 
 @contextmanager
@@ -62,8 +61,7 @@ def imported(path: Path, name: str) -> Guest:
     known = [n for n, v in vars(source).items() if callable(v) and getattr(v, "__module__", "") == source.__name__]
     if not hasattr(source, name):
         raise unknown(f"function of {path.name}", name, known, "--impl")
-    used = [n for n, package in KERNELS.items() if any(_belongs(value, package) for value in vars(source).values())]
-    return Guest(getattr(source, name), tuple(used))
+    return Guest(getattr(source, name), kernels_of(source))
 
 
 @contextmanager
@@ -166,11 +164,6 @@ def _backend(path: Path, name: str, used: Sequence[str]) -> Backend:
         return Backend(NAME, summary, priority=-1, unavailable=lambda device: None)
     home = registered.backend(used[0])
     return Backend(NAME, summary, priority=-1, unavailable=_without_gpu(home), emulates=True, emulation=home.emulation)
-
-
-def _belongs(value: Any, package: str) -> bool:
-    home = value.__name__ if isinstance(value, ModuleType) else type(value).__module__
-    return isinstance(home, str) and f"{home}.".startswith(f"{package}.")
 
 
 def _without_gpu(kernels: Backend) -> Any:

@@ -302,7 +302,7 @@ SPEC = OpSpec(
         case("1x2x5x64", "1x2x0x64"),
         case("1x2x40x64", "1x2x100x64", inputs="wide", tags=frozenset({"large scores"})),
         case("1x1x33x128", "1x1x108x128", inputs="wide", tags=frozenset({"large scores"})),
-        case("1x1x20x64", "1x1x84x64", "causal=True window=1"),  # 64 keys that nobody sees
+        case("1x1x20x64", "1x1x84x64", "causal=True window=1"),  # 64 keys that no query sees
         case("1x1x3x64", "1x1x1400x64", "causal=True window=20"),  # and 1,378 before the first that is seen
         case("2x8x1027x64", "2x2x1027x64", "causal=True", tier="full"),
         case("2x8x1024x128", "2x8x1024x128", tier="full"),
