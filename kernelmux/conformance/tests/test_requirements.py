@@ -147,9 +147,9 @@ def test_cupy_compiles_with_the_nvrtc_and_the_headers_of_pip(monkeypatch: pytest
     assert "site-packages/nvidia/cu13" in folder and code.startswith("True (13,")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def sessions() -> ModuleType:
-    """The noxfile as a module."""
+    """The noxfile as a module, read once in a process: nox warns of a session that is registered twice."""
     pytest.importorskip("nox", reason="bazel/requirements.lock has it")
     spec = importlib.util.spec_from_file_location("noxfile_of_the_checkout", TOP / "noxfile.py")
     assert spec is not None and spec.loader is not None
