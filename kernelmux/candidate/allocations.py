@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernelmux.candidate.dispatch_mode import DispatchMode
 
 POISON = 0xFF  # NaN in every floating format, -1 in every integer format
 MARGIN = 1024  # bytes before and behind; a multiple of every alignment a kernel may count on
@@ -106,7 +107,7 @@ def guarded(shape: Any, strides: Any, dtype: torch.dtype, like: torch.Tensor) ->
     return Guarded(whole, view)
 
 
-class Guard(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Guard(DispatchMode):
     """Places every allocation that is made inside the `with` between canaries; `memory` lists them."""
 
     def __init__(self) -> None:
@@ -149,7 +150,7 @@ def virtual(shape: Sequence[int], strides: Strides, dtype: torch.dtype) -> torch
     return raw[: size // 16 * 16].view(dtype).as_strided(shape, strides)
 
 
-class Virtual(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Virtual(DispatchMode):
     """New tensors on the CPU are virtual zeros; what would touch all of a large one, at once or bit by bit, raises.
 
     The exception is `TooLarge`.

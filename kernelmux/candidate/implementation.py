@@ -30,10 +30,9 @@ def opening(
     return partial(_opened, device=device, limits=limits, take=take)
 
 
-def resident(fn: Callable[..., Any]) -> int | None:
-    """Bytes of memory of the process that a function of a candidate runs in; None for any other function."""
-    asked = getattr(fn, "resident", None)
-    return asked() if asked and getattr(fn, "__module__", "") == __name__ else None
+def process_of(fn: Callable[..., Any]) -> CandidateProcess | None:
+    """The process that a function of a candidate runs in; None for any other function."""
+    return getattr(fn, "process", None) if getattr(fn, "__module__", "") == __name__ else None
 
 
 def process(path: Path, name: str, device: str) -> CandidateProcess | None:
@@ -78,7 +77,7 @@ def _implementation(made: CandidateProcess, told: dict[str, Any]) -> Any:
     def call(*values: Any) -> Any:
         return made.call(values)
 
-    call.resident = made.resident  # type: ignore[attr-defined]
+    call.process = made  # type: ignore[attr-defined]
     call.__name__ = call.__qualname__ = made.name
     call.__doc__ = str(told["doc"])
     call.__signature__ = claims.signature(told["parameters"])  # type: ignore[attr-defined]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from kernelmux.candidate import memory
 from kernelmux.candidate.channel import Channel
 
 ALIGNED = 4096  # bytes: the memory of an argument keeps its place within so many
+_one_at_a_time = threading.Lock()  # calls may come from several threads
 
 
 # --- in the process of the candidate ------------------------------------------------------------------------------
@@ -78,7 +80,6 @@ class RemoteKernel:
         told = {
             "launch": self.name,
             "module": self.module.number,
-            "ptx": None if self.module.sent else self.module.ptx,
             "grid": _triple(grid),
             "block": _triple(block),
             "arguments": [encoded(one, memories) for one in args],
@@ -87,9 +88,11 @@ class RemoteKernel:
             "cluster": None if cluster is None else list(cluster),
             "memories": memories.told,
         }
-        self.module.sent = True
-        self.module.channel.send(told, [r.file for r in memories.regions])
-        answer, _ = self.module.channel.receive()
+        with _one_at_a_time:
+            told["ptx"] = None if self.module.sent else self.module.ptx
+            self.module.sent = True
+            self.module.channel.send(told, [r.file for r in memories.regions])
+            answer, _ = self.module.channel.receive()
         memories.take_back()
         if answer["failed"]:
             raise RuntimeError(answer["failed"])

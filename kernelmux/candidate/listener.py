@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from kernelmux.candidate.allocations import is_view
+from kernelmux.candidate.dispatch_mode import DispatchMode
 
 # Memory is made, moved and looked at: kernels need these around them.
 AROUND = {
@@ -39,7 +38,7 @@ AROUND = {
 }
 
 
-class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Listener(DispatchMode):
     """Inside of the `with`, `operators` gets the name of each that computes."""
 
     def __init__(self) -> None:

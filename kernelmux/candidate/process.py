@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from kernelmux.candidate.errors import CandidateError
 from kernelmux.candidate.limits import Limits
 from kernelmux.candidate.worker_process import Worker
 
+PATIENCE = 60.0  # seconds until as many threads as were said have made their calls
 DEATHS = 3  # of the process of one candidate in a run, after which it is not started again
 
 
@@ -37,6 +40,7 @@ class CandidateProcess:
         self._turn = threading.RLock()
         self._worker: Worker | None = None
         self._deaths = 0
+        self._gathering: _Gathering | None = None
 
     def __enter__(self) -> CandidateProcess:
         return self
@@ -60,15 +64,34 @@ class CandidateProcess:
         with self._turn:
             return self._ready().claims
 
+    def awake(self, seconds: float) -> str:
+        """What of its process goes on while nothing is asked of it, looked at for so long: in words, "" for nothing."""
+        with self._turn:
+            return limits.awake(self._worker.popen.pid, seconds) if self._worker else ""
+
     def call(self, values: Sequence[Any]) -> Any:
         """The result for these arguments; CandidateError, or an EmulatorError of a kernel that it has launched."""
+        return self._gathering.call(values) if self._gathering else self.calls([values])[0]
+
+    @contextmanager
+    def gathered(self, count: int, threads: bool) -> Iterator[None]:
+        """Calls in here come from so many threads of the caller, and reach the process as one message: `calls`."""
+        patience = PATIENCE + count * self.limits.call
+        self._gathering = _Gathering(count, partial(self.calls, threads=threads), patience)
+        try:
+            yield
+        finally:
+            self._gathering = None
+
+    def calls(self, each: Sequence[Sequence[Any]], threads: bool = False) -> list[Any]:
+        """The results of several calls without a pause between them; threads: from as many threads, all at once."""
         modes = _get_current_dispatch_mode_stack()
         guard = next((m for m in reversed(modes) if isinstance(m, Guard)), None)
         virtual = any(isinstance(m, Virtual) for m in modes)
         with self._turn, _disable_current_modes():  # what a suite listens to is not this
             worker = self._ready()
             try:
-                return worker.call(values, guard, virtual)
+                return worker.calls(each, guard, virtual, threads)
             finally:
                 if worker.over:
                     self._deaths += 1
@@ -88,3 +111,28 @@ class CandidateProcess:
                 raise
             self._worker = made
         return self._worker
+
+
+class _Gathering:
+    """The calls of several threads, made as one: each thread gets the result of its own, or the error of all."""
+
+    def __init__(self, count: int, calls: Callable[[Sequence[Sequence[Any]]], list[Any]], patience: float) -> None:
+        self._calls, self._each, self._results = calls, list[Sequence[Any]](), list[Any]()
+        self._patience = patience
+        self._error: BaseException | None = None
+        self._lock, self._all = threading.Lock(), threading.Barrier(count, self._make)
+
+    def call(self, values: Sequence[Any]) -> Any:
+        with self._lock:
+            own = len(self._each)
+            self._each.append(values)
+        self._all.wait(self._patience)
+        if self._error:
+            raise self._error
+        return self._results[own]
+
+    def _make(self) -> None:
+        try:
+            self._results = self._calls(self._each)
+        except BaseException as error:
+            self._error = error

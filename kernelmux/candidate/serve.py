@@ -13,8 +13,10 @@ import linecache
 import socket
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +28,7 @@ from kernelmux.candidate import claims, global_state, launches, limits, memory
 from kernelmux.candidate.allocations import Guard, Virtual
 from kernelmux.candidate.channel import Channel, ChannelClosed
 from kernelmux.candidate.listener import Listener
+from kernelmux.registry.backend import tamper_guard
 
 MODULE = "kernelmux_candidate"
 FRAMES = 3  # places of an exception that are told
@@ -35,6 +38,9 @@ def main(descriptor: int) -> None:
     """Serve until the other side goes."""
     faulthandler.enable(all_threads=False)
     channel = Channel(socket.socket(fileno=descriptor))
+    with Listener(), Guard():  # torch imports for a second at the first one: before the time of a call runs
+        torch.zeros(1)
+    global_state.snapshot()
     try:
         channel.send({"ready": True})
         Server(channel).run()
@@ -79,32 +85,48 @@ class Server:
         limits.hold(message["memory"])
         if message["device"] == "cpu":
             launches.emulate(self.channel, self.regions)
+        tamper_guard.watch()
         self.source = imported(self.path)
         told, self.function = claims.of(self.source, message["name"])
         return {"claims": told}, []
 
-    def do_call(self, message: dict[str, Any], files: list[int]) -> tuple[dict[str, Any], list[memory.Region]]:
-        """Call the function; the results lie in regions of ours."""
+    def do_calls(self, message: dict[str, Any], files: list[int]) -> tuple[dict[str, Any], list[memory.Region]]:
+        """Call the function as often as asked; the results lie in regions of ours."""
         self._take(message, files)
         used = message["storages"]
         storages = [self._storage(number, message["device"]) for number in used]
-        values = [self._value(one, storages) for one in message["arguments"]]
-        changed, watch = list[str](), Guard()
+        each = [[self._value(one, storages) for one in arguments] for arguments in message["calls"]]
+        changed, patched, watch = list[str](), list[str](), Guard()
         with ExitStack() as stack:
             self._surround(message, stack)
             before = global_state.snapshot() if message["surroundings"] is not None else {}
             heard = stack.enter_context(Listener()) if message["listen"] else None
             if message["memory"]:
                 stack.enter_context(watch if message["memory"] == "guarded" else Virtual())
-            result = self.function(*values)
+            results = self._in_threads(each) if message["threads"] else [self.function(*values) for values in each]
             if before:
                 changed = global_state.differences(before, global_state.snapshot())
+            if before or heard:
+                patched = tamper_guard.patched()
         if message["device"] != "cpu":
             torch.cuda.synchronize()
             for number, storage in zip(used, storages, strict=True):
                 memory.fill(self.regions[number].bytes, memory.held(storage))
-        told, sent = self._answer(result, storages, [made.view for made in watch.memory])
-        return {**told, "changed": changed, "operators": sorted(heard.operators) if heard else []}, sent
+        told, sent = self._answer(results, storages, [made.view for made in watch.memory])
+        operators = sorted(heard.operators) if heard else []
+        return {**told, "changed": changed, "patched": patched, "operators": operators}, sent
+
+    def _in_threads(self, each: list[list[Any]]) -> list[Any]:
+        """The results of calls that begin at once, each in a thread of its own."""
+        start, grad = threading.Barrier(len(each)), torch.is_grad_enabled()
+
+        def run(values: list[Any]) -> Any:
+            with torch.set_grad_enabled(grad):
+                start.wait()
+                return self.function(*values)
+
+        with ThreadPoolExecutor(len(each)) as pool:
+            return list(pool.map(run, each))
 
     # --- tensors -------------------------------------------------------------------------------------------
 
@@ -138,7 +160,7 @@ class Server:
         return made.cpu().pin_memory() if told.get("pinned") else made
 
     def _answer(
-        self, result: Any, inputs: list[torch.UntypedStorage], allocated: list[torch.Tensor]
+        self, results: list[Any], inputs: list[torch.UntypedStorage], allocated: list[torch.Tensor]
     ) -> tuple[dict[str, Any], list[memory.Region]]:
         """What was returned, and allocated on the way, as JSON, and the regions with its bytes."""
         places = {_place(storage): {"input": i} for i, storage in enumerate(inputs)}
@@ -174,7 +196,7 @@ class Server:
                 return {"tensor": place(value), "device": value.device.type, **memory.described(value), **kind}
             return {"other": f"{type(value).__module__}.{type(value).__qualname__}"[:200]}
 
-        told = {"result": tell(result), "allocated": [tell(x) for x in allocated]}
+        told = {"results": [tell(one) for one in results], "allocated": [tell(x) for x in allocated]}
         return {**told, "memories": memories}, sent
 
     def _surround(self, message: dict[str, Any], stack: ExitStack) -> None:

@@ -14,7 +14,6 @@ import subprocess
 import tempfile
 import time
 import weakref
-from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -29,9 +28,9 @@ from kernelmux.candidate.allocations import Guard, Guarded, TooLarge
 from kernelmux.candidate.channel import Channel, ChannelClosed, Late, Unexpected, close
 from kernelmux.candidate.errors import CandidateError
 from kernelmux.candidate.limits import Limits
+from kernelmux.candidate.shared_inputs import SharedInputs
 from kernelmux.emulator import EmulatorError
 
-SHARED = 1 << 31  # bytes of inputs that stay mapped between calls
 LOOK = 0.25  # seconds between two looks at what it uses
 LINES, BEFORE = 8, 2  # of what it printed last that a failure shows; before a crash of Python
 # A process ends with the thread that has started it: this one stays.
@@ -52,9 +51,7 @@ class Worker:
         os.set_blocking(read, False)
         self._printed, self._said = read, b""
         self._looked, self._beyond = time.monotonic(), ""
-        self._regions: OrderedDict[tuple[Any, ...], tuple[int, memory.Region]] = OrderedDict()
-        self._by_number: dict[int, memory.Region] = {}
-        self._numbers, self._modules = 0, dict[int, str]()
+        self._inputs, self._modules = SharedInputs(), dict[int, str]()
         self._held: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._released: list[int] = []
         self._found: EmulatorError | None = None
@@ -98,21 +95,24 @@ class Worker:
             raise CandidateError(f"{path.name} cannot be imported: {_text(answer['raised'])}")
         self.claims = answer["claims"]
 
-    def call(self, values: Sequence[Any], guard: Guard | None = None, virtual: bool = False) -> Any:
-        """Hand the arguments over, wait, take the result and what has become of the inputs.
+    def calls(
+        self, each: Sequence[Sequence[Any]], guard: Guard | None = None, virtual: bool = False, threads: bool = False
+    ) -> list[Any]:
+        """Hand the arguments of all calls over, wait, take the results and what has become of the inputs.
 
-        guard: gets what was allocated on the way; virtual: what is allocated takes no room until it is used.
+        The calls follow one another without a pause; threads: each comes from a thread of its own, all at once. guard: gets
+        what was allocated on the way; virtual: what is allocated takes no room until it is used.
         """
-        storages, arguments = list[torch.UntypedStorage](), list[dict[str, Any]]()
-        for value in values:
-            arguments.append(_argument(value, storages))
-        used, new, gone = self._shared(storages)
+        storages = list[torch.UntypedStorage]()
+        arguments = [[_argument(value, storages) for value in values] for values in each]
+        used, new, gone = self._inputs.place(storages)
         message = {
-            "do": "call",
+            "do": "calls",
             "device": self.device,
-            "arguments": arguments,
+            "calls": arguments,
+            "threads": threads,
             "storages": used,
-            "new": [(n, self._by_number[n].size) for n in new],
+            "new": [(n, self._inputs.by_number[n].size) for n in new],
             "gone": gone,
             "released": [self._released.pop() for _ in range(len(self._released))],
             "seed": torch.initial_seed(),
@@ -123,11 +123,10 @@ class Worker:
         }
         self._found = None
         with _Failing(self, "in the call"):
-            answer, files = self._ask(
-                message, [self._by_number[n].file for n in new], time.monotonic() + self.limits.call
-            )
+            ends = time.monotonic() + self.limits.call * len(each)
+            answer, files = self._ask(message, [self._inputs.by_number[n].file for n in new], ends)
         try:
-            self._take_inputs(storages, used)
+            self._inputs.take_back(storages, used)
             if self._found:
                 raise self._found
             if "raised" in answer:
@@ -136,9 +135,14 @@ class Worker:
                 raise CandidateError(f"raised {_text(answer['raised'])}", _cause(answer["raised"]))
             self._listened = True
             self.operators.update(str(name) for name in answer["operators"])
+            if answer["patched"]:
+                raise CandidateError(f"patches {', '.join(map(str, answer['patched']))}")
             if answer["changed"]:
                 raise CandidateError(f"the call changed {'; '.join(map(str, answer['changed']))}")
-            return self._result(answer, files, storages, guard)
+            found = self._results(answer, files, storages, guard)
+            if len(found) != len(each):
+                raise memory.MisplacedTensor(f"{len(found)} results of {len(each)} calls")
+            return found
         except (memory.MisplacedTensor, KeyError, TypeError, IndexError, ValueError) as error:
             self.over = True
             raise CandidateError(f"its process answered with what is no result: {error}") from error
@@ -173,7 +177,7 @@ class Worker:
     def _launch(self, told: dict[str, Any], files: Sequence[int]) -> str:
         """Run a kernel; the reason why it has not run, or ""."""
         try:
-            launches.run(told, files, self._by_number, self._modules)
+            launches.run(told, files, self._inputs.by_number, self._modules)
         except EmulatorError as error:
             self._found = self._found or error
             return str(error)
@@ -191,43 +195,11 @@ class Worker:
         self.launched[name] = self.launched.get(name, 0) + 1
         return ""
 
-    # --- memory --------------------------------------------------------------------------------------------
+    # --- results -------------------------------------------------------------------------------------------
 
-    def _shared(self, storages: Sequence[torch.UntypedStorage]) -> tuple[list[int], list[int], list[int]]:
-        """Regions with what the storages hold: the number of each, those that are new, and those that have gone.
-
-        What lies at an address here comes to one address there, as long as it is remembered.
-        """
-        used, new = list[int](), list[int]()
-        for storage in storages:
-            key = (storage.data_ptr(), storage.nbytes(), str(storage.device))
-            if key not in self._regions:
-                self._numbers += 1
-                self._regions[key] = self._numbers, memory.region(storage.nbytes())
-                self._by_number[self._numbers] = self._regions[key][1]
-                new.append(self._numbers)
-            self._regions.move_to_end(key)
-            number, region = self._regions[key]
-            memory.fill(region.bytes, memory.held(storage), fresh=number in new)
-            used.append(number)
-        gone = list[int]()
-        while sum(r.size for _, r in self._regions.values()) > SHARED and len(self._regions) > len(storages):
-            _, (number, region) = self._regions.popitem(last=False)
-            region.close()
-            del self._by_number[number]
-            gone.append(number)
-        return used, new, gone
-
-    def _take_inputs(self, storages: Sequence[torch.UntypedStorage], used: Sequence[int]) -> None:
-        """What the call has done to its inputs is done to ours."""
-        for storage, number in zip(storages, used, strict=True):
-            region = self._by_number[number]
-            for part in memory.changed(region, memory.held(storage)):
-                memory.whole(storage)[part].copy_(torch.from_numpy(region.bytes[part]))
-
-    def _result(
+    def _results(
         self, answer: dict[str, Any], files: Sequence[int], inputs: Sequence[torch.UntypedStorage], guard: Guard | None
-    ) -> Any:
+    ) -> list[Any]:
         storages = [self._memory(one, files, inputs) for one in answer["memories"]]
         if guard:
             for told in answer["allocated"]:
@@ -245,7 +217,7 @@ class Worker:
                 return torch.nn.Parameter(x, requires_grad=False) if told.get("parameter") else x
             return _foreign(str(told["other"]))
 
-        return build(answer["result"])
+        return [build(told) for told in answer["results"]]
 
     def _memory(
         self, told: dict[str, Any], files: Sequence[int], inputs: Sequence[torch.UntypedStorage]
@@ -279,9 +251,13 @@ class Worker:
         self._looked = now
         use = limits.in_use(self.popen.pid)
         most = self.limits.memory
-        if use.threads > self.limits.processes:
-            self._end(f"it had {use.threads} processes and threads, more than {self.limits.processes}")
-        elif use.memory > most and (own := limits.memory_of_its_own(self.popen.pid)) > most:
+        for kind, count, limit in (
+            ("processes", use.processes, self.limits.processes),
+            ("threads", use.threads, self.limits.threads),
+        ):
+            if count > limit:
+                self._end(f"it had {count} {kind}, more than {limit}")
+        if use.memory > most and (own := limits.memory_of_its_own(self.popen.pid)) > most:
             self._end(f"it had {own / limits.GIB:.1f} GiB of memory, more than {most / limits.GIB:.1f}")
 
     def _end(self, why: str) -> None:
@@ -335,9 +311,7 @@ class Worker:
         if self._printed >= 0:
             os.close(self._printed)
             self._printed = -1
-        for _, region in self._regions.values():
-            region.close()
-        self._regions.clear()
+        self._inputs.close()
         if self._scratch:
             self._scratch.cleanup()
 

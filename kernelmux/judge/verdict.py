@@ -42,7 +42,7 @@ SCHEMA = 1
 # What is asked of a function: the rest is about how a backend of this registry declares, names and joins its kernels.
 CHECKS = (
     *("accuracy", "exact", "memory", "special_values", "shapes", "scalars", "layout", "state", "ambience"),
-    *("repeatability", "properties", "extent", "offsets", "streams", "graphs"),
+    *("repeatability", "properties", "extent", "thresholds", "offsets", "streams", "graphs"),
 )
 PACKAGES = ("torch", "triton", "cupy-cuda13x", "numpy")
 WITH_HELP = ("torch",)  # what `allow` may name
@@ -144,7 +144,7 @@ def verdict(
             seed=number,
             device=device,
             impl=f"{path}:{name}",
-            program="kernelmux judge",
+            program=f"kernelmux conformance --impl {path}:{name}",
         )
         plan.check_names(Options(ops=(op,), checks=options.checks))
         made = _begun(options, path, name, limits or Limits(), number, allow)

@@ -203,11 +203,22 @@ def test_memory_has_a_limit(opened: Open) -> None:
     assert "GiB of memory, more than 0.5, and was ended" in text
 
 
-def test_processes_have_a_limit(opened: Open) -> None:
-    code = (
-        "def f(x):\n    for _ in range(60):\n        if os.fork() == 0: time.sleep(20); os._exit(0)\n    time.sleep(20)"
-    )
-    assert "processes and threads, more than 40, and was ended" in refused(opened(code, processes=40))
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (
+            "processes",
+            "def f(x):\n    for _ in range(30):\n        if os.fork() == 0: time.sleep(60)\n    time.sleep(30)",
+        ),
+        (
+            "threads",
+            "import threading\ndef f(x):\n    for _ in range(30):"
+            " threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n    time.sleep(30)",
+        ),
+    ],
+)
+def test_processes_and_threads_have_a_limit(opened: Open, kind: str, code: str) -> None:
+    assert f"{kind}, more than 20, and was ended" in refused(opened(code, **{kind: 20}))
 
 
 def test_nothing_is_left_of_it(opened: Open) -> None:
@@ -284,7 +295,7 @@ def test_a_second_answer_fails_a_call(opened: Open) -> None:
 )
 def test_a_description_that_does_not_fit_is_no_result(opened: Open, reply: str, told: str) -> None:
     code = "from kernelmux.candidate import serve\ntrue = serve.Server._answer\ndef lying(*given):\n"
-    code += f"    told, sent = true(*given)\n    told['result'] = {reply}\n    return told, sent\n"
+    code += f"    told, sent = true(*given)\n    told['results'] = [{reply}]\n    return told, sent\n"
     code += "sys.modules['__main__'].Server._answer = lying\n"
     assert told in refused(opened(f"{code}def f(x): return torch.zeros(4)"))
 

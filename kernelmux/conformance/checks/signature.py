@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernelmux.candidate.dispatch_mode import DispatchMode
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.judging.probe import Judge, Probe
@@ -61,7 +61,7 @@ def _is_default(item: Tensor | Scalar | Axis, value: Any) -> bool:
     return (value is None and item.default is None) or (not isinstance(item, Tensor) and value == item.default)
 
 
-class Quiet(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Quiet(DispatchMode):
     """Counts the torch operations of a call that should have been refused before the first of them."""
 
     def __init__(self) -> None:

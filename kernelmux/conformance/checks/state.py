@@ -7,16 +7,18 @@ other shapes come between. All of this for small inputs, and for large ones, whi
 
 from __future__ import annotations
 
+import contextvars
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from typing import Any
 
 import torch
 
-from kernelmux.candidate import allocations
+from kernelmux.candidate import allocations, implementation
 from kernelmux.candidate.allocations import Strides, contiguous_strides
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.failures.stale_result import EARLIER
@@ -136,9 +138,10 @@ def _unforeseen(judge: Judge) -> None:
 
 
 def _alive(judge: Judge) -> None:
-    """Several results at the same time are right."""
+    """Several results at the same time are right, of calls without a pause between them."""
     trials = [_again(judge, turn) for turn in range(ALIVE)]
-    results = [judge.call(*trial.values) for trial in trials]
+    judge.call(*trials[0].values)  # compiled and planned
+    results = _at_once(judge, trials, threads=False) or [judge.call(*trial.values) for trial in trials]
     for turn, (trial, outputs) in enumerate(zip(trials, results, strict=True)):
         _right(judge, trial, f"result {turn + 1} of {ALIVE} after the last call", outputs)
 
@@ -165,6 +168,9 @@ def _finished(judge: Judge) -> None:
     judge.call()
     problem = returned.unfinished(judge.trial.spec, judge.call, judge.trial.values)
     judge.require(not problem, problem)
+    if process := implementation.process_of(judge.probe.implementation.fn):
+        problem = process.awake(returned.LATER)
+        judge.require(not problem, f"the call has returned, and {problem}")
 
 
 def _empty(probe: Probe) -> Iterator[Trial]:
@@ -336,12 +342,34 @@ def _together(judge: Judge, trials: Sequence[Trial], rounds: int, how: str, paus
 
         return calls
 
-    with judge.probe.environment():
-        found = side_by_side([work(turn, trial) for turn, trial in enumerate(trials)], judge.probe.device)
+    if at_once := _at_once(judge, trials, threads=True):
+        found: list[Any] = [[outputs] for outputs in at_once]
+    else:
+        with judge.probe.environment():
+            found = side_by_side([work(turn, trial) for turn, trial in enumerate(trials)], judge.probe.device)
     for turn, (trial, results) in enumerate(zip(trials, found, strict=True)):
         for result in results:
             outputs = result if isinstance(result, tuple) else (result,)
             _right(judge, trial, f"thread {turn + 1} of {len(trials)}, {how}", outputs)
+
+
+def _at_once(judge: Judge, trials: Sequence[Trial], threads: bool) -> list[tuple[torch.Tensor, ...]]:
+    """The results of calls that a candidate's process is given in one message: in a row, or all at once in threads of it.
+
+    [] for a function of this process.
+    """
+    process = implementation.process_of(judge.probe.implementation.fn)
+    if not process:
+        return []
+    with judge.probe.environment(), process.gathered(len(trials), threads), ThreadPoolExecutor(len(trials)) as pool:
+        calls = [pool.submit(contextvars.copy_context().run, _plain_call, trial, judge.probe.label) for trial in trials]
+        results: list[Any] = [call.result() for call in calls]
+    return [result if isinstance(result, tuple) else (result,) for result in results]
+
+
+def _plain_call(trial: Trial, label: str) -> Any:
+    with torch.no_grad():
+        return dispatch.call(trial.spec, trial.values, label)
 
 
 CHECK = Check(run=run, column="state", summary="calls leave nothing behind: results, inputs, threads, many calls")

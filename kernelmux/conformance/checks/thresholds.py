@@ -16,12 +16,13 @@ from collections.abc import Iterator
 import torch
 
 from kernelmux import emulator
+from kernelmux.candidate import implementation as candidate
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.inputs import dtype_rotation, edge_values, generate, special_numbers
 from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.judging.probe import Probe
-from kernelmux.conformance.source_constants import reader
-from kernelmux.conformance.source_constants.constant import LIMIT, Constant
+from kernelmux.conformance.source_constants import reader, untrusted
+from kernelmux.conformance.source_constants.constant import LIMIT, Constant, usable
 from kernelmux.conformance.variations import boundary_shapes, neighbouring_shapes, partial_emulation, resize
 from kernelmux.conformance.variations.boundary_shapes import BoundaryCall
 from kernelmux.conformance.variations.resize import AxisName
@@ -34,7 +35,7 @@ from kernelmux.registry.conditions import AtLeast, AtMost
 SECONDS = {"smoke": 2.0, "ci": 5.0, "full": 60.0, "huge": 600.0}
 CALLS = {"smoke": 6, "ci": 32, "full": 600, "huge": 6000}
 ELEMENTS = {"smoke": 2**14, "ci": 2**17, "full": 2**19, "huge": 2**22}
-ON_A_GPU = 2**4  # times as many elements
+NOT_EMULATED = 2**22  # elements, at least
 KINDS_OF_CALLS = {"smoke": 1, "ci": 2, "full": 4, "huge": 8}  # ranks, places of an axis
 LOOKED_AT = 40  # calls that are made up for one that is asked, at most
 RATES = {True: 2.0**20, False: 2.0**24}  # operations in a second, about: emulated or not, until some are measured
@@ -75,6 +76,8 @@ def constants(probe: Probe) -> list[Constant]:
         if isinstance(condition, AtMost | AtLeast):
             size = condition.maximum if isinstance(condition, AtMost) else condition.minimum
             declared += reader.declared({condition.name: (size,)}, path, LIMIT)
+    if process := candidate.process_of(implementation.fn):  # its file is text, and is not imported here
+        return usable([*declared, *untrusted.constants(process.path, process.name)])
     return reader.constants(implementation.fn, probe.home, declared)
 
 
@@ -105,7 +108,7 @@ class _Budget:
 def _ask(probe: Probe, calls: list[BoundaryCall]) -> set[int]:
     """Ask calls until the time is used up; the constants that were asked."""
     options, tier = probe.options, probe.options.tier
-    elements = ELEMENTS[tier] * (ON_A_GPU if probe.device.type == "cuda" else 1)
+    elements = ELEMENTS[tier] if probe.emulated else max(ELEMENTS[tier], NOT_EMULATED)
     budget, asked, seen, patience = _Budget(probe), set[int](), set[str](), probe.patience
     for call in calls[: CALLS[tier] * LOOKED_AT]:
         if budget.left <= 0 or budget.calls >= CALLS[tier]:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernelmux.candidate.dispatch_mode import DispatchMode
 
 PAUSE = 2e-4  # seconds: longer than an operation of torch takes to start
 DELAY = 100_000  # clock cycles on a GPU, some 50 us
@@ -19,7 +20,7 @@ GRACE = 0.2  # seconds without processor time that a thread may keep its turn: i
 PATIENCE = 120  # seconds
 
 
-class Yielding(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Yielding(DispatchMode):
     """After every operation of torch other threads have their turn."""
 
     def __init__(self, give_way: Callable[[Any], None]) -> None:
@@ -77,7 +78,7 @@ class ThreadTurns:
         self.changed.notify_all()
 
 
-class Living(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Living(DispatchMode):
     """Counts how many of the tensors that operations made are still there; one that is changed in place counts once."""
 
     def __init__(self) -> None:

@@ -138,6 +138,6 @@ def _kept(judge: Judge, living: Living, objects: bool) -> dict[str, int]:
         found[f"blocks of {BLOCK} bytes"] = torch.cuda.memory_allocated(device) // BLOCK
     elif objects:
         found["blocks of Python's memory"] = sys.getallocatedblocks()
-    if (resident := candidate.resident(judge.probe.implementation.fn)) is not None:
-        found[f"blocks of {PART >> 10} KiB in its process"] = resident // PART
+    if process := candidate.process_of(judge.probe.implementation.fn):
+        found[f"blocks of {PART >> 10} KiB in its process"] = process.resident() // PART
     return found

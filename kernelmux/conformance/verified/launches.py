@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from kernelmux.candidate.dispatch_mode import DispatchMode
 from kernelmux.conformance.verified import meaning
 from kernelmux.conformance.verified.names import Names
 from kernelmux.registry import catalog
@@ -59,7 +59,7 @@ class OnCard(torch.Tensor):
 # --- a call ---------------------------------------------------------------------------------------------------------
 
 
-class LaunchTracing(TorchDispatchMode):
+class LaunchTracing(DispatchMode):
     """Writes down launches and torch's operators; those on tensors with memory do not run."""
 
     def __init__(self, fake: bool) -> None:

@@ -44,6 +44,11 @@ def watched() -> Iterator[None]:
         _before.clear()
 
 
+def watch() -> None:
+    """From here on, for as long as the process lives, patches are found by `patched`."""
+    _before.update(_snapshot())
+
+
 @contextmanager
 def blamed(backend: str) -> Iterator[None]:
     """What is patched inside is the backend's doing, in all of its calls."""

@@ -25,10 +25,13 @@ mode = torch.get_deterministic_debug_mode
 
 @contextmanager
 def asked_for(warn_only: bool = False) -> Iterator[None]:
-    """torch is asked for deterministic algorithms, which also fill fresh memory with NaN."""
-    old, warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=warn_only)
+    """torch is asked for deterministic algorithms, which also fill fresh memory with NaN.
+
+    By the mode, which is the same: `use_deterministic_algorithms` imports torch's compiler, two seconds in a fresh process.
+    """
+    old = mode()
+    torch.set_deterministic_debug_mode(WARN if warn_only else ERROR)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(old, warn_only=warn)
+        torch.set_deterministic_debug_mode(old)

@@ -1,0 +1,55 @@
+"""The memory of inputs, as the process of a candidate has it: what lies at an address here comes to one address there."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from kernelmux.candidate import memory
+
+KEPT = 1 << 31  # bytes that stay mapped between calls
+
+
+class SharedInputs:
+    """Regions with what tensors hold. by_number: each, by the number that it has in messages."""
+
+    def __init__(self) -> None:
+        self.by_number: dict[int, memory.Region] = {}
+        self._places: OrderedDict[tuple[Any, ...], int] = OrderedDict()
+        self._numbers = 0
+
+    def place(self, storages: Sequence[torch.UntypedStorage]) -> tuple[list[int], list[int], list[int]]:
+        """Copy what the storages hold into regions: the number of each, those that are new, and those that have gone."""
+        used, new, gone = list[int](), list[int](), list[int]()
+        for storage in storages:
+            key = (storage.data_ptr(), storage.nbytes(), str(storage.device))
+            if key not in self._places:
+                self._numbers += 1
+                self._places[key] = self._numbers
+                self.by_number[self._numbers] = memory.region(storage.nbytes())
+                new.append(self._numbers)
+            self._places.move_to_end(key)
+            number = self._places[key]
+            memory.fill(self.by_number[number].bytes, memory.held(storage), fresh=number in new)
+            used.append(number)
+        while sum(r.size for r in self.by_number.values()) > KEPT and len(self._places) > len(storages):
+            _, number = self._places.popitem(last=False)
+            self.by_number.pop(number).close()
+            gone.append(number)
+        return used, new, gone
+
+    def take_back(self, storages: Sequence[torch.UntypedStorage], used: Sequence[int]) -> None:
+        """What a call has done to its inputs is done to ours."""
+        for storage, number in zip(storages, used, strict=True):
+            region = self.by_number[number]
+            for part in memory.changed(region, memory.held(storage)):
+                memory.whole(storage)[part].copy_(torch.from_numpy(region.bytes[part]))
+
+    def close(self) -> None:
+        """Give all regions back."""
+        while self.by_number:
+            self.by_number.popitem()[1].close()
+        self._places.clear()
