@@ -74,7 +74,7 @@ def awake(pid: int, seconds: float) -> str:
     """What of a family goes on while nothing is asked of it, looked at for so long: in words, "" for nothing."""
     before = _work(pid)
     time.sleep(seconds)
-    busy = {task: work for task, now in _work(pid).items() if (work := now - before.get(task, Work())).awake}
+    busy = {task: work for task, now in _work(pid).items() if (work := now - before.get(task, ThreadWork())).awake}
     if not busy:
         return ""
     processes = len({task.parts[2] for task in busy})
@@ -87,22 +87,22 @@ def awake(pid: int, seconds: float) -> str:
 
 
 @dataclass(frozen=True)
-class Work:
+class ThreadWork:
     """Of one thread. turns: how often it has given a processor back."""
 
     seconds: float = 0.0
     turns: int = 0
 
-    def __sub__(self, other: Work) -> Work:
-        return Work(self.seconds - other.seconds, self.turns - other.turns)
+    def __sub__(self, other: ThreadWork) -> ThreadWork:
+        return ThreadWork(self.seconds - other.seconds, self.turns - other.turns)
 
     @property
     def awake(self) -> bool:
         return self.seconds >= BUSY or self.turns >= TURNS
 
 
-def _work(pid: int) -> dict[Path, Work]:
-    found = dict[Path, Work]()
+def _work(pid: int) -> dict[Path, ThreadWork]:
+    found = dict[Path, ThreadWork]()
     for folder in family(pid):
         with suppress(OSError):
             for task in (folder / "task").iterdir():
@@ -110,7 +110,7 @@ def _work(pid: int) -> dict[Path, Work]:
                     fields = (task / "stat").read_text().rpartition(")")[2].split()
                     lines = (task / "status").read_text().splitlines()
                     turns = sum(int(line.split()[1]) for line in lines if "ctxt_switches:" in line)
-                    found[task] = Work((int(fields[11]) + int(fields[12])) / TICKS, turns)
+                    found[task] = ThreadWork((int(fields[11]) + int(fields[12])) / TICKS, turns)
     return found
 
 

@@ -44,7 +44,7 @@ def _constant(told: dict[str, Any]) -> Constant:
     return Constant(told["value"], place, told["kind"], told["distance"], frozenset(told["names"]))
 
 
-def _told(one: Constant) -> dict[str, Any]:
+def _row(one: Constant) -> dict[str, Any]:
     place = {"file": str(one.place.file), "line": one.place.line, "code": one.place.code}
     return {**place, "value": one.value, "kind": one.kind, "distance": one.distance, "names": sorted(one.names)}
 
@@ -53,7 +53,7 @@ def main(path: str, function: str) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     found = reader.constants_of_file(Path(path), function)[:MOST]
-    json.dump([_told(one) for one in found], sys.stdout)
+    json.dump([_row(one) for one in found], sys.stdout)
 
 
 if __name__ == "__main__":
