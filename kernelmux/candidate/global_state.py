@@ -152,6 +152,11 @@ def _generators() -> list[bytes]:
     return [s.numpy().tobytes() for s in states]
 
 
+def _numpy_generator() -> tuple[Any, ...]:
+    name, keys, *rest = np.random.get_state()
+    return (name, np.asarray(keys).tobytes(), *rest)
+
+
 def _on_gpu(read: Callable[[], Any]) -> Any:
     return read() if _gpu_in_use() else None
 
@@ -179,7 +184,7 @@ KEPT: dict[str, Callable[[], Any]] = {
     "subnormal numbers on the processor": _subnormals,
     "torch's random generators": _generators,
     "Python's random generator": random.getstate,
-    "numpy's random generator": lambda: repr(np.random.get_state()),
+    "numpy's random generator": _numpy_generator,
     "numpy's errors": np.geterr,
     "the warnings filters": lambda: list(warnings.filters),
     "the recursion limit": sys.getrecursionlimit,

@@ -19,7 +19,7 @@ class SharedInputs:
     def __init__(self) -> None:
         self.by_number: dict[int, memory.Region] = {}
         self._places: OrderedDict[tuple[Any, ...], int] = OrderedDict()
-        self._numbers = 0
+        self._numbers = self._bytes = 0
 
     def place(self, storages: Sequence[torch.UntypedStorage]) -> tuple[list[int], list[int], list[int]]:
         """Copy what the storages hold into regions: the number of each, those that are new, and those that have gone."""
@@ -30,14 +30,17 @@ class SharedInputs:
                 self._numbers += 1
                 self._places[key] = self._numbers
                 self.by_number[self._numbers] = memory.region(storage.nbytes())
+                self._bytes += storage.nbytes()
                 new.append(self._numbers)
             self._places.move_to_end(key)
             number = self._places[key]
             memory.fill(self.by_number[number].bytes, memory.held(storage), fresh=number in new)
             used.append(number)
-        while sum(r.size for r in self.by_number.values()) > KEPT and len(self._places) > len(storages):
+        while self._bytes > KEPT and len(self._places) > len(storages):
             _, number = self._places.popitem(last=False)
-            self.by_number.pop(number).close()
+            region = self.by_number.pop(number)
+            self._bytes -= region.size
+            region.close()
             gone.append(number)
         return used, new, gone
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from kernelmux import emulator
+from kernelmux.candidate import implementation as candidate
 from kernelmux.conformance.failures import failure_bundle, failure_source, failure_text, stale_result
 from kernelmux.conformance.inputs import dtype_rotation, generate, trials
 from kernelmux.conformance.inputs.trials import Trial
@@ -158,7 +159,8 @@ class Probe:
         self.ends = math.inf  # by time.perf_counter: behind it no trial begins, but a first one
         self.cut = False  # whether there was one that did not begin
         self.patience = PATIENCE.get(options.tier, 60.0)  # seconds for one emulated launch
-        self._listens = bool(variant) and not (self.emulated or backend.startswith(MUTANTS))
+        apart = implementation is not None and candidate.process_of(implementation.fn)
+        self._listens = bool(variant) and not (apart or self.emulated or backend.startswith(MUTANTS))
 
     @property
     def implementation(self) -> Implementation:

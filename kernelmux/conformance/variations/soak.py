@@ -76,7 +76,7 @@ def large_calls(judge: Judge) -> None:
         return living.count()
 
     runs = not neighbouring_trials.slow(probe)
-    with probe.environment(), emulator.recorder(run=runs), Living() as living:
+    with _frozen(), probe.environment(), emulator.recorder(run=runs), Living() as living:
         counts = [left(living) for _ in range(WINDOWS + 1)]
     kept = min(after - before for before, after in pairwise(counts))
     judge.require(kept < LARGE_CALLS, f"memory leaks: {LARGE_CALLS} calls on large tensors keep {kept} more each time")
