@@ -19,7 +19,7 @@ from kernelmux.conformance.source_constants import reader
 from kernelmux.judge.mutation import inputs, trial
 from kernelmux.judge.mutation.change import KINDS
 from kernelmux.judge.mutation.population import MutatedKernel, Population
-from kernelmux.judge.mutation.trial import KILLED, LATE, SURVIVED, THROWN_AWAY, TrialRow
+from kernelmux.judge.mutation.trial import KILLED, LATE, SURVIVED, THROWN_AWAY, MutationLimits, TrialRow
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.runner import start
@@ -30,7 +30,7 @@ from kernelmux.runner.run import RunReport, Usage
 
 GOAL = 0.95  # of the broken kernels have to die
 MOST = 40  # that are thrown away for one that stays
-LIMIT = trial.SUITE + 4 * trial.SEARCH + 2 * trial.ITEM  # seconds of one, after which its worker is ended
+LIMITS = MutationLimits()
 CONSTANTS = 12  # of a source, whose sizes a search asks
 
 
@@ -55,9 +55,13 @@ class MutationRun:
 class MutationSuite:
     """The driver's side, as `runner.suite.Suite` says: one that is thrown away is followed by the next of its number."""
 
-    name, serve, setup = "kernelmux judge --mutate", trial.SERVE, None
+    name, serve = "kernelmux judge --mutate", trial.SERVE
 
-    def __init__(self, population: Population, run: MutationRun, console: Console) -> None:
+    def __init__(self, population: Population, run: MutationRun, console: Console, limits: MutationLimits) -> None:
+        self.setup: Any = asdict(limits)
+        self.limit = (
+            limits.suite + 4 * limits.search + 2 * limits.item
+        )  # of one mutant, after which its worker is ended
         self.population, self.run, self.console = population, run, console
         self.drawn: dict[str, MutatedKernel] = {}
         columns = (TextColumn("{task.description}"), TimeElapsedColumn())
@@ -73,7 +77,7 @@ class MutationSuite:
             "seed": f"{self.population.seed}/{kernel.id}",
             "sizes": sizes(kernel),
         }
-        return WorkItem(kernel.id, work, rank=number, limit=LIMIT)
+        return WorkItem(kernel.id, work, rank=number, limit=self.limit)
 
     def begins(self, item: WorkItem) -> None:
         """Nothing is shown of it."""
@@ -117,18 +121,24 @@ def sizes(kernel: MutatedKernel) -> list[int]:
 
 
 def command(
-    count: int, seed: int | None, ops: Sequence[str], backends: Sequence[str], processes: int, file: str | None
+    count: int,
+    seed: int | None,
+    ops: Sequence[str],
+    backends: Sequence[str],
+    processes: int,
+    file: str | None,
+    limits: MutationLimits = LIMITS,
 ) -> int:
     """Make and judge `count` mutants; 0 if at least 95 % of them died, 1 if not, 130 for Ctrl-C.
 
-    ops, backends: of these kernels, () for all. file: gets the run as JSON. ArgumentError for a count below 1, or if there
-    is no such kernel.
+    ops, backends: of these kernels, () for all. processes: 0 for one per core. file: gets the run as JSON. ArgumentError
+    for a count below 1, or if there is no such kernel.
     """
     if count < 1:
         raise ArgumentError(f"--mutate: expected 1 or more, got {count}")
     console = Console(highlight=False)
     run = MutationRun(seed or 0, count)
-    suite = MutationSuite(Population(ops, backends, run.seed), run, console)
+    suite = MutationSuite(Population(ops, backends, run.seed), run, console, limits)
     workers = Workers(cpu=True, most=processes or available_cores())
     asked = {"count": count, "seed": run.seed, "ops": list(ops), "backends": list(backends)}
     with tempfile.TemporaryDirectory(prefix="kernelmux-mutants-") as folder, suite.bar:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 import sys
 from pathlib import Path
 
-import kernelmux.backends
 from kernelmux.judge.mutation.change import Change
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import KernelmuxError
-
-PACKAGE = kernelmux.backends.__name__
 
 
 class StaleChange(KernelmuxError):
@@ -20,20 +18,22 @@ class StaleChange(KernelmuxError):
 
 def install(backend: str, change: Change, folder: Path) -> None:
     """Copy a backend into a folder with a change, and have it imported from there; it must not have been imported yet."""
-    if loaded := [name for name in sys.modules if f"{name}.".startswith(f"{PACKAGE}.{backend}.")]:
+    package = registered.package(backend)
+    if loaded := [name for name in sys.modules if f"{name}.".startswith(f"{package}.")]:
         raise StaleChange(f"{backend} has been imported already: {loaded[0]}")
     origin = registered.folder(backend)
     if origin is None:
         raise StaleChange(f"the files of {backend} cannot be found")
-    home = folder.joinpath(*PACKAGE.split("."))
+    parent = importlib.import_module(package.rpartition(".")[0])
+    home = folder.joinpath(*parent.__name__.split("."))
     shutil.copytree(origin, home / backend, ignore=shutil.ignore_patterns("tests"))
-    for package in (home, *home.parents):
-        if package == folder:
+    for outer in (home, *home.parents):
+        if outer == folder:
             break
-        (package / "__init__.py").touch()
+        (outer / "__init__.py").touch()
     path = home / backend / change.file
     path.write_text(change.applied(path.read_text(encoding="utf-8")), encoding="utf-8")
-    kernelmux.backends.__path__.insert(0, str(home))
+    parent.__path__.insert(0, str(home))
 
 
 def compiles(backend: str, change: Change) -> bool:

@@ -58,7 +58,7 @@ def blanked(text: str) -> str:
 
 
 def blocks(text: str) -> list[CudaBlock]:
-    """The parts of a file: each ends with its closing brace at the top, or where no brace is open with a line of a macro."""
+    """The parts of a file: each ends with its closing brace, or semicolon, at the top of the file or of a namespace."""
     code, found, depth, start, at = blanked(text), list[CudaBlock](), 0, 0, 0
     for match in re.finditer(r"[{};]", code):
         at = match.end()
@@ -138,9 +138,9 @@ def _numbers(code: str) -> Iterator[tuple[str, int, int, str]]:
             for value in integers(int(match.group(1))):
                 yield "constant", *match.span(), f"{value}{match.group(2)}"
         else:
-            value = float(match.group(3))
-            for other in (value * 1.01, value + 1.0):
-                if other != value:
+            factor = float(match.group(3))
+            for other in (factor * 1.01, factor + 1.0):
+                if other != factor:
                     yield "constant", *match.span(), f"{other!r}{match.group(4)}"
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from itertools import pairwise
 
 from kernelmux.conformance.source_constants.python_files import PythonFile, Reached
 from kernelmux.judge.mutation.change import Change, integers
@@ -16,7 +17,6 @@ CHOICES = ("where", "maximum", "minimum", "fmax", "fmin")
 FILLED = {"zeros": "empty", "zeros_like": "empty_like", "new_zeros": "new_empty"}
 MASKS = ("mask", "inside", "valid", "boundary_check")
 NO_SITES = (ast.Raise, ast.Assert, ast.JoinedStr)
-Spans = Callable[[ast.AST], tuple[int, int]]
 
 
 class SourceText:
@@ -157,7 +157,7 @@ def _call(node: ast.Call, text: SourceText) -> Iterator[tuple[str, int, int, str
     if name in ("float", "to", "double") and isinstance(node.func, ast.Attribute):
         yield from _converted(node, node.func, text)
     plain = [a for a in node.args if isinstance(a, ast.Name | ast.Subscript | ast.Attribute)]
-    for one, other in zip(plain, plain[1:], strict=False):
+    for one, other in pairwise(plain):
         (start, middle), (begin, end) = text.span(one), text.span(other)
         if text.of(one) != text.of(other):
             yield "order", start, end, text.of(other) + text.text[middle:begin] + text.of(one)

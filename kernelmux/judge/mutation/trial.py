@@ -7,8 +7,8 @@ check by check, those that find most first, until one fails.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,7 +18,7 @@ from typing import Any
 from kernelmux.conformance import check as catalogue
 from kernelmux.conformance.judging import probe
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.session import plan
+from kernelmux.conformance.session import expected_failures, plan
 from kernelmux.conformance.session.execute import execute
 from kernelmux.judge.mutation import copied_backend, witness
 from kernelmux.judge.mutation.forks import ENDED, HANGS, messages
@@ -29,9 +29,9 @@ from kernelmux.registry import catalog
 SERVE = f"{__name__}:serve"
 # The checks that find most come first; all others follow by name.
 FIRST = ("accuracy", "shapes", "thresholds", "special_values", "layout", "memory", "exact", "scalars", "state")
-SUITE, ITEM = 1200.0, 300.0  # seconds of all checks, and of one, which an item without a defect hardly takes
-SEARCH, CALL = 240.0, 60.0  # seconds of a search with its compilations, and of one call
 AGAIN = 4  # calls that turn out to be wrong with the original too, before a mutant is thrown away
+ENOUGH = probe.ENOUGH
+COLLECT = (50_000, 20, 100)  # compilers make many objects that stay
 PRELOADED = ("triton", "triton.language", "torch", "numpy")
 
 KILLED, SURVIVED, EQUIVALENT, NO_KERNEL, LATE = (
@@ -42,6 +42,16 @@ KILLED, SURVIVED, EQUIVALENT, NO_KERNEL, LATE = (
     "not judged in time",
 )
 THROWN_AWAY = (EQUIVALENT, NO_KERNEL, LATE)
+
+
+@dataclass(frozen=True)
+class MutationLimits:
+    """Seconds: of a search with its compilations, of one call of it, of all checks, and of one of them."""
+
+    search: float = 240.0
+    call: float = 60.0
+    suite: float = 1200.0
+    item: float = 300.0
 
 
 @dataclass(frozen=True)
@@ -64,11 +74,12 @@ class TrialRow:
 
 
 def serve(given: Any, items: Iterator[tuple[Any, float]], tell: Callable[..., None]) -> None:
-    """Judge one mutant after another, as `runner.suite.Serve` says."""
+    """Judge one mutant after another, as `runner.suite.Serve` says. given: the fields of `MutationLimits`."""
     _prepare()
+    limits = MutationLimits(**given)
     for work, _ in items:
         begun = time.monotonic()
-        row = judged(kernel_from_dict(work["kernel"]), work["seed"], work["sizes"])
+        row = judged(kernel_from_dict(work["kernel"]), work["seed"], work["sizes"], limits)
         tell(replace(row, seconds=round(time.monotonic() - begun, 1)).as_dict())
 
 
@@ -81,34 +92,35 @@ def _prepare() -> None:
         catalog.spec(op)
     for name in catalogue.names():
         catalogue.check(name)
-    probe.ENOUGH = 1  # failures of an item: the first one tells
+    gc.set_threshold(*COLLECT)
+    gc.freeze()
 
 
-def judged(kernel: MutatedKernel, seed: str, own: Sequence[int]) -> TrialRow:
+def judged(kernel: MutatedKernel, seed: str, own: Sequence[int], limits: MutationLimits) -> TrialRow:
     """Search for a witness; then ask the suite."""
     if not copied_backend.compiles(kernel.backend, kernel.change):
         return TrialRow(NO_KERNEL, "it cannot be parsed")
-    shown = _witness(kernel, seed, own)
+    shown = _witness(kernel, seed, own, limits)
     if isinstance(shown, TrialRow):
         return shown
-    row = _suite(kernel)
+    row = _suite(kernel, limits)
     return replace(row, witness=shown.text, found=" ".join(shown.found.split())[:200])
 
 
 # --- the search -------------------------------------------------------------------------------------------
 
 
-def _witness(kernel: MutatedKernel, seed: str, own: Sequence[int]) -> Answer | TrialRow:
+def _witness(kernel: MutatedKernel, seed: str, own: Sequence[int], limits: MutationLimits) -> Answer | TrialRow:
     """A call that the mutant gets wrong and the original right, or why there is none."""
     names = kernel.op, kernel.backend, kernel.variant
     first = 0
     for _ in range(AGAIN):
         outcomes: dict[str, str] = {}
-        wrong = _first_wrong(kernel, seed, own, first, outcomes)
+        wrong = _first_wrong(kernel, seed, own, first, outcomes, limits)
         if wrong is None:
             return _unshown(outcomes)
         own_call = wrong.turn
-        if _passes(names, seed, own, own_call):
+        if _passes(names, seed, own, own_call, limits):
             return wrong
         first = own_call + 1
     return TrialRow(EQUIVALENT, "its original is wrong as well")
@@ -122,7 +134,7 @@ def _unshown(outcomes: dict[str, str]) -> TrialRow:
 
 
 def _first_wrong(
-    kernel: MutatedKernel, seed: str, own: Sequence[int], first: int, outcomes: dict[str, str]
+    kernel: MutatedKernel, seed: str, own: Sequence[int], first: int, outcomes: dict[str, str], limits: MutationLimits
 ) -> Answer | None:
     """The first call of a search that shows it; outcomes: gets what the calls gave, each with a text.
 
@@ -137,7 +149,7 @@ def _first_wrong(
     raised: Answer | None = None
     begun = Answer(first, "", "")
     count = 0
-    for kind, what in messages(work, SEARCH, CALL):
+    for kind, what in messages(work, limits.search, limits.call):
         if kind == HANGS or (kind == ENDED and what):
             if not begun.text:
                 outcomes.setdefault(RAISED, what)
@@ -161,17 +173,17 @@ def _first_wrong(
     return None
 
 
-def _passes(names: tuple[str, str, str], seed: str, own: Sequence[int], turn: int) -> bool:
+def _passes(names: tuple[str, str, str], seed: str, own: Sequence[int], turn: int, limits: MutationLimits) -> bool:
     def work(send: Callable[[Any], None], folder: Path) -> None:
         send(witness.passes(*names, seed, own, turn))
 
-    return any(kind == "said" and what is True for kind, what in messages(work, 2 * CALL, 2 * CALL))
+    return any(kind == "said" and what is True for kind, what in messages(work, 2 * limits.call, 2 * limits.call))
 
 
 # --- the suite --------------------------------------------------------------------------------------------
 
 
-def _suite(kernel: MutatedKernel) -> TrialRow:
+def _suite(kernel: MutatedKernel, limits: MutationLimits) -> TrialRow:
     """Which check kills it, if one does."""
 
     def work(send: Callable[[Any], None], folder: Path) -> None:
@@ -179,14 +191,14 @@ def _suite(kernel: MutatedKernel) -> TrialRow:
         _ask(kernel, send)
 
     asked, current = 0, ""
-    for kind, what in messages(work, SUITE, ITEM):
+    for kind, what in messages(work, limits.suite, limits.item):
         if kind == "said":
             current, status, text = what
             asked += bool(status)
             if status == "failed":
                 return TrialRow(KILLED, text[:400], check=current, asked=asked)
         elif kind == HANGS:
-            if what.startswith("it took") or not _ends(kernel, current):
+            if what.startswith("it took") or not _ends(kernel, current, limits):
                 return TrialRow(LATE, f"{current}: {what}", asked=asked)
             return TrialRow(KILLED, f"{current}: {what}", check="hang", asked=asked)
         elif what:
@@ -198,9 +210,12 @@ def _ask(kernel: MutatedKernel, send: Callable[[Any], None], only: str = "") -> 
     """Run the items of a variant; each is told when it begins, and when it has ended."""
     label = f"{kernel.backend}/{kernel.variant}"
     options = Options(ops=(kernel.op,), backends=(label,), tier="ci", checks=(only,) if only else ())
+    books = expected_failures.books(options)
     for item in sorted(plan.items(options), key=lambda item: _place(item.check)):
+        known = any(entry.matches(item.name, options.device, options.tier) for b in books for entry in b.entries)
+        probe.ENOUGH = ENOUGH if known else 1  # failures of an item: the first one tells, where none is known
         send((item.check, "", ""))
-        outcome = execute(item, options)
+        outcome = expected_failures.applied(execute(item, options), options, books)
         send((item.check, outcome.status, outcome.text))
 
 
@@ -208,15 +223,10 @@ def _place(check: str) -> tuple[int, str]:
     return (FIRST.index(check) if check in FIRST else len(FIRST)), check
 
 
-def _ends(kernel: MutatedKernel, check: str) -> bool:
+def _ends(kernel: MutatedKernel, check: str, limits: MutationLimits) -> bool:
     """Whether the original comes to the end of a check in the time that its mutant had."""
 
     def work(send: Callable[[Any], None], folder: Path) -> None:
         _ask(kernel, lambda what: None, check)
 
-    return [kind for kind, _ in messages(work, ITEM, ITEM)] == [ENDED]
-
-
-def backends_loaded() -> list[str]:
-    """The modules of backends that this process has imported: a forked one could not replace them."""
-    return [name for name in sys.modules if name.startswith(f"{copied_backend.PACKAGE}.")]
+    return [kind for kind, _ in messages(work, limits.item, limits.item)] == [ENDED]
