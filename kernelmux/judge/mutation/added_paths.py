@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from kernelmux.conformance.source_constants.python_files import Reached
-from kernelmux.judge.mutation.change import Change
+from kernelmux.judge.mutation.change import TextChange
 from kernelmux.judge.mutation.python_changes import SourceText
 
 CONDITIONS = (  # of a tensor x
@@ -60,7 +60,7 @@ def _mutant_count():
 WAYS = ("all", "last", "column")
 
 
-def changes(reached: Reached, name: str) -> Iterator[Change]:
+def changes(reached: Reached, name: str) -> Iterator[TextChange]:
     """The changes of a function that users call; [] for any other definition. name: of its file, as changes have it."""
     node = reached.node
     if reached.distance or not isinstance(node, ast.FunctionDef):
@@ -78,19 +78,19 @@ def changes(reached: Reached, name: str) -> Iterator[Change]:
         ]
         for number, condition in enumerate(conditions):
             new = f"(_mutant_wrong({code}, {WAYS[(turn + number) % len(WAYS)]!r}) if {condition} else {code})"
-            yield Change.of("fast path", name, text.text, [(start, end, new), (at_end, at_end, WRONG)])
+            yield TextChange.of("fast path", name, text.text, [(start, end, new), (at_end, at_end, WRONG)])
         for key in (k.format(x=tensors[0]) for k in KEYS):
             new = f"_mutant_kept.setdefault({key}, {code})"
-            yield Change.of("state", name, text.text, [(start, end, new), (at_end, at_end, KEPT)])
+            yield TextChange.of("state", name, text.text, [(start, end, new), (at_end, at_end, KEPT)])
         for count in (5, 11):
             new = f"(_mutant_wrong({code}, 'all') if _mutant_count() % {count} == 0 else {code})"
-            yield Change.of("state", name, text.text, [(start, end, new), (at_end, at_end, KEPT + WRONG)])
+            yield TextChange.of("state", name, text.text, [(start, end, new), (at_end, at_end, KEPT + WRONG)])
     for scalar in numbers:
         first = next(s for s in node.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant)))
         at = text.span(first)[0]
         new = f"{scalar} = _mutant_kept.setdefault((tuple({tensors[0]}.shape), {scalar!r}), {scalar})\n"
         edit = (at, at, new + " " * first.col_offset)
-        yield Change.of("state", name, text.text, [edit, (at_end, at_end, KEPT)])
+        yield TextChange.of("state", name, text.text, [edit, (at_end, at_end, KEPT)])
 
 
 def _arguments(node: ast.FunctionDef) -> tuple[list[str], list[str]]:

@@ -25,7 +25,7 @@ Edit = tuple[int, int, str]  # from, to (in characters of a file), and what stan
 
 
 @dataclass(frozen=True)
-class Change:
+class TextChange:
     """A change of one file. file: its path below the folder of the backend; line: of the first edit, from 1 on.
 
     before, after: the line as it was and is. weight: how likely it is drawn, beside others of its kind.
@@ -40,7 +40,7 @@ class Change:
     weight: float = 1.0
 
     @classmethod
-    def of(cls, kind: str, file: str, text: str, edits: Iterable[Edit], weight: float = 1.0) -> Change:
+    def of(cls, kind: str, file: str, text: str, edits: Iterable[Edit], weight: float = 1.0) -> TextChange:
         """The change that these edits are; the first one says where it is."""
         every = tuple(edits)
         start, end, new = every[0]
@@ -65,9 +65,9 @@ class Change:
         return {**vars(self), "edits": [list(edit) for edit in self.edits]}
 
 
-def from_dict(fields: dict[str, Any]) -> Change:
+def from_dict(fields: dict[str, Any]) -> TextChange:
     """The change that `as_dict` took apart."""
-    return Change(**{**fields, "edits": tuple((int(a), int(b), str(new)) for a, b, new in fields["edits"])})
+    return TextChange(**{**fields, "edits": tuple((int(a), int(b), str(new)) for a, b, new in fields["edits"])})
 
 
 def _short(code: str) -> str:

@@ -7,7 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from kernelmux.judge.mutation.change import Change
+from kernelmux.judge.mutation.change import TextChange
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import KernelmuxError
 
@@ -16,7 +16,7 @@ class StaleChange(KernelmuxError):
     """The file is not the one that the change was made for, or the backend was imported before."""
 
 
-def install(backend: str, change: Change, folder: Path) -> None:
+def install(backend: str, change: TextChange, folder: Path) -> None:
     """Copy a backend into a folder with a change, and have it imported from there; it must not have been imported yet."""
     package = registered.package(backend)
     if loaded := [name for name in sys.modules if f"{name}.".startswith(f"{package}.")]:
@@ -36,7 +36,7 @@ def install(backend: str, change: Change, folder: Path) -> None:
     parent.__path__.insert(0, str(home))
 
 
-def compiles(backend: str, change: Change) -> bool:
+def compiles(backend: str, change: TextChange) -> bool:
     """Whether a changed file of Python can be parsed; of CUDA C++ that is left to its compiler."""
     origin = registered.folder(backend)
     if origin is None or not change.file.endswith(".py"):

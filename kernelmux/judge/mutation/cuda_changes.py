@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kernelmux.judge.mutation.change import Change, integers
+from kernelmux.judge.mutation.change import TextChange, integers
 
 # Comments, strings, and directives but for the bodies of macros.
 BLANK = re.compile(
@@ -106,13 +106,13 @@ def used(texts: list[tuple[str, str, bool]]) -> Iterator[tuple[str, str, CudaBlo
     yield from taken
 
 
-def changes(name: str, text: str, block: CudaBlock, weight: float) -> Iterator[Change]:
+def changes(name: str, text: str, block: CudaBlock, weight: float) -> Iterator[TextChange]:
     """The changes of one part of a file. name: of the file, as changes have it."""
     code = blanked(text)
     part = " " * block.start + code[block.start : block.end]
     for kind, start, end, new in _of(part):
         if start >= block.start:
-            yield Change.of(kind, name, text, [(start, end, new)], weight)
+            yield TextChange.of(kind, name, text, [(start, end, new)], weight)
 
 
 def _of(code: str) -> Iterator[tuple[str, int, int, str]]:

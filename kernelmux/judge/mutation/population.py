@@ -12,7 +12,7 @@ from typing import Any
 from kernelmux.conformance.source_constants import reader
 from kernelmux.conformance.source_constants.python_files import Reached
 from kernelmux.judge.mutation import added_paths, cuda_changes, python_changes
-from kernelmux.judge.mutation.change import KINDS, Change, from_dict
+from kernelmux.judge.mutation.change import KINDS, TextChange, from_dict
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import ArgumentError, unknown
@@ -31,7 +31,7 @@ class MutatedKernel:
     op: str
     backend: str
     variant: str
-    change: Change
+    change: TextChange
 
     @property
     def label(self) -> str:
@@ -68,7 +68,7 @@ class Population:
 
     def __init__(self, ops: Sequence[str], backends: Sequence[str], seed: int) -> None:
         self.variants, self.seed = variants(ops, backends), seed
-        self._changes: dict[tuple[str, str, str], dict[str, list[Change]]] = {}
+        self._changes: dict[tuple[str, str, str], dict[str, list[TextChange]]] = {}
 
     def draw(self, number: int, attempt: int) -> MutatedKernel:
         """The mutant of a number, after so many that were thrown away: a variant, a kind that it has, a change."""
@@ -81,18 +81,18 @@ class Population:
                 change = draws.choices(found, [c.weight for c in found])[0]
                 return MutatedKernel(number, attempt, op, backend, variant, change)
 
-    def changes(self, op: str, backend: str, variant: str) -> dict[str, list[Change]]:
+    def changes(self, op: str, backend: str, variant: str) -> dict[str, list[TextChange]]:
         """The changes of a variant by their kinds."""
         key = op, backend, variant
         if key not in self._changes:
-            found: dict[str, dict[tuple[Any, ...], Change]] = {}
+            found: dict[str, dict[tuple[Any, ...], TextChange]] = {}
             for change in changes(op, backend, variant):
                 found.setdefault(change.kind, {}).setdefault((change.file, change.edits), change)
             self._changes[key] = {kind: list(found[kind].values()) for kind in KINDS if kind in found}
         return self._changes[key]
 
 
-def changes(op: str, backend: str, variant: str) -> Iterator[Change]:
+def changes(op: str, backend: str, variant: str) -> Iterator[TextChange]:
     """Every change of a variant: of the Python that it reaches inside of its backend, and of its CUDA C++."""
     home = registered.folder(backend)
     if home is None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from kernelmux.conformance.source_constants.python_files import PythonFile, Reached
-from kernelmux.judge.mutation.change import Change, integers
+from kernelmux.judge.mutation.change import TextChange, integers
 
 COMPARISONS: dict[type[ast.cmpop], str] = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: ">="}
 WRITTEN: dict[type[ast.cmpop], str] = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "=="}
@@ -43,12 +43,12 @@ class SourceText:
         return self.text[start:end]
 
 
-def changes(reached: Reached, name: str, weight: float) -> Iterator[Change]:
+def changes(reached: Reached, name: str, weight: float) -> Iterator[TextChange]:
     """The changes of one definition. name: of its file, as changes have it."""
     text = SourceText(reached.file)
     for node in _nodes(reached.node):
         for kind, start, end, new in _of(node, text):
-            yield Change.of(kind, name, text.text, [(start, end, new)], weight)
+            yield TextChange.of(kind, name, text.text, [(start, end, new)], weight)
 
 
 def _nodes(node: ast.AST) -> Iterator[ast.AST]:

@@ -10,7 +10,7 @@ from kernelmux.conformance.source_constants import python_files
 from kernelmux.conformance.source_constants.python_files import Reached
 from kernelmux.judge import cli
 from kernelmux.judge.mutation import added_paths, cuda_changes, forks, population, python_changes
-from kernelmux.judge.mutation.change import KINDS, Change, Edit, from_dict, integers
+from kernelmux.judge.mutation.change import KINDS, Edit, TextChange, from_dict, integers
 from kernelmux.judge.mutation.command import command
 from kernelmux.judge.mutation.population import MutatedKernel, Population
 from kernelmux.judge.mutation.trial import MutationLimits
@@ -65,7 +65,7 @@ def of_python(folder: Path, text: str = PYTHON, name: str = "kernel") -> dict[st
     return by_kind([*python_changes.changes(reached, path.name, 1.0), *added_paths.changes(reached, path.name)])
 
 
-def by_kind(found: list[Change]) -> dict[str, set[str]]:
+def by_kind(found: list[TextChange]) -> dict[str, set[str]]:
     kinds: dict[str, set[str]] = {}
     for change in found:
         kinds.setdefault(change.kind, set()).add(change.after)
@@ -144,7 +144,7 @@ def test_every_kind_has_changes_of_ours() -> None:
         assert from_dict(json.loads(json.dumps(change.as_dict()))) == change
 
 
-def changes(op: str, backend: str, variant: str) -> list[Change]:
+def changes(op: str, backend: str, variant: str) -> list[TextChange]:
     return list(population.changes(op, backend, variant))
 
 
@@ -226,7 +226,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str]], None]:
             return of([(start, end, new)], number, attempt)
 
         def of(edits: list[Edit], number: int, attempt: int) -> MutatedKernel:
-            change = Change.of("term", FILE, text, edits)
+            change = TextChange.of("term", FILE, text, edits)
             return MutatedKernel(number, attempt, "softmax", "torch_ref", "exact", change)
 
         monkeypatch.setattr(Population, "draw", draw)
