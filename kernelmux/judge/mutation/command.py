@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
 import json
+import platform
 import re
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -23,7 +27,7 @@ from kernelmux.judge.mutation.trial import KILLED, LATE, SURVIVED, THROWN_AWAY, 
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.runner import start
-from kernelmux.runner.interrupts import INTERRUPTED
+from kernelmux.runner.interrupts import INTERRUPTED, interrupts
 from kernelmux.runner.item import WorkItem
 from kernelmux.runner.machine import Workers, available_cores
 from kernelmux.runner.run import RunReport, Usage
@@ -136,6 +140,7 @@ def command(
     """
     if count < 1:
         raise ArgumentError(f"--mutate: expected 1 or more, got {count}")
+    interrupts.listen("judge")
     console = Console(highlight=False)
     run = MutationRun(seed or 0, count)
     suite = MutationSuite(Population(ops, backends, run.seed), run, console, limits)
@@ -187,18 +192,34 @@ def show(run: MutationRun, console: Console) -> None:
 
 def write(run: MutationRun, usage: Usage, ops: Sequence[str], backends: Sequence[str], path: Path) -> None:
     """The run as JSON: a head, and a row per line."""
+    names = [*(["--op", ",".join(ops)] if ops else []), *(["--backend", *backends] if backends else [])]
+    about = {
+        "gpu": "none: emulated on a CPU",
+        "versions": {"python": platform.python_version(), **_versions()},
+        "date": time.strftime("%Y-%m-%d"),
+        "command": " ".join(["kernelmux judge --mutate", str(run.wanted), "--seed", str(run.seed), *names]),
+        "processes": usage.workers,
+        "seconds": round(usage.seconds),
+    }
+    away = Counter(row.outcome for _, row in run.of(*THROWN_AWAY))
     head = {
-        "what": "broken kernels, made by kernelmux judge --mutate, and what the suite said in tier ci on a CPU",
-        "asked": {"count": run.wanted, "seed": run.seed, "ops": list(ops), "backends": list(backends)},
+        "what": "kernels of this project with a change each that a search shows wrong, and what tier ci said on a CPU",
+        "run": about,
         "killed": len(run.of(KILLED)),
         "survived": len(run.of(SURVIVED)),
-        "thrown away": dict(Counter(row.outcome for _, row in run.of(*THROWN_AWAY))),
-        "processes": usage.workers,
-        "seconds": round(usage.seconds, 1),
+        "thrown away": dict(away),
     }
     lines = [f" {json.dumps(name)}: {json.dumps(value)}," for name, value in head.items()]
     rows = [f"  {json.dumps(_row(kernel, row))}" for kernel, row in run.rows]
     path.write_text("\n".join(["{", *lines, ' "rows": [', ",\n".join(rows), " ]", "}"]) + "\n", encoding="utf-8")
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in ("torch", "triton"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def _row(kernel: MutatedKernel, row: TrialRow) -> dict[str, Any]:

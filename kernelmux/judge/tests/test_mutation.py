@@ -1,6 +1,9 @@
 """Broken kernels made by a program: each kind of change, what is thrown away and reported, the same list for a seed."""
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -273,6 +276,20 @@ def test_a_hang_is_killed_and_a_survivor_is_listed(
     out = capfd.readouterr().out
     assert "survived: softmax[torch_ref/exact] term softmax.py:" in out and "shown by x=" in out
     assert "1 of 2 broken kernels killed (50.0%)" in out
+
+
+def test_ctrl_c_ends_with_a_report(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    given = ["--mutate", "100", "--op", "softmax", "--backend", "torch_ref", "-n", "1", "--json", str(path)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "kernelmux.judge", *given], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as program:
+        assert program.stdout and program.stdout.readline().startswith("[1/100] ")
+        program.send_signal(signal.SIGINT)
+        rest = program.stdout.read()
+    assert program.returncode == 130 and "broken kernels killed (" in rest
+    told = json.loads(path.read_text())
+    assert told["killed"] + told["survived"] >= 1 and "--mutate 100 --seed 0" in told["run"]["command"]
 
 
 @pytest.mark.parametrize(
