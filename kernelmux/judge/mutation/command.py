@@ -164,7 +164,7 @@ def command(
 
 
 def show(run: MutationRun, console: Console) -> None:
-    """A row for each kind of change, then the checks that killed, then every survivor with the input that shows it."""
+    """A row for each kind of change, a line for each backend, the checks that killed, every survivor with its input."""
     table = Table(
         "change", "drawn", "no kernel", "not shown wrong", "late", "shown wrong", "killed", "survived", box=None
     )
@@ -174,6 +174,9 @@ def show(run: MutationRun, console: Console) -> None:
         counts = (outcomes.total(), *(outcomes[o] for o in (trial.NO_KERNEL, trial.EQUIVALENT, LATE)))
         table.add_row(kind, *map(str, (*counts, shown, outcomes[KILLED], outcomes[SURVIVED])))
     console.print(table)
+    for backend in sorted({kernel.backend for kernel, _ in run.of(KILLED, SURVIVED)}):
+        own = [row.outcome for kernel, row in run.of(KILLED, SURVIVED) if kernel.backend == backend]
+        console.print(f"{backend}: {own.count(KILLED)} of {len(own)} killed", markup=False)
     checks = Counter(row.check for _, row in run.of(KILLED))
     if checks:
         told = ", ".join(f"{check} {number}" for check, number in checks.most_common())

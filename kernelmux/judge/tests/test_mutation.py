@@ -255,7 +255,11 @@ def test_a_run_reports_what_dies_and_what_is_no_mutant(
     killed = told["rows"][-1]
     assert killed["check"] == "accuracy" and killed["witness"] and "budget used" in killed["found"]
     out = capfd.readouterr().out
-    assert "killed by: accuracy 1" in out and "1 of 1 broken kernels killed (100.0%), 3 thrown away, seed 1" in out
+    assert (
+        "torch_ref: 1 of 1 killed" in out
+        and "killed by: accuracy 1" in out
+        and "1 of 1 broken kernels killed (100.0%), 3 thrown away, seed 1" in out
+    )
 
 
 def test_a_hang_is_killed_and_a_survivor_is_listed(
