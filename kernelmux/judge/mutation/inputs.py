@@ -24,6 +24,7 @@ from kernelmux.registry.spec import SPECIAL, Axis, OpSpec, Scalar
 
 ORDINARY = (16, 24, 31, 32, 33, 48, 63, 64, 65, 96, 100, 127, 128, 129, 200, 255, 256, 257, 320, 511, 512, 513)
 LONG = (640, 768, 1000, 1023, 1024, 1025, 1536, 2048, 2049, 4096, 5000, 20001, 65536)
+DIVISORS = (1, 2, 3, 4, 5, 8, 16, 32)
 SHORT = (1, 2, 3, 4, 5, 6, 7, 9)
 ELEMENTS = (2**11, 2**14, 2**17)  # of a tensor: of early, later and the last calls
 FLOPS = 2**23  # of a call, at most: the emulator runs some 2^20 a second
@@ -92,8 +93,8 @@ def _of_sizes(
         axes = {d: _short(d, probe, draws) for d in names}
         lead = tuple(draws.choice(SHORT) for _ in range(draws.randrange(1, 4))) if anywhere else ()
         places = [*names, *(["..."] if anywhere else [])]
-        for name in draws.sample(places, k=min(len(places), draws.choice((1, 1, 2)))):
-            length = draws.choice((own or ORDINARY, ORDINARY, LONG)[draws.choice((0, 0, 1, 2))])
+        chosen = draws.sample(places, k=min(len(places), draws.choice((1, 1, 2))))
+        for name, length in zip(chosen, _lengths(len(chosen), own, draws), strict=True):
             if name == "...":
                 place = draws.choice((0, -1)) % len(lead)
                 lead = (*lead[:place], length, *lead[place + 1 :])
@@ -106,6 +107,16 @@ def _of_sizes(
         if able and generate.small(case, elements) and all(c.cost.flops <= FLOPS for c in calls.values()):
             return case, able
     return None
+
+
+def _lengths(count: int, own: Sequence[int], draws: random.Random) -> list[int]:
+    """Lengths of one axis or two; two of them sometimes have a product that counts."""
+    pools = (own or ORDINARY, own or ORDINARY, ORDINARY, LONG)
+    found = [draws.choice(draws.choice(pools)) for _ in range(count)]
+    if count == 2 and draws.random() < 0.5:
+        short = draws.choice([n for n in DIVISORS if found[0] % n == 0])
+        return draws.sample([short, found[0] // short], k=2)
+    return found
 
 
 def _short(letter: str, probe: Probe, draws: random.Random) -> int:

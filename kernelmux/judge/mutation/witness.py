@@ -25,7 +25,7 @@ from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.dtypes import SHORT
 
 TURNS = 48  # calls of a search
-SECONDS = 25.0  # of a search: it draws no further call then
+SECONDS = 20.0  # of a search: it draws no further call then
 PATIENCE = 10.0  # seconds for one emulated launch
 RAISES = 6  # calls that all raise: what raises whatever it is given is no kernel
 COMPILING = ("CompileError", "CompileFailure", "CompilationError", "OutOfResources", "NvrtcUnavailableError")
