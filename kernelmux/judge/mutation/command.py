@@ -57,7 +57,11 @@ class MutationRun:
 
 
 class MutationSuite:
-    """The driver's side, as `runner.suite.Suite` says: one that is thrown away is followed by the next of its number."""
+    """The driver's side, as `runner.suite.Suite` says.
+
+    A mutant that is thrown away is followed by the next of its number, one that is not by one of the next number: to look
+    for all changes of all kernels takes a minute.
+    """
 
     name, serve = "kernelmux judge --mutate", trial.SERVE
 
@@ -68,9 +72,15 @@ class MutationSuite:
         )  # of one mutant, after which its worker is ended
         self.population, self.run, self.console = population, run, console
         self.drawn: dict[str, MutatedKernel] = {}
+        self.begun = 0  # numbers
         columns = (TextColumn("{task.description}"), TimeElapsedColumn())
         self.bar = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
         self.task = self.bar.add_task("making mutants")
+
+    def more(self, count: int = 1) -> list[WorkItem]:
+        """The first mutants of so many numbers more, as far as the run has them."""
+        first, self.begun = self.begun, min(self.run.wanted, self.begun + count)
+        return [self.item(number, 0) for number in range(first, self.begun)]
 
     def item(self, number: int, attempt: int) -> WorkItem:
         """The mutant of a number, after so many that were thrown away."""
@@ -86,14 +96,14 @@ class MutationSuite:
     def begins(self, item: WorkItem) -> None:
         """Nothing is shown of it."""
 
-    def takes(self, item: WorkItem, row: Any) -> Iterable[WorkItem] | None:
+    def takes(self, item: WorkItem, row: Any) -> Iterable[WorkItem]:
         """Keep the row; the next attempt follows one that was thrown away."""
         kernel = self.drawn[item.id]
         self.run.rows.append((kernel, TrialRow(**row)))
         self._show(kernel, TrialRow(**row))
         if row["outcome"] in THROWN_AWAY and kernel.attempt + 1 < MOST:
             return [self.item(kernel.number, kernel.attempt + 1)]
-        return None
+        return self.more()
 
     def lost(self, item: WorkItem, reason: str) -> Any:
         """A worker ends by nothing that a mutant does, which has a process of its own: nothing is known of it."""
@@ -148,7 +158,7 @@ def command(
     asked = {"count": count, "seed": run.seed, "ops": list(ops), "backends": list(backends)}
     with tempfile.TemporaryDirectory(prefix="kernelmux-mutants-") as folder, suite.bar:
         try:
-            items = [suite.item(number, 0) for number in range(count)]
+            items = suite.more(2 * (workers.most or 1))
             report = start.execute(suite, items, workers, Path(folder), asked)
         except KeyboardInterrupt:
             report = RunReport(interrupted=True)
