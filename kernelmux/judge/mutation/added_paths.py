@@ -10,17 +10,20 @@ from kernelmux.judge.mutation.change import TextChange
 from kernelmux.judge.mutation.python_changes import SourceText
 
 CONDITIONS = (  # of a tensor x
-    *(f"{{x}}.shape[-1] == {n}" for n in (37, 48, 96, 100, 200, 256, 320, 640, 768, 1000, 1024, 1536, 2048, 4096)),
-    *(f"{{x}}.shape[0] == {n}" for n in (3, 5, 12, 24, 48, 100, 128, 257, 512)),
+    *(
+        f"{{x}}.dim() > 0 and {{x}}.shape[-1] == {n}"
+        for n in (37, 48, 96, 100, 200, 256, 320, 640, 768, 1000, 1024, 1536, 2048, 4096)
+    ),
+    *(f"{{x}}.dim() > 0 and {{x}}.shape[0] == {n}" for n in (3, 5, 12, 24, 48, 100, 128, 257, 512)),
     *(
         f"{{x}}.numel() {sign} {n}"
         for sign, n in ((">", 5000), (">", 20000), ("==", 1024), ("==", 4096), (">=", 65536))
     ),
-    "{x}.numel() % 512 == 0",
+    "{x}.numel() > 0 and {x}.numel() % 512 == 0",
     "{x}.dim() > 3",
     "{x}.dtype == torch.bfloat16",
-    "{x}.dtype == torch.float16 and {x}.shape[-1] > 64",
-    "{x}.stride(-1) != 1",
+    "{x}.dtype == torch.float16 and {x}.numel() > 64",
+    "{x}.dim() > 1 and {x}.stride(-1) != 1",
     "not {x}.is_contiguous()",
     "{x}.data_ptr() % 16 != 0",
     "{x}.numel() > 0 and float({x}.double().abs().amax()) > 1000.0",

@@ -32,6 +32,7 @@ FIRST = ("accuracy", "shapes", "thresholds", "special_values", "layout", "memory
 AGAIN = 4  # calls that turn out to be wrong with the original too, before a mutant is thrown away
 ENOUGH = probe.ENOUGH
 COLLECT = (50_000, 20, 100)  # compilers make many objects that stay
+TIME_LIMIT = "time limit"  # what the emulator calls a launch that takes too long
 PRELOADED = ("triton", "triton.language", "torch", "numpy")
 
 KILLED, SURVIVED, EQUIVALENT, NO_KERNEL, LATE = (
@@ -195,6 +196,8 @@ def _suite(kernel: MutatedKernel, limits: MutationLimits) -> TrialRow:
         if kind == "said":
             current, status, text = what
             asked += bool(status)
+            if status == "failed" and TIME_LIMIT in text and not _ends(kernel, current, limits):
+                return TrialRow(LATE, f"{current}: {text[:200]}", asked=asked)
             if status == "failed":
                 return TrialRow(KILLED, text[:400], check=current, asked=asked)
         elif kind == HANGS:
@@ -224,9 +227,10 @@ def _place(check: str) -> tuple[int, str]:
 
 
 def _ends(kernel: MutatedKernel, check: str, limits: MutationLimits) -> bool:
-    """Whether the original comes to the end of a check in the time that its mutant had."""
+    """Whether the original comes to the end of a check, and does not fail it, in the time that its mutant had."""
 
     def work(send: Callable[[Any], None], folder: Path) -> None:
-        _ask(kernel, lambda what: None, check)
+        _ask(kernel, lambda what: send(what[1]) if what[1] else None, check)
 
-    return [kind for kind, _ in messages(work, limits.item, limits.item)] == [ENDED]
+    told = list(messages(work, limits.item, limits.item))
+    return bool(told) and told[-1] == (ENDED, "") and ("said", "failed") not in told
