@@ -1,6 +1,7 @@
 """Broken kernels made by a program: each kind of change, what is thrown away and reported, the same list for a seed."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import kernelmux
 from kernelmux.conformance.source_constants import python_files
 from kernelmux.conformance.source_constants.python_files import Reached
 from kernelmux.judge import cli
@@ -285,9 +287,9 @@ def test_a_hang_is_killed_and_a_survivor_is_listed(
 def test_ctrl_c_ends_with_a_report(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     given = ["--mutate", "100", "--op", "softmax", "--backend", "torch_ref", "-n", "1", "--json", str(path)]
-    with subprocess.Popen(
-        [sys.executable, "-m", "kernelmux.judge", *given], stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as program:
+    environment = {**os.environ, "PYTHONPATH": str(Path(kernelmux.__file__).parents[1])}
+    words = [sys.executable, "-m", "kernelmux.judge", *given]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True, env=environment) as program:
         assert program.stdout and program.stdout.readline().startswith("[1/100] ")
         program.send_signal(signal.SIGINT)
         rest = program.stdout.read()
