@@ -35,6 +35,7 @@ from kernelmux.runner.run import RunReport, Usage
 GOAL = 0.95  # of the broken kernels have to die
 MOST = 40  # that are thrown away for one that stays
 LIMITS = MutationLimits()
+FOUND = 60  # characters of what a witness shows, in a file
 CONSTANTS = 12  # of a source, whose sizes a search asks
 
 
@@ -236,7 +237,18 @@ def _versions() -> dict[str, str]:
 
 
 def _row(kernel: MutatedKernel, row: TrialRow) -> dict[str, Any]:
+    """Of one that was thrown away, what the seed does not give again; of a survivor all that shows it."""
     change = kernel.change
-    about = {"id": kernel.id, "kernel": kernel.label, "kind": change.kind, "place": change.place}
-    code = {"before": change.before, "after": change.after}
-    return {**about, **code, **{name: value for name, value in asdict(row).items() if value}}
+    if row.outcome in THROWN_AWAY:
+        return {"id": kernel.id, "outcome": row.outcome}
+    about = {
+        "id": kernel.id,
+        "outcome": row.outcome,
+        "kernel": kernel.label,
+        "kind": change.kind,
+        "place": change.place,
+    }
+    shown = {"witness": row.witness, "found": row.found[:FOUND]}
+    if row.outcome == KILLED:
+        return {**about, **shown, "check": row.check}
+    return {**about, "before": change.before, "after": change.after, **shown, "asked": row.asked}
