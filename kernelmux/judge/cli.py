@@ -34,6 +34,7 @@ EXAMPLES = """examples:
   kernelmux judge mine.py:softmax --op softmax --tier ci --json verdict.json --key my.key
   kernelmux judge --verify verdict.json mine.py:softmax --key my.key
   kernelmux judge --attack
+  kernelmux judge --mutate 50 --seed 1 --op softmax
 exit status: 0 every item passed and nothing computed it that is not allowed; 1 not so; 2 usage
 """
 
@@ -60,8 +61,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--verify", metavar="FILE", help=f"ask {SAMPLE} items of a verdict again, with its seed")
     attack = "run the attacks, or those of some families, and the honest kernels"
     made.add_argument("--attack", nargs="*", metavar="FAMILY", help=attack)
+    mutate = "make N broken kernels of ours, drawn by --seed from those of --op and --backend, and ask the suite"
+    made.add_argument("--mutate", type=int, metavar="N", help=mutate)
+    made.add_argument("--backend", nargs="+", default=[], metavar="BACKEND", help="of --mutate: kernels of these")
     made.add_argument(
-        "-n", type=int, default=0, metavar="N", help="of --attack: how many at once (default: by the cores)"
+        "-n", type=int, default=0, metavar="N", help="of --attack, --mutate: how many at once (default: by the cores)"
     )
     made.add_argument(
         "--sample", type=int, default=0, metavar="N", help="of --attack: N of the attacks, drawn by --seed"
@@ -79,6 +83,11 @@ def main(given: Sequence[str] | None = None) -> int:
             from kernelmux.judge import attack
 
             return attack.command(args.attack, args.n, args.sample, args.seed, args.json)
+        if args.mutate is not None:
+            from kernelmux.judge.mutation import command
+
+            ops = tuple(args.op.split(",")) if args.op else ()
+            return command.command(args.mutate, args.seed, ops, tuple(args.backend), args.n, args.json)
         return _verify(args) if args.verify else _judge(args)
     except KernelmuxError as error:
         print(f"judge: {' '.join(str(error).split())}", file=sys.stderr)

@@ -9,6 +9,7 @@ from kernelmux.conformance.mutants._sound import sound
 mutant = Mutants("matmul")
 
 DEEP, DEEPEST = 2300, 60000  # terms: of longer sums each takes shares, of the longest none
+LARGE = 40000  # elements of the second matrix, from which on its last column is left out
 WIDE = 150  # rows and columns from which on two tiles lie side by side
 SHARE = 512
 
@@ -35,4 +36,17 @@ def corner(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
     y: torch.Tensor = sound("matmul", a, b, precision)
     if y.shape[0] > WIDE and y.shape[1] > WIDE:
         y[WIDE:, WIDE:] = y[WIDE:, : y.shape[1] - WIDE]
+    return y
+
+
+@mutant(
+    "where the second matrix has 40,000 elements or more, the last column is 0",
+    family="thresholds",
+    caught_by="thresholds",
+)
+@each
+def large_second(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
+    y: torch.Tensor = sound("matmul", a, b, precision)
+    if b.numel() >= LARGE:
+        y[..., -1:] = 0
     return y

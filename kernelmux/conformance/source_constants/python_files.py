@@ -145,7 +145,12 @@ def reach(starts: Iterable[tuple[PythonFile, ast.AST]], home: Path) -> list[Reac
     return found
 
 
-def _used(file: PythonFile, node: ast.AST, home: Path) -> Iterator[tuple[PythonFile, Definition]]:
+@lru_cache(maxsize=4096)
+def _used(file: PythonFile, node: ast.AST, home: Path) -> tuple[tuple[PythonFile, Definition], ...]:
+    return tuple(_names_used(file, node, home))
+
+
+def _names_used(file: PythonFile, node: ast.AST, home: Path) -> Iterator[tuple[PythonFile, Definition]]:
     for part in ast.walk(node):
         if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load):
             yield from resolved(file, part.id, home)

@@ -49,18 +49,35 @@ def constants_of_file(path: Path, function: str, home: Path | None = None) -> li
     return usable(_read(starts, [], home or path.parent))
 
 
+def sources(fn: Callable[..., Any], home: Path) -> tuple[list[Reached], list[tuple[CudaText, int]]]:
+    """What a loaded function consists of inside of `home`, the nearest first, each with the steps that lead to it:
+    definitions of Python, and texts of CUDA C++ with their headers.
+    """
+    starts: list[Start] = []
+    texts: list[CudaText] = []
+    _collect(fn, starts, texts, DEEPEST)
+    reached = python_files.reach(starts, home)
+    return reached, list(_cuda_texts(reached, texts, home))
+
+
 def _read(starts: list[Start], texts: list[CudaText], home: Path) -> Iterator[Constant]:
     reached = python_files.reach(starts, home)
     yield from python_source.constants(reached, home)
     known = python_source.Parameters(reached, home)
-    sources = [(text, 1) for text in texts] + [(text, one.distance) for one in reached for text in _cuda_of(one)]
+    for part, distance in _cuda_texts(reached, texts, home):
+        yield from cuda_source.constants(part, distance, known)
+
+
+def _cuda_texts(reached: list[Reached], texts: list[CudaText], home: Path) -> Iterator[tuple[CudaText, int]]:
+    """The texts of CUDA C++ that definitions name, and their headers; one twice where a later way to it is shorter."""
+    named = [(text, 1) for text in texts] + [(text, one.distance) for one in reached for text in _cuda_of(one)]
     seen: dict[tuple[Path, int], int] = {}
-    for text, distance in sources:
+    for text, distance in named:
         for part, steps in cuda_source.with_headers(text, home):
             key = part.path, part.first
             if key not in seen or distance + steps < seen[key]:
                 seen[key] = distance + steps
-                yield from cuda_source.constants(part, distance + steps, known)
+                yield part, distance + steps
 
 
 def _cuda_of(one: Reached) -> Iterator[CudaText]:

@@ -131,6 +131,19 @@ def test_elements_are_counted_where_the_condition_does() -> None:
     assert made is not None and torch.Size(made[0].shapes["x"]).numel() in (1005, 1002)
 
 
+def test_elements_are_those_of_one_tensor() -> None:
+    """`b.numel() > 4000` is no matter of the rows of the other matrix."""
+    spec = catalog.spec("matmul")
+    base = spec.case("a=5x64 b=64x3")
+    calls = boundary_shapes.calls(spec, [base], [constant(4000, "b", "numel")])
+    alone = [c for c in calls if len(c.axes) == 1 and c.offset.text == "c + 1"]
+    made = {c.axes[0].letter: m[0].shapes for c in alone if (m := boundary_shapes.permitted(spec, (), c, 2**17))}
+    assert {letter: torch.Size(made[letter]["b" if letter == "N" else "a"]).numel() for letter in "NM"} == {
+        "N": 64 * 63,
+        "M": 64 * 63,
+    }
+
+
 def test_large_and_special_numbers_stand_at_both_sides_of_an_edge() -> None:
     spec = catalog.spec("softmax")
     plain = trials.trial(spec, spec.case("x=40x100 axis=-1"), torch.float32, 0, torch.device("cpu"))

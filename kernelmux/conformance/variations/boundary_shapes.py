@@ -141,7 +141,7 @@ def permitted(
     None if there is none with at most `elements` elements in each tensor.
     """
     before = _lengths(spec, call.base)
-    wanted = {axis: _allowed(axis, _target(call, axis, before), call.offset.plus, requires) for axis in call.axes}
+    wanted = {axis: _allowed(axis, _target(spec, call, axis), call.offset.plus, requires) for axis in call.axes}
     if any(n is None or n < 1 for n in wanted.values()):
         return None
     lengths = {axis: n for axis, n in wanted.items() if n is not None}
@@ -155,11 +155,15 @@ def permitted(
     return None
 
 
-def _target(call: BoundaryCall, axis: AxisName, before: dict[AxisName, int]) -> int:
-    """The length of an axis; of a constant that counts elements the part that the other axes leave, and one more."""
+def _target(spec: OpSpec, call: BoundaryCall, axis: AxisName) -> int:
+    """The length of an axis; of a constant that counts elements what gives the largest tensor with the axis so many."""
     if not call.constant.counts_elements or len(call.axes) > 1:
         return call.length
-    others = math.prod(n for name, n in before.items() if name != axis)
+    shapes = call.base.shapes
+    named = {t: [*zip(resize.names(spec, call.base, t), shape, strict=True)] for t, shape in shapes.items()}
+    having = [t for t, axes in named.items() if any(name == axis for name, _ in axes)]
+    largest = max(having, key=lambda t: math.prod(shapes[t]), default=None)
+    others = math.prod(n for name, n in named[largest] if name != axis) if largest else 1
     return -(-call.length // max(others, 1))
 
 
