@@ -1,0 +1,84 @@
+"""Lets the functions of a backend that are loaded say which way their conditions go.
+
+A function gets the code of the same lines with marks (`branches`) in place of its own, so whoever holds it runs that. Only
+code of files inside of the folder of the backend changes.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+from kernelmux.conformance.coverage import branches
+from kernelmux.emulator import launch_log
+
+Ways = dict[Path, set[int]]  # of each file: 2 * point for a condition that did not hold, 2 * point + 1 for one that did
+
+_changed: list[tuple[FunctionType, CodeType]] = []
+_marks: dict[Path, Callable[[int, Any], bool]] = {}  # what the marks of a file call
+_looked: dict[Path, frozenset[str]] = {}  # folder -> the modules that were loaded when its functions were looked for
+_noted: Ways | None = None  # where ways are noted at the moment
+
+
+def mark(home: Path) -> None:
+    """Put marks into the functions of a folder that have none: of modules that were loaded since this was last asked."""
+    loaded = frozenset(sys.modules)
+    if _looked.get(home) == loaded:
+        return
+    _looked[home] = loaded
+    start = f"{home}/"
+    for one in gc.get_objects():
+        if isinstance(one, FunctionType) and one.__code__.co_filename.startswith(start):
+            _mark_function(one)
+
+
+@contextmanager
+def noted(ways: Ways) -> Iterator[None]:
+    """Adds what marked functions do inside of the `with` to `ways`.
+
+    What runs inside of `emulator.recorder(run=False)` does not count: nobody sees what it computes.
+    """
+    global _noted
+    before, _noted = _noted, ways
+    try:
+        yield
+    finally:
+        _noted = before
+
+
+def restore() -> None:
+    """Give every function its own code back."""
+    while _changed:
+        function, code = _changed.pop()
+        function.__code__ = code
+    _marks.clear()
+    _looked.clear()
+
+
+def _mark_function(function: FunctionType) -> None:
+    path = Path(function.__code__.co_filename)
+    file = branches.marked(path)
+    code = file.code.get(function.__code__) if file else None
+    if code is None:  # it has no branches, or marks already
+        return
+    if path not in _marks:
+        _marks[path] = _marking(path)
+    function.__globals__[branches.MARK] = _marks[path]
+    _changed.append((function, function.__code__))
+    function.__code__ = code
+
+
+def _marking(path: Path) -> Callable[[int, Any], bool]:
+    def branch(number: int, value: Any) -> bool:
+        """The truth of a condition, which is noted."""
+        truth = bool(value)
+        if _noted is not None and launch_log.running():
+            _noted.setdefault(path, set()).add(2 * number + truth)
+        return truth
+
+    return branch
