@@ -4,8 +4,8 @@
     for one in found.functions():
         for number in one.missing: print(one.function, number, one.blocks[number])
 
-A block ran if any lane of any launch came to its first instruction. The branch around a guarded store, copy or barrier
-counts too: compilers write `if (i < n) y[i] = v;` so.
+A block ran if any lane of any launch came to its first instruction. A guarded instruction (`@%p st.global`) is part of the
+block that it stands in, whether or not its guard ever held.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class SourceLine:
 class BasicBlock:
     """A basic block. text: its first instruction; at: the line that it begins on, None where the PTX says none.
 
-    lines: all that it runs, but the line of the jump at its end, unless it begins there: of `if (a) b;` on one line the block
-    of a does not run the line. traps: it ends in a trap or a failed assertion.
+    lines: all that it runs, but the line of the jump at its end, unless it begins there: of `if (a) b;` on one line the
+    block of a does not run the line. traps: it ends in a trap or a failed assertion.
     """
 
     text: str

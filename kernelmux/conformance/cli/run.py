@@ -12,7 +12,16 @@ from rich.console import Console
 
 from kernelmux.conformance.cli.suite import ConformanceSuite, planned
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.report import artifacts, board, causes, integration, matrix, not_reached, page, trials_left_out
+from kernelmux.conformance.report import (
+    artifacts,
+    board,
+    causes,
+    integration,
+    matrix,
+    not_reached,
+    page,
+    trials_left_out,
+)
 from kernelmux.conformance.report.progress import Closed, MutantReporter, Reporter, duration
 from kernelmux.conformance.session import expected_failures, mutation, pytest_plugin, tested_backends
 from kernelmux.conformance.session.execute import Outcome

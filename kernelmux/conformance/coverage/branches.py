@@ -183,9 +183,7 @@ class _Marker(ast.NodeTransformer):
 
 def _call(number: int, value: ast.expr, place: ast.AST) -> ast.expr:
     arguments: list[ast.expr] = [ast.copy_location(ast.Constant(number), place), value]
-    return ast.copy_location(
-        ast.Call(ast.copy_location(ast.Name(MARK, ast.Load()), place), arguments, []), place
-    )
+    return ast.copy_location(ast.Call(ast.copy_location(ast.Name(MARK, ast.Load()), place), arguments, []), place)
 
 
 def _statement(number: int, value: bool, place: ast.AST) -> ast.stmt:

@@ -16,14 +16,16 @@ from kernelmux.registry import elsewhere
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.util import cards
 
-Place = tuple[str, int, str, int]  # file, line, and the file and line that it was inlined at last, "" and 0 if it was not
+Place = tuple[
+    str, int, str, int
+]  # file, line, and the file and line that it was inlined at last, "" and 0 if it was not
 
 _last = ""  # the variant whose calls were noted last in this process
 
 
 @dataclass
 class CallCoverage:
-    """Notes what the judged calls of a variant run. home: the folder of its package. emulated: kernels run on the emulator."""
+    """Notes what the judged calls of a variant run. home: the folder of its package. emulated: its kernels run on a CPU."""
 
     home: Path
     emulated: bool
@@ -74,7 +76,7 @@ def begins(variant: str) -> None:
 
 
 def _function(found: FunctionBlocks, home: Path) -> dict[str, Any]:
-    """`ran` has a bit for each block; `missing`, of those that did not run, the number, and the place or first instruction."""
+    """`ran` has a bit for each block; `missing`, of those that did not run, the number, and place or first instruction."""
     missing = [[n, _begin(found.blocks[n], home)] for n in found.missing]
     ran = hex(sum(1 << n for n in found.ran))
     return {"key": found.key, "name": found.function, "blocks": len(found.blocks), "ran": ran, "missing": missing}

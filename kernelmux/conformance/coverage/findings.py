@@ -19,8 +19,8 @@ BRANCH, BLOCK = "branch", "block"
 class CodePart:
     """What a trial may run. kind: a BRANCH of a launcher, or BLOCK, the blocks of a kernel that begin on a line.
 
-    file: from the folder of the backend on, "" where the PTX says none. text: the code that stands there, of a branch with its
-    way; of a block without a line its first instruction. kernel: whose block it is; within: the line it was inlined at.
+    file: from the folder of the backend on, "" where the PTX says none. text: the code that stands there, of a branch with
+    its way; of a block without a line its first instruction. kernel: whose block it is; within: the line it was inlined at.
     """
 
     kind: str
@@ -33,7 +33,9 @@ class CodePart:
     def __str__(self) -> str:
         inlined = f" for {self.within}" if self.within else ""
         kernel = f" in kernel {self.kernel}" if self.kernel else ""
-        return f"{self.file}:{self.line} {self.text}{inlined}{kernel}" if self.line else f"a block at {self.text}{kernel}"
+        return (
+            f"{self.file}:{self.line} {self.text}{inlined}{kernel}" if self.line else f"a block at {self.text}{kernel}"
+        )
 
 
 @dataclass
@@ -41,8 +43,8 @@ class VariantCoverage:
     """What the trials of a variant have run.
 
     branches, blocks: (run, there are): ways of conditions that were asked, and blocks of the kernels that were launched.
-    unreached: the ways that no trial took, and the lines of a kernel at which blocks begin that ran in no compiled version of
-    it: compilers make several blocks of one line, where they unroll a loop. reached: the other ones.
+    unreached: the ways that no trial took, and the lines of a kernel at which blocks begin that ran in no compiled version
+    of it: compilers make several blocks of one line, where they unroll a loop. reached: the other ones.
     """
 
     branches: tuple[int, int] = (0, 0)

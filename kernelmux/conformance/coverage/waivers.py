@@ -31,9 +31,9 @@ FIELDS = {"backend", "file", "code", "needs", "reason"}
 class CoverageWaiver:
     """Code that need not run.
 
-    file: in the folder of the backend. code: of a branch as the report has it (`if n > 8`, `if n > 8 that does not hold`), of a
-    block its line. needs: "elements", more than 2^28 of them, or "device", another one than `device` ("" for any of them).
-    kernel: whose block, "" for all.
+    file: in the folder of the backend. code: of a branch as the report has it (`if n > 8`, `if n > 8 that does not hold`),
+    of a block its line. needs: "elements", more than 2^28 of them, or "device", another than `device` ("": than any that
+    runs the suite). kernel: whose block, "" for all.
     """
 
     backend: str
@@ -104,5 +104,3 @@ def _stands(waiver: CoverageWaiver, path: Path) -> bool:
     source = cuda_source.read(path)
     lines = [shortened(line) for line in source.text.splitlines()] if source else []
     return waiver.code in ways or waiver.code in lines
-
-

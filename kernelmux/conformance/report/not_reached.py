@@ -6,10 +6,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
-from kernelmux.conformance.coverage import collecting, findings, waivers
+from kernelmux.conformance.coverage import collecting, findings, record, waivers
 from kernelmux.conformance.coverage.findings import BRANCH, CodePart, VariantCoverage
 from kernelmux.conformance.options import Options
+from kernelmux.conformance.session import worker_facts
 from kernelmux.conformance.session.execute import WHOLE, Outcome
+from kernelmux.registry.backend import lookup as registered
 
 REQUIRED = ("full", "huge")  # tiers that fail where something was not reached
 VARIANTS = 3  # of those with the same line, that are named
@@ -27,14 +29,18 @@ Coverages = dict[VariantName, VariantCoverage]
 
 
 def coverages(outcomes: Iterable[Outcome]) -> Coverages:
-    """What the trials of each variant have run, by the items that passed."""
+    """What the trials of each variant have run, by the items that passed; of kernels on a GPU, what is on record."""
     rows: dict[VariantName, list[dict[str, Any]]] = {}
     for outcome in outcomes:
         if outcome.coverage and outcome.status in ("passed", "expected"):
             item = outcome.item
             rows.setdefault(VariantName(item.op, item.backend, item.variant), []).append(outcome.coverage)
     homes = {name: collecting.home(*name) for name in rows}
-    return {name: findings.of(found, home) for name, found in rows.items() if (home := homes[name])}
+    found = {name: findings.of(those, home) for name, those in rows.items() if (home := homes[name])}
+    for name, one in found.items():
+        if not one.blocks[1]:
+            one.unreached |= record.unrun(name) or set()
+    return found
 
 
 def nowhere(found: Coverages) -> dict[str, list[CodePart]]:
@@ -62,18 +68,30 @@ def _owner(name: VariantName, part: CodePart) -> str:
 
 
 def lines(options: Options, outcomes: list[Outcome]) -> list[str]:
-    """A line for each operator, backend and what its variants have not reached, without what is waived."""
+    """A line for each operator, backend and what its variants have not reached, without what is waived.
+
+    Code of several operators that no variant at all has reached comes first, once.
+    """
     found = coverages(outcomes)
     waived = [w for w in waivers.all_of({name.backend for name in found}) if w.applies(options)]
+    common = {owner: set(parts) for owner, parts in nowhere(found).items()}
+    once: dict[tuple[str, CodePart], None] = {}
     shared: dict[tuple[str, str, CodePart], list[str]] = {}
     for name, one in found.items():
         for part in one.unreached:
-            if not any(w.covers(name.backend, part) for w in waived):
+            if any(w.covers(name.backend, part) for w in waived):
+                continue
+            if _owner(name, part) == name.backend and part in common.get(name.backend, ()):
+                once[name.backend, part] = None
+            else:
                 shared.setdefault((name.op, name.backend, part), []).append(name.variant)
     asked = {(op, backend): [n.variant for n in found if n[:2] == (op, backend)] for op, backend, _ in found}
     return [
-        f"{op}, {_who(backend, variants, asked[op, backend])}: not reached: {part}"
-        for (op, backend, part), variants in sorted(shared.items())
+        *(f"{backend}, no variant: not reached: {part}" for backend, part in sorted(once)),
+        *(
+            f"{op}, {_who(backend, variants, asked[op, backend])}: not reached: {part}"
+            for (op, backend, part), variants in sorted(shared.items())
+        ),
     ]
 
 
@@ -95,6 +113,7 @@ def counted(options: Options, outcomes: list[Outcome]) -> str:
     ran = [f"{branches[0]} of {branches[1]} branches"] + ([f"{blocks[0]} of {blocks[1]} blocks"] if blocks[1] else [])
     said = f"the trials of {len(found)} variant{'s' * (len(found) > 1)} ran {' and '.join(ran)}"
     told = lines(options, outcomes)
+    said = "; ".join(filter(None, (said, unrecorded(outcomes))))
     return f"{said}; {len(told)} lines of the report say what was not reached" if told else said
 
 
@@ -102,6 +121,32 @@ def markdown(options: Options, outcomes: list[Outcome]) -> str:
     """For `matrix.md`: "" if everything was reached, or nothing asked."""
     told = lines(options, outcomes)
     return "\n".join(["### Not reached by any trial", "", *(f"* {line}" for line in told)]) if told else ""
+
+
+def unrecorded(outcomes: list[Outcome]) -> str:
+    """Of which variants on a GPU it is not on record which blocks of their kernels run, in a line; "" if there are none."""
+    found = coverages(o for o in outcomes if o.machine)
+    names = [
+        f"{n.op}/{n.backend}/{n.variant}" for n, one in found.items() if not one.blocks[1] and record.unrun(n) is None
+    ]
+    some = ", ".join(names[:VARIANTS]) + (f" and {len(names) - VARIANTS} others" if names[VARIANTS:] else "")
+    said = "which blocks of their kernels trials run is not on record; without a GPU, --tier ci --coverage --record says it"
+    return f"{some}: {said}" if names else ""
+
+
+def recorded(options: Options, outcomes: list[Outcome]) -> str:
+    """Put what the trials of a run without a GPU have run of each kernel on record; what was written, in a line."""
+    found = {
+        name: one
+        for name, one in coverages(outcomes).items()
+        if one.blocks[1] and registered.package(name.backend).startswith("kernelmux.")
+    }
+    whole = set(_whole(options, outcomes))
+    asked = {tuple(name): one for name, one in found.items() if f"{name.op}, {name.backend}" in whole}
+    versions = {name: worker_facts.versions().get(name, "") for name in ("nvidia-cuda-nvrtc", "triton")}
+    count, unknown = record.write(asked, {"made_with": versions})  # type: ignore[arg-type]
+    left = f"; not {', '.join(unknown)}: what they launch is not known (--rekey)" if unknown else ""
+    return f"recorded: which blocks of the kernels of {count} variants trials run, in {record.FILE.name}{left}"
 
 
 def results(outcomes: list[Outcome]) -> list[dict[str, Any]]:
