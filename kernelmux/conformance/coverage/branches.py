@@ -1,6 +1,6 @@
 """The branches of the Python functions of a file, and the file with a mark at each.
 
-coverage.py counts lines, so it does not see a conditional expression on one line, which about every second branch of a
+coverage.py counts lines, so it does not see a conditional expression on one line, which every second branch of a
 launcher is; and its tracer slows down the emulator, which is Python too. So conditions themselves say what they were.
 Code at the top of a module has no marks: it runs at the import. Nor have Triton kernels, which are compiled.
 """
