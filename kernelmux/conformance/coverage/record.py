@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from kernelmux.conformance.coverage.findings import BLOCK, CodePart, VariantCoverage
@@ -27,44 +26,41 @@ def launch_key(op: str, backend: str, variant: str) -> str:
     return launch_keys.digest(json.dumps(sorted(keys.items()))) if keys else ""
 
 
-def read(path: Path = FILE) -> dict[Variant, dict[str, Any]]:
+def read() -> dict[Variant, dict[str, Any]]:
     """The rows of a record, none where there is no file; SpecError for one that is damaged."""
-    if not path.exists():
+    if not FILE.exists():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(FILE.read_text(encoding="utf-8"))
         if found["schema"] != SCHEMA:
             raise ValueError(f"schema {found['schema']}, expected {SCHEMA}")
         return {(row["op"], row["backend"], row["variant"]): row for row in found["variants"]}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SpecError(f"{path}: expected a record of coverage; {error!r}") from error
+        raise SpecError(f"{FILE}: expected a record of coverage; {error!r}") from error
 
 
-def unrun(variant: Variant, path: Path = FILE) -> set[CodePart] | None:
-    """Lines of its kernels whose blocks no trial of tier ci has run; None where the record does not know the variant as it
-    stands."""
-    row = read(path).get(variant)
+def unrun(variant: Variant) -> set[CodePart] | None:
+    """Lines of a variant's kernels whose blocks no trial of tier ci runs; None where it is not on record as it stands."""
+    row = read().get(variant)
     key = launch_key(*variant)
     if row is None or not key or row["key"] != key:
         return None
     return {CodePart(BLOCK, *part) for part in row["not_run"]}
 
 
-def write(
-    found: Mapping[Variant, VariantCoverage], head: Mapping[str, Any], path: Path = FILE
-) -> tuple[int, list[str]]:
+def write(found: Mapping[Variant, VariantCoverage], head: Mapping[str, Any]) -> tuple[int, list[str]]:
     """Put variants of our own into the record: how many, and those whose launches are not known, which it leaves out.
 
     head: the versions of the packages that compiled the kernels.
     """
-    rows, unknown = read(path), []
+    rows, unknown = read(), []
     for variant, one in found.items():
         if key := launch_key(*variant):
             rows[variant] = _row(variant, key, one)
         else:
             unknown.append("/".join(variant))
     document = {"schema": SCHEMA, "gpu": "none, emulated", **head, "variants": [rows[v] for v in sorted(rows)]}
-    files.write(path, f"{_lines(document)}\n")
+    files.write(FILE, f"{_lines(document)}\n")
     return len(found) - len(unknown), unknown
 
 

@@ -195,7 +195,7 @@ def _whole(options: Options, outcomes: list[Outcome]) -> Iterator[str]:
     backends = {o.item.backend for o in outcomes if o.coverage}
     every = {b: [o for o in outcomes if o.item.backend == b] for b in backends}
     for backend, own in every.items():
-        if options.only or (options.backends and backend not in options.backends):
+        if not options.complete or options.only or (options.backends and backend not in options.backends):
             continue
         good = {op: True for op in dict.fromkeys(o.item.op for o in own)}
         for outcome in own:

@@ -135,6 +135,8 @@ def test_the_rows_of_several_processes_count_together(folder: Path) -> None:
     first, second, third = run(small), run(middle), run(large)
     assert told(small, first, second) == [LARGE]
     assert told(small, first, second, third) == []
+    run_blocks = [not_reached.results(list(some))[0]["blocks"] for some in ((first, third), (third, first), (first,))]
+    assert run_blocks[0] == run_blocks[1] > run_blocks[2]
 
 
 def test_what_one_variant_reached_is_still_open_for_the_other(folder: Path) -> None:

@@ -1,0 +1,104 @@
+"""The record of blocks that the emulated suite leaves out: written without a GPU, read on one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kernelmux.conformance.coverage import record
+from kernelmux.conformance.coverage.findings import BLOCK, BRANCH, CodePart, VariantCoverage
+from kernelmux.conformance.options import Options
+from kernelmux.conformance.report import not_reached
+from kernelmux.conformance.session.execute import Outcome
+from kernelmux.conformance.session.plan import Item
+from kernelmux.conformance.verified import ledger
+from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.errors import ArgumentError, SpecError
+
+OP, BACKEND = "square", "cuda"
+PART = CodePart(BLOCK, "square.cu", 7, "`if (n > 1500) {`", "square", "square.cu:9")
+BRANCH_PART = CodePart(BRANCH, "square.py", 3, "`if n`")
+FULL = Options(tier="full", ops=(OP,), backends=(BACKEND,), device="cuda", coverage=True)
+
+
+@pytest.fixture
+def variant() -> record.Variant:
+    return OP, BACKEND, next(iter(registered.variants(BACKEND, OP)))
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    found = tmp_path / "coverage.json"
+    monkeypatch.setattr(record, "FILE", found)
+    return found
+
+
+def written(variant: record.Variant) -> tuple[int, list[str]]:
+    coverage = VariantCoverage(blocks=(9, 10), unreached={PART, BRANCH_PART})
+    return record.write({variant: coverage}, {"made_with": {"triton": "3"}})
+
+
+def on_gpu(variant: record.Variant) -> Outcome:
+    """An item that has run on a GPU, which says nothing of blocks."""
+    row = {"ways": {}, "functions": [], "lines": {}}
+    return Outcome(Item(*variant, "accuracy"), "passed", machine={"gpu": "made up"}, coverage=row)
+
+
+def test_blocks_are_read_as_they_were_written_while_the_variant_launches_the_same(
+    path: Path, variant: record.Variant
+) -> None:
+    assert record.unrun(variant) is None
+    assert written(variant) == (1, []) and record.unrun(variant) == {PART}
+    (row,) = [line for line in path.read_text().splitlines() if '"square.cu"' in line]
+    assert json.loads(row.rstrip(","))["blocks"] == [9, 10]
+    path.write_text(path.read_text().replace(record.launch_key(*variant), "another"))
+    assert record.unrun(variant) is None
+
+
+def test_rows_of_other_variants_stay_and_what_has_no_key_is_left_out(path: Path, variant: record.Variant) -> None:
+    written(variant)
+    unknown = (OP, BACKEND, "no_such_variant")
+    assert record.write({unknown: VariantCoverage()}, {}) == (0, ["square/cuda/no_such_variant"])
+    assert record.unrun(variant) == {PART}
+
+
+def test_a_damaged_record_is_an_error(path: Path) -> None:
+    for text in ("{", "[]", '{"schema": 9, "variants": []}', '{"schema": 1, "variants": [{}]}'):
+        path.write_text(text)
+        with pytest.raises(SpecError, match="expected a record of coverage"):
+            record.read()
+
+
+def test_a_run_on_a_gpu_in_tier_full_fails_by_what_is_on_record(path: Path, variant: record.Variant) -> None:
+    outcomes = [on_gpu(variant)]
+    assert not_reached.failures(FULL, outcomes) == []
+    assert not_reached.unrecorded(outcomes).startswith("/".join(variant))
+    written(variant)
+    assert not_reached.failures(FULL, outcomes) == [f"{OP}, {BACKEND}: not reached: {PART}"]
+    assert not_reached.unrecorded(outcomes) == ""
+
+
+def test_what_is_recorded_is_a_whole_run_of_tier_ci(path: Path, variant: record.Variant) -> None:
+    chosen = replace(FULL, tier="ci", device="cpu")
+    kernel = {"key": "0" * 16, "name": "square", "blocks": 2, "ran": "0x1", "missing": [[1, ["square.cu", 7, "", 0]]]}
+    row = {"ways": {}, "functions": [kernel], "lines": {"square": []}}
+    outcome = Outcome(Item(*variant, "accuracy"), "passed", coverage=row)
+    assert "kernels of 0 variants" in not_reached.recorded(replace(chosen, checks=("accuracy",)), [outcome])
+    failed = Outcome(Item(*variant, "exact"), "failed")
+    assert "kernels of 0 variants" in not_reached.recorded(chosen, [outcome, failed])
+    assert "kernels of 1 variants" in not_reached.recorded(chosen, [outcome])
+    (part,) = record.unrun(variant) or ()
+    assert (part.file, part.line, part.kernel) == ("square.cu", 7, "square")
+
+
+def test_a_record_without_a_gpu_is_of_coverage_alone() -> None:
+    ledger.check_recordable(replace(FULL, device="cpu", tier="ci", ops=()), coverage=True)
+    with pytest.raises(ArgumentError, match="expected tier ci, got full"):
+        ledger.check_recordable(replace(FULL, device="cpu"), coverage=True)
+    with pytest.raises(ArgumentError, match="needs all checks"):
+        ledger.check_recordable(replace(FULL, device="cpu", tier="ci", checks=("exact",)), coverage=True)
+    with pytest.raises(ArgumentError, match="add --device cuda"):
+        ledger.check_recordable(replace(FULL, device="cpu", tier="ci"))
