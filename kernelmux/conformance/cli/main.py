@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -120,8 +119,8 @@ def _write_reports(
             run.conclude_mutants(chosen, found, console) if chosen.mutants else run.conclude(chosen, found, console)
         )
         if args.record:
-            written = not_reached.recorded if chosen.device == "cpu" else partial(ledger.record, items=items)
-            console.print(written(chosen, outcomes=found.outcomes), markup=False)
+            written = not_reached.recorded if chosen.device == "cpu" else ledger.record
+            console.print(written(chosen, items, found.outcomes), markup=False)
         if args.durations is not None:
             run.slowest(found, args.durations, console)
         run.farewell(chosen, found, console)

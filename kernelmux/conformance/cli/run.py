@@ -141,7 +141,7 @@ def _outcome(
         outcomes = [replace(outcome, card="") for outcome in outcomes]
     stopped = report.interrupted or 0 < ways.maxfail <= reporter.failed
     errors = [*report.errors, *_missing(chosen, items, reporter.total - len(outcomes), stopped)]
-    errors += not_reached.failures(chosen, outcomes)
+    errors += not_reached.failures(chosen, items, outcomes)
     return RunOutcome(outcomes, errors, took, reporter.total, told, report.interrupted, reporter.closed, report.usage)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ from kernelmux.conformance.coverage.findings import BRANCH, CodePart, VariantCov
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.session import worker_facts
 from kernelmux.conformance.session.execute import WHOLE, Outcome
+from kernelmux.conformance.session.plan import Item
 from kernelmux.registry.backend import lookup as registered
 
 REQUIRED = ("full", "huge")  # tiers that fail where something was not reached
@@ -134,14 +135,14 @@ def unrecorded(outcomes: list[Outcome]) -> str:
     return f"{some}: {said}" if names else ""
 
 
-def recorded(options: Options, outcomes: list[Outcome]) -> str:
+def recorded(options: Options, items: Sequence[Item], outcomes: list[Outcome]) -> str:
     """Put what the trials of a run without a GPU have run of each kernel on record; what was written, in a line."""
     found = {
         name: one
         for name, one in coverages(outcomes).items()
         if one.blocks[1] and registered.package(name.backend).startswith("kernelmux.")
     }
-    whole = set(_whole(options, outcomes))
+    whole = set(_whole(options, items, outcomes))
     asked = {tuple(name): one for name, one in found.items() if f"{name.op}, {name.backend}" in whole}
     versions = {name: worker_facts.versions().get(name, "") for name in ("nvidia-cuda-nvrtc", "triton")}
     count, unknown = record.write(asked, {"made_with": versions})  # type: ignore[arg-type]
@@ -166,7 +167,7 @@ def results(outcomes: list[Outcome]) -> list[dict[str, Any]]:
 # --- failures -------------------------------------------------------------------------------------------------------
 
 
-def failures(options: Options, outcomes: list[Outcome]) -> list[str]:
+def failures(options: Options, items: Sequence[Item], outcomes: list[Outcome]) -> list[str]:
     """What fails a run: wrong waivers, and in tiers full and huge what no variant has reached and no entry waives.
 
     A run of a part says nothing of what it did not ask: code of several operators counts in a run of all, that of one
@@ -180,7 +181,7 @@ def failures(options: Options, outcomes: list[Outcome]) -> list[str]:
     wrong = [text for w in listed if (text := waivers.stale(w, reached[w.backend]))]
     if options.tier not in REQUIRED or not options.complete or options.minutes:
         return wrong
-    whole = set(_whole(options, outcomes))
+    whole = set(_whole(options, items, outcomes))
     return wrong + [
         f"{owner}: not reached: {part}"
         for owner, parts in nowhere(found).items()
@@ -190,14 +191,17 @@ def failures(options: Options, outcomes: list[Outcome]) -> list[str]:
     ]
 
 
-def _whole(options: Options, outcomes: list[Outcome]) -> Iterator[str]:
-    """The owners of code of which everything was asked, and passed."""
+def _whole(options: Options, items: Sequence[Item], outcomes: list[Outcome]) -> Iterator[str]:
+    """The owners of code of which everything was asked, and passed. items: those of the run."""
+    reported = {o.item.id for o in outcomes}
     backends = {o.item.backend for o in outcomes if o.coverage}
     every = {b: [o for o in outcomes if o.item.backend == b] for b in backends}
     for backend, own in every.items():
         if not options.complete or options.only or (options.backends and backend not in options.backends):
             continue
-        good = {op: True for op in dict.fromkeys(o.item.op for o in own)}
+        good = {i.op: True for i in items if i.backend == backend}
+        for item in (i for i in items if i.backend == backend and i.id not in reported):
+            good[item.op] = False
         for outcome in own:
             good[outcome.item.op] &= outcome.status != "failed" and outcome.asked == WHOLE
         yield from (f"{op}, {backend}" for op, fine in good.items() if fine)

@@ -163,6 +163,11 @@ def test_a_run_without_coverage_leaves_the_functions_alone(folder: Path) -> None
 
 # --- failures and waivers -------------------------------------------------------------------------------------------
 
+
+def failures(chosen: Options, outcomes: list[Outcome]) -> list[str]:
+    return not_reached.failures(chosen, [o.item for o in outcomes], outcomes)
+
+
 FULL = {"tier": "full", "cases": (), "dtypes": ()}
 WAIVER = """
 [[waived]]
@@ -185,22 +190,24 @@ reason = "for the test"
 
 def test_tier_full_fails_by_what_was_not_reached_and_tier_ci_does_not(folder: Path) -> None:
     outcomes = [run(options("x=100", "x=400"))]
-    assert not_reached.failures(options(**FULL), outcomes) == [
+    assert failures(options(**FULL), outcomes) == [
         f"square, reach: not reached: {SYNC}",
         f"square, reach: not reached: {LARGE}",
     ]
-    assert not_reached.failures(options(**{**FULL, "tier": "ci"}), outcomes) == []
-    assert not_reached.failures(options("x=100", tier="full"), outcomes) == []  # asks a part
+    assert failures(options(**{**FULL, "tier": "ci"}), outcomes) == []
+    assert failures(options("x=100", tier="full"), outcomes) == []  # asks a part
     failed = [*outcomes, replace(outcomes[0], status="failed", coverage={})]
-    assert not_reached.failures(options(**FULL), failed) == []  # by that
+    assert failures(options(**FULL), failed) == []  # by that
+    more = [outcomes[0].item, replace(outcomes[0].item, check="exact")]
+    assert not_reached.failures(options(**FULL), more, outcomes) == []  # it was stopped
 
 
 def test_shared_code_fails_a_run_of_all_operators_alone(folder: Path) -> None:
     outcomes = [run(options("x=100", "x=2500")), run(options("x=100"), "other")]
     outcomes[0].coverage["ways"].pop("_threads.py")
-    assert not_reached.failures(options(**FULL), outcomes) == []
+    assert failures(options(**FULL), outcomes) == []
     everything = options(**FULL, ops=(), backends=())
-    assert not_reached.failures(everything, outcomes) == ["reach: not reached: _threads.py:7 `if n > 300`"]
+    assert failures(everything, outcomes) == ["reach: not reached: _threads.py:7 `if n > 300`"]
 
 
 def test_a_waiver_takes_a_line_out_of_the_report_and_of_the_failures(folder: Path) -> None:
@@ -208,18 +215,18 @@ def test_a_waiver_takes_a_line_out_of_the_report_and_of_the_failures(folder: Pat
     (folder / waivers.NAME).write_text(WAIVER, encoding="utf-8")
     waivers.entries.cache_clear()
     chosen = options(**FULL)
-    assert not_reached.failures(chosen, outcomes) == [] and not_reached.lines(chosen, outcomes) == []
+    assert failures(chosen, outcomes) == [] and not_reached.lines(chosen, outcomes) == []
     huge = replace(chosen, tier="huge")
-    assert not_reached.failures(huge, outcomes) == [f"square, reach: not reached: {LARGE}"]
+    assert failures(huge, outcomes) == [f"square, reach: not reached: {LARGE}"]
     cuda = replace(chosen, device="cuda")
-    assert not_reached.failures(cuda, outcomes) == [f"square, reach: not reached: {SYNC}"]
+    assert failures(cuda, outcomes) == [f"square, reach: not reached: {SYNC}"]
 
 
 def test_a_waiver_of_what_a_trial_has_run_or_of_no_code_fails_in_every_tier(folder: Path) -> None:
     outcomes = [run(options("x=100", "x=2500"))]
     (folder / waivers.NAME).write_text(WAIVER.replace("__syncthreads", "__syncwarp"), encoding="utf-8")
     waivers.entries.cache_clear()
-    assert not_reached.failures(options("x=100"), outcomes) == [
+    assert failures(options("x=100"), outcomes) == [
         "coverage_waivers.toml: reach/square.py `if x.numel() > 2000`: a trial has run it (for the test): remove the entry",
         "coverage_waivers.toml: reach/square.cu `__syncwarp();`: no such code; remove the entry or mend it",
     ]

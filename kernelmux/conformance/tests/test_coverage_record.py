@@ -47,6 +47,14 @@ def on_gpu(variant: record.Variant) -> Outcome:
     return Outcome(Item(*variant, "accuracy"), "passed", machine={"gpu": "made up"}, coverage=row)
 
 
+def failures(chosen: Options, outcomes: list[Outcome]) -> list[str]:
+    return not_reached.failures(chosen, [o.item for o in outcomes], outcomes)
+
+
+def recorded(chosen: Options, outcomes: list[Outcome]) -> str:
+    return not_reached.recorded(chosen, [o.item for o in outcomes], outcomes)
+
+
 def test_blocks_are_read_as_they_were_written_while_the_variant_launches_the_same(
     path: Path, variant: record.Variant
 ) -> None:
@@ -74,10 +82,10 @@ def test_a_damaged_record_is_an_error(path: Path) -> None:
 
 def test_a_run_on_a_gpu_in_tier_full_fails_by_what_is_on_record(path: Path, variant: record.Variant) -> None:
     outcomes = [on_gpu(variant)]
-    assert not_reached.failures(FULL, outcomes) == []
+    assert failures(FULL, outcomes) == []
     assert not_reached.unrecorded(outcomes).startswith("/".join(variant))
     written(variant)
-    assert not_reached.failures(FULL, outcomes) == [f"{OP}, {BACKEND}: not reached: {PART}"]
+    assert failures(FULL, outcomes) == [f"{OP}, {BACKEND}: not reached: {PART}"]
     assert not_reached.unrecorded(outcomes) == ""
 
 
@@ -86,10 +94,11 @@ def test_what_is_recorded_is_a_whole_run_of_tier_ci(path: Path, variant: record.
     kernel = {"key": "0" * 16, "name": "square", "blocks": 2, "ran": "0x1", "missing": [[1, ["square.cu", 7, "", 0]]]}
     row = {"ways": {}, "functions": [kernel], "lines": {"square": []}}
     outcome = Outcome(Item(*variant, "accuracy"), "passed", coverage=row)
-    assert "kernels of 0 variants" in not_reached.recorded(replace(chosen, checks=("accuracy",)), [outcome])
+    assert "kernels of 0 variants" in recorded(replace(chosen, checks=("accuracy",)), [outcome])
     failed = Outcome(Item(*variant, "exact"), "failed")
-    assert "kernels of 0 variants" in not_reached.recorded(chosen, [outcome, failed])
-    assert "kernels of 1 variants" in not_reached.recorded(chosen, [outcome])
+    assert "kernels of 0 variants" in recorded(chosen, [outcome, failed])
+    assert "kernels of 0 variants" in not_reached.recorded(chosen, [outcome.item, failed.item], [outcome])  # stopped
+    assert "kernels of 1 variants" in recorded(chosen, [outcome])
     (part,) = record.unrun(variant) or ()
     assert (part.file, part.line, part.kernel) == ("square.cu", 7, "square")
 
