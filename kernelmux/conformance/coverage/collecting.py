@@ -20,7 +20,7 @@ Place = tuple[
     str, int, str, int
 ]  # file, line, and the file and line that it was inlined at last, "" and 0 if it was not
 
-_last = ""  # the variant whose calls were noted last in this process
+_last = ("", "", "")  # operator, backend and variant whose calls were noted last in this process
 
 
 @dataclass
@@ -67,12 +67,19 @@ def home(op: str, backend: str, variant: str) -> Path | None:
     return package.folder if package else registered.folder(backend)
 
 
-def begins(variant: str) -> None:
-    """Another variant begins: what launchers remember of earlier calls is forgotten, so that its own calls run them."""
+def begun(op: str, backend: str, variant: str, emulated: bool) -> CallCoverage | None:
+    """What notes the calls of a variant in an item; None of one that is made of torch's operators.
+
+    What launchers remember of the calls of another variant is forgotten, so that those of this one run them.
+    """
     global _last
-    if variant != _last:
-        _last = variant
+    where = home(op, backend, variant)
+    if where is None or not registered.backend(backend).emulates:
+        return None
+    if (op, backend, variant) != _last:
+        _last = op, backend, variant
         cards.forget()
+    return CallCoverage(where, emulated)
 
 
 def _function(found: FunctionBlocks, home: Path) -> dict[str, Any]:

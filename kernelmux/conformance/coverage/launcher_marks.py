@@ -32,8 +32,8 @@ def mark(home: Path) -> None:
         return
     _looked[home] = loaded
     start = f"{home}/"
-    for one in gc.get_objects():
-        if isinstance(one, FunctionType) and one.__code__.co_filename.startswith(start):
+    for one in gc.get_objects():  # of a weak proxy isinstance would ask what may be gone
+        if type(one) is FunctionType and one.__code__.co_filename.startswith(start):
             _mark_function(one)
 
 

@@ -18,7 +18,6 @@ import torch
 
 from kernelmux import emulator
 from kernelmux.conformance.coverage import collecting
-from kernelmux.conformance.coverage.collecting import CallCoverage
 from kernelmux.conformance.failures import failure_bundle, failure_source, failure_text, stale_result
 from kernelmux.conformance.inputs import dtype_rotation, generate, trials
 from kernelmux.conformance.inputs.trials import Trial
@@ -159,7 +158,8 @@ class Probe:
         self.ends = math.inf  # by time.perf_counter: behind it no trial begins, but a first one
         self.cut = False  # whether there was one that did not begin
         self.patience = PATIENCE.get(options.tier, 60.0)  # seconds for one emulated launch
-        self.coverage = self._coverage() if variant and options.coverage else None
+        asked = bool(variant) and options.coverage
+        self.coverage = collecting.begun(spec.name, backend, variant, self.emulated) if asked else None
         self._listens = bool(variant) and not (self.emulated or backend.startswith(MUTANTS))
 
     @property
@@ -172,13 +172,6 @@ class Probe:
     def home(self) -> Path | None:
         """The folder of the package that the variant comes from."""
         return collecting.home(self.spec.name, self.backend, self.variant) if self.variant else None
-
-    def _coverage(self) -> CallCoverage | None:
-        """What notes the branches and blocks that calls of the variant run; None of what is made of torch's operators."""
-        if self.home is None or not registered.backend(self.backend).emulates:
-            return None
-        collecting.begins(f"{self.spec.name}/{self.label}")
-        return CallCoverage(self.home, self.emulated)
 
     @property
     def conditions(self) -> list[str]:

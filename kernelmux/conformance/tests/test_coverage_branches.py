@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import traceback
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -198,6 +199,13 @@ def test_calls_whose_kernels_do_not_run_reach_nothing(launcher: ModuleType) -> N
 
     even = lambda: launcher.conditions(8)  # noqa: E731
     assert left(launcher, even, call) == left(launcher, even) != left(launcher, even, lambda: launcher.conditions(2000))
+
+
+def test_a_weak_proxy_of_what_is_gone_is_passed_over(launcher: ModuleType) -> None:
+    held = launcher.Launcher(True)
+    proxy = weakref.proxy(held)
+    del held
+    assert left(launcher, lambda: launcher.KEPT(5)) and proxy is not None
 
 
 def test_functions_get_their_own_code_back(launcher: ModuleType) -> None:

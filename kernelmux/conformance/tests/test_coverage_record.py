@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ def written(variant: record.Variant) -> tuple[int, list[str]]:
 
 def on_gpu(variant: record.Variant) -> Outcome:
     """An item that has run on a GPU, which says nothing of blocks."""
-    row = {"ways": {}, "functions": [], "lines": {}}
+    row: dict[str, Any] = {"ways": {}, "functions": [], "lines": {}}
     return Outcome(Item(*variant, "accuracy"), "passed", machine={"gpu": "made up"}, coverage=row)
 
 
@@ -99,7 +100,7 @@ def test_what_is_recorded_is_a_whole_run_of_tier_ci(path: Path, variant: record.
     assert "kernels of 0 variants" in recorded(chosen, [outcome, failed])
     assert "kernels of 0 variants" in not_reached.recorded(chosen, [outcome.item, failed.item], [outcome])  # stopped
     assert "kernels of 1 variants" in recorded(chosen, [outcome])
-    (part,) = record.unrun(variant) or ()
+    (part,) = record.unrun(variant) or set()
     assert (part.file, part.line, part.kernel) == ("square.cu", 7, "square")
 
 
