@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,14 @@ def _place(line: SourceLine, home: Path) -> Place:
     return _inside(line.file, home), line.line, _inside(file, home), at
 
 
+@lru_cache(maxsize=1024)
 def _inside(file: str, home: Path) -> str:
-    """A file from the folder of the backend on; of one elsewhere its name."""
+    """A file from the folder of the backend on; of one that is not there its name.
+
+    Triton's cache may have been filled from another checkout, whose paths its PTX then has.
+    """
     path = Path(file)
-    return path.relative_to(home).as_posix() if path.is_relative_to(home) else path.name
+    if path.is_relative_to(home):
+        return path.relative_to(home).as_posix()
+    tails = (Path(*path.parts[i:]) for i in range(1, len(path.parts)))
+    return next((tail.as_posix() for tail in tails if (home / tail).is_file()), path.name)

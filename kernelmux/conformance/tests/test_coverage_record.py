@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kernelmux.conformance.coverage import record
+from kernelmux.conformance.coverage import collecting, record
 from kernelmux.conformance.coverage.findings import BLOCK, BRANCH, CodePart, VariantCoverage
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.report import not_reached
@@ -112,3 +112,15 @@ def test_a_record_without_a_gpu_is_of_coverage_alone() -> None:
         ledger.check_recordable(replace(FULL, device="cpu", tier="ci", checks=("exact",)), coverage=True)
     with pytest.raises(ArgumentError, match="add --device cuda"):
         ledger.check_recordable(replace(FULL, device="cpu", tier="ci"))
+
+
+def test_lines_that_a_compiler_has_kept_from_another_checkout_are_those_of_this_one(tmp_path: Path) -> None:
+    (tmp_path / "_rows").mkdir()
+    (tmp_path / "_rows/rows.py").touch()
+    for file, told in {
+        str(tmp_path / "_rows/rows.py"): "_rows/rows.py",
+        "/elsewhere/kernelmux/backends/triton/_rows/rows.py": "_rows/rows.py",
+        "_rows/rows.py": "_rows/rows.py",
+        "/site-packages/triton/language/standard.py": "standard.py",
+    }.items():
+        assert collecting._inside(file, tmp_path) == told
