@@ -108,5 +108,5 @@ def _inside(file: str, home: Path) -> str:
     path = Path(file)
     if path.is_relative_to(home):
         return path.relative_to(home).as_posix()
-    tails = (Path(*path.parts[i:]) for i in range(1, len(path.parts)))
+    tails = (Path(*path.parts[i:]) for i in range(path.is_absolute(), len(path.parts)))
     return next((tail.as_posix() for tail in tails if (home / tail).is_file()), path.name)
