@@ -54,6 +54,10 @@ class CoverageWaiver:
         large = self.needs == "elements" and options.tier == "huge"
         return self.device in ("", options.device) and not large
 
+    def is_stale_where_run(self, options: Options) -> bool:
+        """Whether a trial that runs its code shows that it is wrong: not one on another device, or for a card."""
+        return self.needs == "elements" or (not options.card and (options.device in ("cpu", self.device)))
+
     def __str__(self) -> str:
         return f"{self.backend}/{self.file} `{self.code}`"
 

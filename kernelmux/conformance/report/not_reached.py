@@ -178,7 +178,8 @@ def failures(options: Options, items: Sequence[Item], outcomes: list[Outcome]) -
         return []
     listed = [w for w in waivers.all_of({name.backend for name in found}) if w.applies(options)]
     reached = {b: [p for n, one in found.items() if n.backend == b for p in one.reached] for _, b, _ in found}
-    wrong = [text for w in listed if (text := waivers.stale(w, reached[w.backend]))]
+    run = {w: reached[w.backend] if w.is_stale_where_run(options) else [] for w in listed}
+    wrong = [text for w in listed if (text := waivers.stale(w, run[w]))]
     if options.tier not in REQUIRED or not options.complete or options.minutes:
         return wrong
     whole = set(_whole(options, items, outcomes))

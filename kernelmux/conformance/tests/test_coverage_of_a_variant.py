@@ -232,6 +232,15 @@ def test_a_waiver_of_what_a_trial_has_run_or_of_no_code_fails_in_every_tier(fold
     ]
 
 
+def test_code_that_needs_another_device_may_run_for_a_card(folder: Path) -> None:
+    outcomes = [run(options("x=100", "x=2500"))]
+    (folder / waivers.NAME).write_text(WAIVER.replace('needs = "elements"', 'needs = "device"'), encoding="utf-8")
+    waivers.entries.cache_clear()
+    assert len(failures(options("x=100"), outcomes)) == 2
+    assert failures(options("x=100", card="a100"), outcomes) == []
+    assert failures(options("x=100", device="cuda"), outcomes) == []
+
+
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
