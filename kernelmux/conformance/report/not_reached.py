@@ -88,7 +88,7 @@ def lines(options: Options, outcomes: list[Outcome]) -> list[str]:
                 shared.setdefault((name.op, name.backend, part), []).append(name.variant)
     asked = {(op, backend): [n.variant for n in found if n[:2] == (op, backend)] for op, backend, _ in found}
     return [
-        *(f"{backend}, no variant: not reached: {part}" for backend, part in sorted(once)),
+        *(f"{backend}, no variant asked: not reached: {part}" for backend, part in sorted(once)),
         *(
             f"{op}, {_who(backend, variants, asked[op, backend])}: not reached: {part}"
             for (op, backend, part), variants in sorted(shared.items())

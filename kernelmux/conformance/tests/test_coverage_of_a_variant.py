@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernelmux.conformance.cli.main import main
 from kernelmux.conformance.coverage import launcher_marks, waivers
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.report import not_reached
@@ -122,7 +124,7 @@ def test_what_no_case_reaches_is_listed_with_its_line_and_the_rest_is_not(folder
 def test_a_helper_that_several_operators_share_is_told_once(folder: Path) -> None:
     chosen = options("x=100")
     outcomes = [run(chosen), run(chosen, "other")]
-    shared = "reach, no variant: not reached: _threads.py:7 `if n > 300`"
+    shared = "reach, no variant asked: not reached: _threads.py:7 `if n > 300`"
     assert not_reached.lines(chosen, outcomes) == [
         shared,
         f"square, reach, all 2 variants: not reached: {SYNC}",
@@ -159,6 +161,28 @@ def test_a_run_without_coverage_leaves_the_functions_alone(folder: Path) -> None
     outcome = run(chosen)
     assert outcome.coverage == {} and not_reached.lines(chosen, [outcome]) == []
     assert not_reached.counted(chosen, [outcome]) == not_reached.markdown(chosen, [outcome]) == ""
+
+
+def test_the_command_says_it_on_the_screen_and_in_all_reports(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    selection = ["--op", "square", "--backend", "reach", "--check", "accuracy", "--case", "x=400", "--dtype", "fp32"]
+    assert main([*selection, "--coverage", "--device", "cpu", "--out", str(tmp_path)]) == 0
+    assert "3 lines of the report say what was not reached" in " ".join(capsys.readouterr().out.split())
+    line = f"square, reach, all 2 variants: not reached: {LARGE}"
+    assert f"* {line}" in (tmp_path / "matrix-partial.md").read_text()
+    assert html.escape(line) in (tmp_path / "report-partial.html").read_text()
+    results = [json.loads(text) for text in (tmp_path / "results-partial.jsonl").read_text().splitlines()]
+    (found,) = [one for one in results if one["kind"] == "coverage" and one["variant"] == "plain"]
+    part = {
+        "kind": "branch",
+        "file": "square.py",
+        "line": 15,
+        "text": "`if x.numel() > 2000`",
+        "kernel": "",
+        "within": "",
+    }
+    assert part in found["not_reached"]
 
 
 # --- failures and waivers -------------------------------------------------------------------------------------------
