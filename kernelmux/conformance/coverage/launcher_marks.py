@@ -21,17 +21,21 @@ Ways = dict[Path, set[int]]  # of each file: 2 * point for a condition that did 
 
 _changed: list[tuple[FunctionType, CodeType]] = []
 _marks: dict[Path, Callable[[int, Any], bool]] = {}  # what the marks of a file call
-_looked: dict[Path, frozenset[str]] = {}  # folder -> the modules that were loaded when its functions were looked for
+# By folder: how many modules there were when its functions were looked for, and the names of those that lie in it.
+_looked: dict[Path, tuple[int, frozenset[str]]] = {}
 _noted: Ways | None = None  # where ways are noted at the moment
 
 
 def mark(home: Path) -> None:
     """Put marks into the functions of a folder that have none: of modules that were loaded since this was last asked."""
-    loaded = frozenset(sys.modules)
-    if _looked.get(home) == loaded:
+    count, known = _looked.get(home, (0, None))
+    if count == len(sys.modules):
         return
-    _looked[home] = loaded
     start = f"{home}/"
+    loaded = frozenset(name for name, module in list(sys.modules.items()) if _file(module).startswith(start))
+    _looked[home] = len(sys.modules), loaded
+    if loaded == known:
+        return
     for one in gc.get_objects():  # of a weak proxy isinstance would ask what may be gone
         if type(one) is FunctionType and one.__code__.co_filename.startswith(start):
             _mark_function(one)
@@ -58,6 +62,11 @@ def restore() -> None:
         function.__code__ = code
     _marks.clear()
     _looked.clear()
+
+
+def _file(module: object) -> str:
+    """The file of a module, without asking those that answer by importing more."""
+    return str(getattr(module, "__dict__", {}).get("__file__", ""))
 
 
 def _mark_function(function: FunctionType) -> None:
