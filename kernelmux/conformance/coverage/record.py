@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kernelmux.conformance.coverage.findings import BLOCK, CodePart, VariantCoverage
+from kernelmux.registry import catalog
 from kernelmux.registry.backend import device_tables, launch_keys
 from kernelmux.registry.errors import SpecError
 from kernelmux.registry.util import files
@@ -22,7 +23,8 @@ Variant = tuple[str, str, str]  # operator, backend, name
 def launch_key(op: str, backend: str, variant: str) -> str:
     """What stands for all that a variant launches for the cases of its operator; "" if that is not known (`--rekey`)."""
     row = launch_keys.known().rows.get((op, backend, device_tables.source(backend, op, variant)))
-    keys = row.of(variant) if row else {}
+    cases = {launch_keys.digest(case.text) for case in catalog.spec(op).cases if case.tier in launch_keys.TIERS}
+    keys = {item: key for item, key in row.of(variant).items() if item in cases} if row else {}  # no timed workloads
     return launch_keys.digest(json.dumps(sorted(keys.items()))) if keys else ""
 
 
