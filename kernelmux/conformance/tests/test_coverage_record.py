@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kernelmux.conformance.cli import arguments
 from kernelmux.conformance.coverage import collecting, record
 from kernelmux.conformance.coverage.findings import BLOCK, BRANCH, CodePart, VariantCoverage
 from kernelmux.conformance.options import Options
@@ -124,3 +125,18 @@ def test_lines_that_a_compiler_has_kept_from_another_checkout_are_those_of_this_
         "/site-packages/triton/language/standard.py": "standard.py",
     }.items():
         assert collecting._inside(file, tmp_path) == told
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        (["--tier", "ci"], False),
+        (["--tier", "ci", "--coverage"], True),
+        (["--tier", "full"], True),
+        (["--tier", "huge"], True),
+        (["--coverage", "--mutants"], False),
+    ],
+)
+def test_which_runs_ask_for_coverage(words: list[str], asked: bool) -> None:
+    args = arguments.parser().parse_args([*words, "--op", OP, "--device", "cpu"])
+    assert arguments.options_of(args).coverage == asked
