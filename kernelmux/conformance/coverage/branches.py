@@ -46,31 +46,29 @@ class MarkedFile:
     code: dict[CodeType, CodeType]
 
 
-@lru_cache(maxsize=512)
 def points(path: Path) -> tuple[BranchPoint, ...]:
     """The points of a file in a fixed order, () of one that cannot be read."""
-    file = python_files.read(path)
-    return tuple(_marked(file.text)[1]) if file else ()
+    return _marked(path)[1]
 
 
 @lru_cache(maxsize=512)
 def marked(path: Path) -> MarkedFile | None:
     """A file with marks; None if it cannot be read or has no points."""
     file = python_files.read(path)
-    if file is None:
-        return None
-    tree, found = _marked(file.text)
-    if not found:
+    tree, found = _marked(path)
+    if file is None or not found:
         return None
     plain = compile(file.text, str(path), "exec", dont_inherit=True)
     pairs = zip(_codes(plain), _codes(compile(tree, str(path), "exec", dont_inherit=True)), strict=True)
-    return MarkedFile(tuple(found), {a: b for a, b in pairs if a != b})
+    return MarkedFile(found, {a: b for a, b in pairs if a != b})
 
 
-def _marked(text: str) -> tuple[ast.Module, list[BranchPoint]]:
-    marker = _Marker()
-    tree = marker.visit(ast.parse(text))
-    return ast.fix_missing_locations(tree), marker.points
+@lru_cache(maxsize=512)
+def _marked(path: Path) -> tuple[ast.Module, tuple[BranchPoint, ...]]:
+    """The tree of a file with marks, and its points."""
+    marker, file = _Marker(), python_files.read(path)
+    tree = marker.visit(ast.parse(file.text if file else ""))
+    return ast.fix_missing_locations(tree), tuple(marker.points)
 
 
 def _codes(code: CodeType) -> list[CodeType]:
