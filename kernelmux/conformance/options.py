@@ -30,7 +30,8 @@ class Options:
     saves: of a failing item the tensors are kept. pdb: a failure opens the debugger.
     verbose: a line per item is printed, and the matrix by checks; quiet: failures and the total alone. keyword: an
     expression over the ids of items, as that of pytest's -k. card: what the emulator, or the GPU, stands for. records: what
-    passes goes on record. elsewhere: on the GPUs of a cluster, of which this machine need not have one.
+    passes goes on record. elsewhere: on the GPUs of a cluster, of which this machine need not have one. coverage: it is
+    noted which branches of launchers and which basic blocks of kernels the trials run.
     """
 
     ops: tuple[str, ...] = ()
@@ -58,6 +59,7 @@ class Options:
     card: str = ""
     records: bool = False
     elsewhere: bool = False
+    coverage: bool = False
 
     @property
     def where(self) -> torch.device:

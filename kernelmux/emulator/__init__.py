@@ -32,6 +32,7 @@ _HOMES = {
     # what happened
     "recorder": "launch_log",
     "trace": "tracing.collector",
+    "block_coverage": "basic_blocks",
     # for programs that only ask what would be launched, and for `kernelmux doctor`
     "load_by": "running.launch",
     "cache_folder": "compilers.compile_cache",

@@ -88,6 +88,12 @@ def recipe(ptx: str) -> Recipe | None:
     return _recipes.get(ptx)
 
 
+def running() -> bool:
+    """Whether what is launched runs: False inside of `recorder(run=False)`."""
+    log = _log.get()
+    return log is None or log[1]
+
+
 def note(ptx: str, kernel: str, grid: Triple, block: Triple, shared: int) -> bool:
     """Called by every launch; returns whether the kernel is to run."""
     log = _log.get()

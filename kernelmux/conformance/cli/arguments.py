@@ -149,6 +149,11 @@ def _reports(made: Any) -> None:
     made.add_argument("--durations", type=terminal.count, metavar="N", help=longest)
     xml = "also write the outcomes as JUnit XML"
     made.add_argument("--junitxml", "--junit-xml", "--junit", dest="junit", metavar="FILE", help=xml)
+    reached = (
+        "say which branches of launchers and which basic blocks of emulated kernels no trial has run; tiers full and huge"
+        " always ask, and fail by what is not waived"
+    )
+    made.add_argument("--coverage", action="store_true", help=reached)
     out = "for the reports (default: build/conformance)"
     made.add_argument("--out", default="build/conformance", metavar="FOLDER", help=out)
 
@@ -197,6 +202,7 @@ def options_of(args: argparse.Namespace) -> Options:
         keyword=args.keyword.strip(),
         records=args.record,
         elsewhere=bool(args.cluster) and device == "cuda",
+        coverage=not args.mutants and (args.coverage or args.tier in ("full", "huge")),
     )
     chosen = _with_impl(chosen, args) if args.impl else chosen
     if args.card:

@@ -21,7 +21,7 @@ from kernelmux.conformance.cli.run import FAILED, OK, USAGE
 from kernelmux.conformance.fits import sweep
 from kernelmux.conformance.fuzz import command as fuzz
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.report import artifacts, output_files
+from kernelmux.conformance.report import artifacts, not_reached, output_files
 from kernelmux.conformance.report.progress import Closed, output
 from kernelmux.conformance.session import mutation, plan
 from kernelmux.conformance.verified import ledger, rekey
@@ -79,7 +79,7 @@ def _run_mode(args: argparse.Namespace, begun: float, console: Console) -> int:
     if args.fuzz or args.fuzz_only is not None:
         return fuzz.command(chosen, args.fuzz or 0, args.workers or "", args.fuzz_only, console)
     if args.record:
-        ledger.check_recordable(chosen)
+        ledger.check_recordable(chosen, args.coverage)
     with ExitStack() as registered:
         if chosen.mutants:
             registered.enter_context(mutation.registration())
@@ -119,7 +119,8 @@ def _write_reports(
             run.conclude_mutants(chosen, found, console) if chosen.mutants else run.conclude(chosen, found, console)
         )
         if args.record:
-            console.print(ledger.record(chosen, items, found.outcomes), markup=False)
+            written = not_reached.recorded if chosen.device == "cpu" else ledger.record
+            console.print(written(chosen, items, found.outcomes), markup=False)
         if args.durations is not None:
             run.slowest(found, args.durations, console)
         run.farewell(chosen, found, console)

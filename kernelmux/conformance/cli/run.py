@@ -12,7 +12,16 @@ from rich.console import Console
 
 from kernelmux.conformance.cli.suite import ConformanceSuite, planned
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.report import artifacts, board, causes, integration, matrix, page, trials_left_out
+from kernelmux.conformance.report import (
+    artifacts,
+    board,
+    causes,
+    integration,
+    matrix,
+    not_reached,
+    page,
+    trials_left_out,
+)
 from kernelmux.conformance.report.progress import Closed, MutantReporter, Reporter, duration
 from kernelmux.conformance.session import expected_failures, mutation, pytest_plugin, tested_backends
 from kernelmux.conformance.session.execute import Outcome
@@ -132,6 +141,7 @@ def _outcome(
         outcomes = [replace(outcome, card="") for outcome in outcomes]
     stopped = report.interrupted or 0 < ways.maxfail <= reporter.failed
     errors = [*report.errors, *_missing(chosen, items, reporter.total - len(outcomes), stopped)]
+    errors += not_reached.failures(chosen, items, outcomes)
     return RunOutcome(outcomes, errors, took, reporter.total, told, report.interrupted, reporter.closed, report.usage)
 
 
@@ -221,7 +231,7 @@ def _write(chosen: Options, found: RunOutcome, whole: bool) -> None:
         table,
         *([programs] if programs else []),
         matrix.markdown(found.outcomes),
-        *filter(None, [trials_left_out.markdown(found.outcomes)]),
+        *filter(None, [trials_left_out.markdown(found.outcomes), not_reached.markdown(chosen, found.outcomes)]),
         f"{found.usage}.",
     ]
     text = "\n\n".join(parts)
@@ -253,6 +263,8 @@ def _show(chosen: Options, found: RunOutcome, console: Console, whole: bool) -> 
             console.print(asked, style="dim", highlight=False)
         if left := trials_left_out.counted(found.outcomes):
             console.print(left, style="dim", highlight=False)
+        if reached := not_reached.counted(chosen, found.outcomes):
+            console.print(reached, style="dim", highlight=False)
         causes.show(console, chosen, found.outcomes, str(path))
     for text in found.tested.notes:
         console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)

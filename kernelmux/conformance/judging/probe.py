@@ -18,13 +18,13 @@ import torch
 
 from kernelmux import emulator
 from kernelmux.candidate import implementation as candidate
+from kernelmux.conformance.coverage import collecting
 from kernelmux.conformance.failures import failure_bundle, failure_source, failure_text, stale_result
 from kernelmux.conformance.inputs import dtype_rotation, generate, trials
 from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.judging import expected_warnings, first_call, returned
 from kernelmux.conformance.judging.trial_outcome import Record
 from kernelmux.conformance.options import Options
-from kernelmux.registry import elsewhere
 from kernelmux.registry.backend import Implementation, tamper_guard
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import checked_results, dispatch
@@ -159,6 +159,8 @@ class Probe:
         self.ends = math.inf  # by time.perf_counter: behind it no trial begins, but a first one
         self.cut = False  # whether there was one that did not begin
         self.patience = PATIENCE.get(options.tier, 60.0)  # seconds for one emulated launch
+        asked = bool(variant) and options.coverage
+        self.coverage = collecting.begun(spec.name, backend, variant, self.emulated) if asked else None
         apart = implementation is not None and candidate.process_of(implementation.fn)
         self._listens = bool(variant) and not (apart or self.emulated or backend.startswith(MUTANTS))
 
@@ -171,8 +173,7 @@ class Probe:
     @cached_property
     def home(self) -> Path | None:
         """The folder of the package that the variant comes from."""
-        package = elsewhere.whose(self.spec.name, self.variant)
-        return (package.folder if package else registered.folder(self.backend)) if self.variant else None
+        return collecting.home(self.spec.name, self.backend, self.variant) if self.variant else None
 
     @property
     def conditions(self) -> list[str]:
@@ -213,7 +214,8 @@ class Probe:
     def call(self, values: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         """One call through the dispatcher; on the emulator with all its checks, on a GPU until it has finished."""
         listens = tamper_guard.Alarm(self.spec, self.backend) if self._listens else nullcontext()
-        with self.environment(), listens as alarm, first_call.watched(self.spec.name, self.label):
+        noted = self.coverage.calling() if self.coverage else nullcontext()
+        with self.environment(), listens as alarm, first_call.watched(self.spec.name, self.label), noted:
             self._listens = False  # one call tells, and hearing takes time
             try:
                 result = dispatch.call(self.spec, tuple(values), self.label)

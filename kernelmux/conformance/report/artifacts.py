@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.report import output_files
+from kernelmux.conformance.report import not_reached, output_files
 from kernelmux.conformance.session import time_budget
 from kernelmux.conformance.session.execute import BY_GPU, IN_PART, NOT, WHOLE, Outcome
 from kernelmux.conformance.session.plan import Item
@@ -59,6 +59,7 @@ def write(
     lines = [
         _head(options, told, outcomes),
         *(line for o in outcomes for line in _lines(o)),
+        *not_reached.results(outcomes),
         _summary(options, outcomes, seconds, usage),
     ]
     results, matrix, page = names(options, whole)

@@ -13,7 +13,7 @@ from kernelmux.conformance.failures import error_heatmap, failure_bundle
 from kernelmux.conformance.failures.error_heatmap import ErrorMap
 from kernelmux.conformance.judging.trial_outcome import Record
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.report import artifacts, board, causes, matrix, trials_left_out
+from kernelmux.conformance.report import artifacts, board, causes, matrix, not_reached, trials_left_out
 from kernelmux.conformance.report.causes import FailureCause
 from kernelmux.conformance.report.matrix import MatrixRow
 from kernelmux.conformance.session import worker_facts
@@ -86,6 +86,7 @@ def _context(chosen: Options, outcomes: list[Outcome]) -> dict[str, Any]:
         "causes": [_cause(cause, chosen, shown) for cause in causes.of(failed)],
         "left_out": max(0, len(failed) - ITEMS),
         "not_asked": trials_left_out.lines(outcomes),
+        "not_reached": not_reached.lines(chosen, outcomes),
         "ops": [_operator(op, rows, [o for o in failed if o.id in shown]) for op in _ops(rows)],
     }
 

@@ -35,7 +35,8 @@ class Outcome:
 
     asked: "whole"; in a run with a limit of time (`budget`) also "in part", "not", or "by a GPU": the ledger has it. small:
     such a run took the cases of tier smoke alone for it. card: of a run on several kinds of cards, the one it ran on.
-    machine: what the process that ran it says of its GPU (`worker_facts`), {} without one.
+    machine: what the process that ran it says of its GPU (`worker_facts`), {} without one. coverage: what its calls have
+    run (`CallCoverage.row`), {} where that was not asked.
     """
 
     item: Item
@@ -47,6 +48,7 @@ class Outcome:
     small: bool = False
     card: str = ""
     machine: dict[str, Any] = field(default_factory=dict)
+    coverage: dict[str, Any] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -99,6 +101,7 @@ def from_dict(fields: dict[str, Any]) -> Outcome:
         fields.get("small", False),
         fields.get("card", ""),
         fields.get("machine", {}),
+        fields.get("coverage", {}),
     )
 
 
@@ -153,6 +156,7 @@ def _run(item: Item, options: Options, share: Share) -> Outcome:
     outcome = _judge(item, probe)
     outcome.asked = IN_PART if probe.cut else WHOLE
     outcome.small = probe.options.tier != options.tier
+    outcome.coverage = probe.coverage.row() if probe.coverage else {}
     return outcome
 
 

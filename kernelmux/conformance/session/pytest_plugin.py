@@ -14,6 +14,7 @@ import torch
 
 from kernelmux.candidate.implementation import opening
 from kernelmux.conformance import options
+from kernelmux.conformance.coverage import launcher_marks
 from kernelmux.conformance.judging import exclusive_memory
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.session import expected_failures, mutation, plan, worker_facts
@@ -61,6 +62,8 @@ def serve(given: Any, items: Iterator[tuple[Any, float]], tell: Callable[..., No
         if chosen.device == "cpu":
             until_the_end.callback(gc.set_threshold, *gc.get_threshold())
             gc.set_threshold(*COLLECT)
+        if chosen.coverage:
+            until_the_end.callback(launcher_marks.restore)
         until_the_end.enter_context(no_other_plugins())
         loop = ItemLoop(chosen, items, tell)
         pytest.main([*ARGUMENTS, *(() if given["captured"] else ("-s",))], plugins=[loop])

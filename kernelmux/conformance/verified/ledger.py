@@ -43,9 +43,14 @@ VERIFIED, STALE, UNKNOWN, NO_RECORD = "verified", "stale", "unknown", "no record
 MARKS = {VERIFIED: "✓", STALE: "stale", UNKNOWN: "unknown", NO_RECORD: "no record"}
 
 
-def check_recordable(options: Options) -> None:
-    """Raise unless a run says enough to be recorded: a real GPU, all checks, at least tier ci."""
-    if options.device != "cuda":
+def check_recordable(options: Options, coverage: bool = False) -> None:
+    """Raise unless a run says enough to be recorded: a real GPU, all checks, at least tier ci.
+
+    coverage: what is recorded without a GPU is which blocks of kernels the trials of tier ci run.
+    """
+    if options.device != "cuda" and coverage and options.tier != "ci":
+        raise ArgumentError(f"--record --coverage: expected tier ci, got {options.tier}")
+    if options.device != "cuda" and not coverage:
         raise ArgumentError("--record: what the emulator passes is not verified on a GPU; add --device cuda")
     if options.card:
         raise ArgumentError("--record: the GPU stands for a lesser card, which has verified nothing; leave out --card")

@@ -134,10 +134,10 @@ def test_the_readme_shows_lines_of_what_its_command_prints(
 
 @needs_emulator
 def test_the_snippets_of_the_page_on_the_emulator_do_what_it_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("triton")
-    race, kernel, orders, targets = snippets(DOCS / "emulator.md")
+    race, kernel, orders, covered, targets = snippets(DOCS / "emulator.md")
     page = (DOCS / "emulator.md").read_text(encoding="utf-8")
     with pytest.raises(emulator.EmulatorError) as raised:
         exec(compile(race, "emulator.md", "exec"), {})
@@ -148,7 +148,8 @@ def test_the_snippets_of_the_page_on_the_emulator_do_what_it_says(
     names: dict[str, Any] = {"emulator": emulator, "kernel": given.one_each, "grid": (8,), "x": x, "y": y, "n": n}
     with emulator.triton_active():
         exec(compile(orders, "emulator.md", "exec"), names)
-    assert y.equal(x)
+        exec(compile(covered, "emulator.md", "exec"), names)
+    assert y.equal(x) and "one_each []" in capsys.readouterr().out
     names |= {
         "kernel": _with_weight(given),
         "triton_driver": triton_driver,

@@ -69,11 +69,19 @@ class Run:
     """A chunk of blocks while it runs. Operations keep their own state per chunk in `state`."""
 
     def __init__(
-        self, geometry: Geometry, access: Any, checks: str, deadline: Deadline, library: Any, watch: Any = None
+        self,
+        geometry: Geometry,
+        access: Any,
+        checks: str,
+        deadline: Deadline,
+        library: Any,
+        watch: Any = None,
+        covered: Callable[[Flow], set[int]] | None = None,
     ) -> None:
         self.geometry, self.access, self.checks, self.deadline = geometry, access, checks, deadline
         self.library = library  # library.program(name, watched): a device function, None if unknown
         self.watch = watch  # see `watch_hook`; None: not watched
+        self.covered = covered  # where blocks of a function that run are noted: see `basic_blocks`
         self.memory, self.shared = access.memory, access.shared
         self.everyone = geometry.everyone
         self.alive = np.ones(geometry.lanes, bool)
@@ -245,9 +253,12 @@ class Activation:
         blocks, used = program._blocks[coarse], program.compiler.used
         limit = min((g.pc for g in self.groups), default=program.end)
         left = BUDGET + 1 if self.groups or self.parked else 1 << 60
+        ran = run.covered(program.flow) if run.covered else None
         pc = group.pc
         while pc < program.end:
             block = blocks[pc] or program.block(pc, coarse)
+            if ran is not None:
+                ran.add(pc)
             if group.origin is not None:
                 group.require(used[pc, coarse])
             pc = block(group.R, group)

@@ -6,7 +6,7 @@ import gc
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from kernelmux.emulator import launch_log
 from kernelmux.emulator.analysis.flow import Flow
 from kernelmux.emulator.analysis.variables import VariableAddresses, variable_segments
 from kernelmux.emulator.analysis.wgmma_hazards import checked
+from kernelmux.emulator.basic_blocks import BlockTable, current_block_coverage
 from kernelmux.emulator.errors import EmulatorError, LaunchRefused, Triple, Unsupported
 from kernelmux.emulator.memory.access import ChunkMemory
 from kernelmux.emulator.memory.global_memory import GlobalMemory
@@ -70,6 +71,7 @@ class Module:
         self.segments, self.addresses = variable_segments(self.parsed)
         self._kernels: dict[str, EntryKernel] = {}
         self._flows: dict[str, Flow] = {}
+        self._block_tables: dict[str, BlockTable] = {}
 
     @property
     def kernels(self) -> tuple[str, ...]:
@@ -106,6 +108,13 @@ class Module:
             except Unsupported as error:
                 raise self._unsupported(error, kernel) from error
         return self._flows[name]
+
+    def block_table(self, flow: Flow) -> BlockTable:
+        """The basic blocks of a function of this module."""
+        name = flow.function.name
+        if name not in self._block_tables:
+            self._block_tables[name] = BlockTable(self.ptx, flow, self.parsed.files)
+        return self._block_tables[name]
 
     def _unsupported(self, error: Unsupported, kernel: str) -> EmulatorError:
         instruction = getattr(error, "instruction_at", None)
@@ -211,6 +220,8 @@ class EntryKernel:
         waiting = self._polls and blocks > chunk  # GPUs start blocks in order, which those that wait rely on
         numbers = None if waiting else order(blocks, cluster)
         history = History(checks == "full" and self._orders_blocks, numbers)
+        coverage = current_block_coverage()
+        covered = partial(coverage.of, self.module) if coverage is not None else None
         for first, count in chunks(blocks, chunk, cluster):
             if deadline.passed:
                 raise EmulatorError(str(deadline), kind="time limit", kernel=self.name)
@@ -219,7 +230,7 @@ class EntryKernel:
             access = ChunkMemory(memory, window, parameters, geometry.lanes, self.name, self.module.parsed.files)
             if checks == "full":
                 access.writers = GlobalWriters(first, threads, window.shadow, history)
-            Run(geometry, access, checks, deadline, self, watch).start(program)
+            Run(geometry, access, checks, deadline, self, watch, covered).start(program)
             if watch is not None:
                 watch.finish()
             deadline.done += geometry.blocks

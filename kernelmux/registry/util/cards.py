@@ -302,8 +302,13 @@ def stand_for(card: Card | None) -> None:
     global _standing
     if card is not _standing:
         _standing = card
-        for forget in _changed:
-            forget()
+        forget()
+
+
+def forget() -> None:
+    """Forget what launchers made of shapes, and what modules remember of the card: it is worked out anew."""
+    for one in _changed:
+        one()
 
 
 @contextmanager

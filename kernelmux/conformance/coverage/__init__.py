@@ -1,0 +1,1 @@
+"""What no judged trial has run: ways of the conditions of launchers, basic blocks of kernels."""
