@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernelmux.candidate.memory import MisplacedTensor
 from kernelmux.judge import formats
-from kernelmux.judge.formats import candidate_side, expected
+from kernelmux.judge.formats import candidate_side
+from kernelmux.judge.formats.bounds import expected
 from kernelmux.judge.formats.projects import backendbench, flashinfer_bench, kernelbench, python_function
+from kernelmux.judge.formats.reference import packing
 from kernelmux.judge.formats.task import FormatError
 
 SCALED_LINEAR = """
@@ -81,13 +84,17 @@ def only(name: str, folder: Path) -> formats.Task:
     return task
 
 
-def answers(task: formats.Task, trial: formats.TaskTrial, folder: Path, files: dict[str, str] | None = None):
-    """What the candidate's process would give for a trial."""
-    main = candidate_side.write(folder, files or task.files())
-    call, told = candidate_side.callable_of(
-        main, task.entry, task.style, trial.init, trial.init_seed, {n: x.clone() for n, x in trial.parameters.items()}
-    )
-    return call(*trial.args, **trial.kwargs), told
+def solved(task: formats.Task, folder: Path) -> formats.Solution:
+    (solution,) = formats.solutions([task], folder)[task.name]
+    return solution
+
+
+def answers(trial: formats.TaskTrial, solution: formats.Solution, folder: Path, *more: torch.Tensor):
+    """What the candidate's process would give for a trial; more: tensors for its outputs."""
+    text, leaves = trial.spelled()
+    call = candidate_side.serving(folder, solution.files, solution.entry, solution.style, "cpu")
+    with torch.no_grad():
+        return candidate_side.tensors(call(text, *[x.clone() for x in leaves], *more))
 
 
 def test_kernelbench_solution_gets_the_parameters_and_passes(tmp_path):
@@ -95,33 +102,60 @@ def test_kernelbench_solution_gets_the_parameters_and_passes(tmp_path):
         tmp_path, tasks__level1__1_Scaled_py=SCALED_LINEAR, tasks__runs__level_1_problem_1_sample_0_py=SOLUTION
     )
     task = only("kernelbench", folder / "tasks")
-    assert task.candidate is not None and "problem_1_" in task.candidate.name
-    trial = formats.problem(task).trial(7)
+    solution = solved(task, folder / "tasks")
+    assert solution.style == "module" and "problem_1_" in solution.path.name
+    trial = formats.problem(task).trial(7, model_seed=70)
     right = expected.of(trial, 7)
-    got, told = answers(task, trial, tmp_path / "run")
-    assert told == "parameters by name"
+    got = answers(trial, solution, tmp_path / "run")
     assert right.bound == "estimated"
     assert right.wrong(got) == ""
     assert "off" in right.wrong((got[0] + 1e-4,))
     assert "output 0: dtype" in right.wrong((got[0].half(),))
 
 
+def test_kernelbench_solutions_by_level_and_number_or_by_name(tmp_path):
+    problems = {
+        "t__level1__1_a_py": SCALED_LINEAR,
+        "t__level1__11_b_py": SCALED_LINEAR,
+        "t__level2__1_c_py": SCALED_LINEAR,
+    }
+    names = (
+        "level_1_problem_11_sample_0_kernel",
+        "level_1_problem_11_sample_1_kernel",
+        "level2__1_mine",
+        "1_a",
+        "other",
+    )
+    folder = written(
+        tmp_path, **problems, **{f"s__{name}_py": SOLUTION for name in names}, s__broken__1_a_py="class ModelNew("
+    )
+    tasks = formats.find("kernelbench", folder / "t")
+    solutions = formats.solutions(tasks, folder / "s")
+    assert {name: [str(s.path.relative_to(folder / "s")) for s in found] for name, found in solutions.items()} == {
+        "level1/1_a": ["1_a.py", "broken/1_a.py"],
+        "level1/11_b": ["level_1_problem_11_sample_0_kernel.py", "level_1_problem_11_sample_1_kernel.py"],
+        "level2/1_c": ["level2/1_mine.py"],
+    }
+    both = written(tmp_path, u__level1__1_a_py=SCALED_LINEAR + SOLUTION)
+    assert formats.find("kernelbench", both / "u") == []  # its candidate would run with the reference
+
+
 @pytest.mark.parametrize(
-    ("change", "told"),
+    "change",
     [
-        (("self.layer", "self.renamed"), "parameters by order"),
-        (
-            ("self.factor = factor", "self.factor = factor; self.register_buffer('more', torch.zeros(3))"),
-            "parameters by seed",
-        ),
+        ("self.layer", "self.renamed"),
+        ("self.factor = factor", "self.factor = factor; self.register_buffer('more', torch.zeros(3))"),
     ],
+    ids=["by order", "by seed"],
 )
-def test_kernelbench_parameters_of_a_solution_with_other_names(tmp_path, change, told):
-    task = only("kernelbench", written(tmp_path, a__1_Scaled_py=SCALED_LINEAR) / "a")
-    trial = formats.problem(task).trial(3)
-    got, how = answers(task, trial, tmp_path / "run", {"solution.py": SOLUTION.replace(*change)})
-    assert how.startswith(told)
+def test_kernelbench_parameters_of_a_solution_with_other_names(tmp_path, change):
+    folder = written(tmp_path, a__1_Scaled_py=SCALED_LINEAR, b__1_Scaled_py=SOLUTION.replace(*change))
+    task = only("kernelbench", folder / "a")
+    trial = formats.problem(task).trial(3, model_seed=4)
+    got = answers(trial, solved(task, folder / "b"), tmp_path / "run")
     assert expected.of(trial, 3).wrong(got) == ""
+    other = formats.problem(task).trial(3, model_seed=5)
+    assert torch.equal(other.args[0], trial.args[0]) and "off" in expected.of(other, 3).wrong(got)
 
 
 def test_kernelbench_reduced_until_it_fits_and_judged_by_the_spec_of_softmax(tmp_path):
@@ -212,10 +246,12 @@ def test_gpu_mode_task_with_modules_beside_it_on_a_cpu(tmp_path):
     assert [c["size"] for c in task.cases] == [33, 64]
     assert [c["size"] for c in task.benchmarks] == [4096, 8192]
     assert task.tolerance == "rtol 0.001, atol 0.0001" and task.scope == ""
-    assert set(task.files()) == {"submission.py", "task.py", "utils.py"}
+    solution = solved(task, tmp_path / "p")
+    assert set(solution.files) == {"submission.py", "task.py", "utils.py"}
     trial = formats.problem(task).trial(11, 1)
     right = expected.of(trial, 11)
-    got, _ = answers(task, trial, tmp_path / "run")
+    got = answers(trial, solution, tmp_path / "run")
+    assert trial.changes() == [False, True]
     assert right.outputs[0].value.dtype == torch.float64 and right.outputs[0].dtype == torch.float32
     assert right.wrong(got) == ""
     assert "off" in right.wrong((got[0] + 1e-3,))
@@ -285,14 +321,16 @@ def test_flashinfer_bench_definition_workload_and_solution_in_destination_style(
     (tmp_path / "d" / "workloads").mkdir()
     (tmp_path / "d" / "workloads" / "one.jsonl").write_text(json.dumps(WORKLOAD) + "\n")
     task = only("flashinfer_bench", folder / "d")
-    assert task.style == "destination" and len(task.cases) == 1
+    solution = solved(task, folder / "d")
+    assert solution.style == "destination" and len(task.cases) == 1
     trial = formats.problem(task).trial(5)
-    assert [tuple(x.shape) for x in trial.leaves] == [(19, 64), (64,), (19, 64)]
+    assert [tuple(x.shape) for x in trial.leaves] == [(19, 64), (64,)]
     right = expected.of(trial, 5)
     assert right.op == "rms_norm"
-    got, _ = answers(task, trial, tmp_path / "run")
-    assert right.wrong(got) == ""
-    assert "off" in right.wrong((torch.zeros_like(got[0]),))
+    given = torch.full((19, 64), torch.nan, dtype=torch.bfloat16)
+    assert answers(trial, solution, tmp_path / "run", given) == ()
+    assert right.wrong((given,)) == ""
+    assert "off" in right.wrong((torch.zeros_like(given),))
 
 
 def test_flashinfer_bench_offsets_are_lawful(tmp_path):
@@ -325,7 +363,7 @@ def test_backendbench_folder_with_a_trace(tmp_path):
     trial = formats.problem(task).trial(2)
     assert trial.args[0].stride() == (1, 5) and trial.kwargs == {"alpha": 2}
     right = expected.of(trial, 2)
-    got, _ = answers(task, trial, tmp_path / "run")
+    got = answers(trial, solved(task, tmp_path / "o"), tmp_path / "run")
     assert right.wrong(got) == ""
     assert right.wrong((got[0] - trial.args[1],)) != ""
 
@@ -361,10 +399,10 @@ def reference(x, power):
 def test_python_function_with_a_reference_beside_it(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     (tmp_path / "fast.py").write_text("def go(x, power):\n    return x.cumsum(1) * x.cumsum(1) ** (power - 1)\n")
-    task = python_function.pair(f"{tmp_path}/fast.py:go", f"{tmp_path}/mine.py:ref")
+    task, solution = python_function.pair(f"{tmp_path}/fast.py:go", f"{tmp_path}/mine.py:ref")
     trial = formats.problem(task).trial(9)
     right = expected.of(trial, 9)
-    got, _ = answers(task, trial, tmp_path / "run")
+    got = answers(trial, solution, tmp_path / "run")
     assert right.bound == "estimated" and right.wrong(got) == ""
     assert "off" in right.wrong((trial.kwargs["x"].cumsum(1) ** 2,))
     with pytest.raises(FormatError, match="has no function nothing"):
@@ -373,10 +411,49 @@ def test_python_function_with_a_reference_beside_it(tmp_path):
 
 def test_python_function_with_inputs_as_text(tmp_path):
     (tmp_path / "mine.py").write_text("def ref(x, y):\n    return x @ y\n")
-    task = python_function.pair(f"{tmp_path}/mine.py:ref", f"{tmp_path}/mine.py:ref", ["x=5x70:bf16 y=70x6:bf16"])
+    task, _ = python_function.pair(f"{tmp_path}/mine.py:ref", f"{tmp_path}/mine.py:ref", ["x=5x70:bf16 y=70x6:bf16"])
     trial = formats.problem(task).trial(0)
     assert [x.dtype for x in trial.args] == [torch.bfloat16, torch.bfloat16]
     assert expected.of(trial, 0).op == "matmul"
+
+
+def test_python_function_in_the_file_of_its_reference_goes_without_it(tmp_path):
+    (tmp_path / "mine.py").write_text(MINE + "\ndef kernel(x, power):\n    return ref(x, power)\n")
+    task = only("python", tmp_path)
+    solution = solved(task, tmp_path)
+    text = solution.files["mine.py"]
+    assert "def kernel" in text and "def ref(" in text and "def reference" not in text and "def inputs" not in text
+    assert len(text.splitlines()) == len((tmp_path / "mine.py").read_text().splitlines())
+    assert "into a file of its own" in solution.note
+
+
+def test_a_call_crosses_as_text_and_tensors():
+    x, y = torch.ones(2), torch.zeros(3, dtype=torch.complex64)
+    whole = (
+        [x, (y, None)],
+        {"a": torch.float16, 3: 2.5, "c": 1 + 2j, "d": torch.device("cpu"), "x": x, "s": torch.strided},
+    )
+    leaves: list[torch.Tensor] = []
+    told = json.loads(json.dumps(candidate_side.spelled(whole, leaves)))
+    assert leaves[0] is x and leaves[1] is y and len(leaves) == 2
+    again = candidate_side.value(told, leaves)
+    assert again[0][0] is x and again[0][1] == (y, None) and again[1] == whole[1] and again[1]["x"] is x
+    with pytest.raises(TypeError, match="of type set cannot be handed"):
+        candidate_side.spelled({1, 2}, [])
+
+
+@pytest.mark.parametrize("x", [torch.ones(0, 3), torch.arange(12.0).view(3, 4).t()[1:], torch.ones(1).expand(4, 5)])
+def test_tensors_are_packed_with_their_strides(x):
+    given = [torch.tensor(3), x, torch.ones(2, dtype=torch.bool), x.to(torch.complex64)]
+    told, region = packing.packed(given)
+    again = packing.unpacked(told, region.file, 1 << 20)
+    assert all(
+        torch.equal(a, b) and a.stride() == b.stride() and a.dtype == b.dtype for a, b in zip(given, again, strict=True)
+    )
+    for wrong in ({"offset": 1 << 40}, {"shape": [1 << 40]}, {"strides": [-1] * x.dim()}, {"dtype": "none"}):
+        with pytest.raises(MisplacedTensor):
+            packing.unpacked([*told[:1], {**told[1], **wrong}], region.file, 1 << 20)
+    region.close()
 
 
 def test_errors_name_what_is_wrong(tmp_path):
@@ -386,6 +463,4 @@ def test_errors_name_what_is_wrong(tmp_path):
         formats.find("kernelbench", tmp_path / "none")
     with pytest.raises(ValueError, match="inside of the candidate's folder"):
         candidate_side.write(tmp_path, {"../out.py": ""})
-    with pytest.raises(FormatError, match="no candidate: expected a file with ModelNew"):
-        only("kernelbench", written(tmp_path, a__1_Scaled_py=SCALED_LINEAR) / "a").files()
     assert kernelbench.SOLUTION == "ModelNew"
