@@ -87,7 +87,7 @@ def _add_tasks(made: argparse.ArgumentParser) -> None:
     group.add_argument("--format", choices=tuple(FORMATS), help="whose tasks lie in the folder")
     group.add_argument("--solutions", type=Path, metavar="FOLDER", help="where solutions lie (default: with the tasks)")
     group.add_argument("--only", metavar="PATTERN", default="*", help='tasks by name: "level1/2*"')
-    size = "of the tensors of a call, such as 16M; beyond it sizes are reduced (default: 64M)"
+    size = "of the tensors of a call, such as 256M; beyond it sizes are reduced (default: 16M)"
     group.add_argument("--limit", type=byte_count, metavar="BYTES", help=size)
     group.add_argument("--junitxml", type=Path, metavar="FILE", help="write JUnit XML; needs junitparser")
     group.add_argument("--reference", metavar="FILE.py:FUNCTION", help="judge by this function instead of an operator")

@@ -28,7 +28,7 @@ from kernelmux.judge.formats.reference.process import ReferenceProcess, TaskLimi
 from kernelmux.judge.formats.task import FormatError, Solution, Task
 from kernelmux.registry.cli import terminal
 
-LIMIT = 64 << 20  # bytes of a call's tensors, by default
+LIMIT = 16 << 20  # bytes of a call's tensors, by default
 SECONDS = 300.0  # for the reference of a trial: it runs some 40 times
 WIDTH = 160
 

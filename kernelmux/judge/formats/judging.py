@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from kernelmux.candidate.allocations import Guard, Guarded, contiguous_strides, guarded
+from kernelmux.candidate.allocations import POISON, Guard, Guarded, contiguous_strides, guarded
 from kernelmux.candidate.errors import CandidateError
 from kernelmux.candidate.limits import Limits
 from kernelmux.candidate.pool import WarmPool
@@ -40,7 +40,7 @@ BITS = 62  # of a seed
 @dataclass
 class TaskVerdict:
     """What became of one solution of a task. It passed, or not: "failed"; "refused", as something computed the result that
-    is not allowed; "not judged", as the reference does not run, or its cases tell nothing.
+    is not allowed; "not judged", as the reference does not run, its cases tell nothing, or the solution needs a GPU.
 
     judged: the operator of ours whose spec gave the bound, or "estimated", "equal", "the task's own check". trials: those
     that passed. worst: the largest error over its bound. reason: of a status that is not passed. remarks: what computed it,
@@ -80,10 +80,12 @@ class TaskJudge:
         if solution:
             made.solution, made.sha256 = str(solution.path), solution.sha256
             made.remarks += [solution.note] if solution.note else []
-        if scope := task.scope or (solution.scope if solution else ""):
-            made.status, made.reason = OUT, scope
+        if task.scope:
+            made.status, made.reason = OUT, task.scope
         elif solution is None:
             made.status = MISSING
+        elif scope := solution.scope or self._needs_gpu(solution):
+            made.reason = scope
         else:
             try:
                 self._ask(task, solution, made)
@@ -93,6 +95,11 @@ class TaskJudge:
                 made.status, made.reason = FAILED, str(error)
         made.seconds = round(time.monotonic() - begun, 2)
         return made
+
+    def _needs_gpu(self, solution: Solution) -> str:
+        """Why a solution cannot run on a CPU, or "": texts of CUDA that it compiles by itself are not emulated."""
+        given = self.device == "cpu" and any("cuda_sources" in text for text in solution.files.values())
+        return "it compiles CUDA by torch's load_inline, which needs a GPU" if given else ""
 
     def _ask(self, task: Task, solution: Solution, made: TaskVerdict) -> None:
         draw = random.Random(f"{self.seed} {task.name}")
@@ -168,10 +175,10 @@ class _Placed:
 
     def ask(self, process: CandidateProcess, trial: HandedTrial, poisoned: bool) -> tuple[str, float]:
         """A call with these inputs: "" or what is wrong, and the largest error over its bound."""
-        for to, x in zip(self.inputs, trial.leaves, strict=True):
-            _bytes(to).copy_(packing.span(x))
+        for to, x, ignored in zip(self.inputs, trial.leaves, trial.ignored, strict=True):
+            _bytes(to).fill_(POISON) if ignored else _bytes(to).copy_(packing.span(x))
         for to in self.outputs or ():
-            _bytes(to).fill_(0xFF)
+            _bytes(to).fill_(POISON)
         views = [one.view for one in (*self.inputs, *(self.outputs or ()))]
         watch = Guard()
         with torch.no_grad(), watch if poisoned else nullcontext():
@@ -190,10 +197,10 @@ class _Placed:
 
     def _damage(self, trial: HandedTrial, watch: Guard) -> str:
         """What the call has done to memory that it was not given to write to, "" if nothing."""
-        for i, (to, x, free) in enumerate(zip(self.inputs, trial.leaves, trial.changes, strict=True)):
+        for i, (to, x) in enumerate(zip(self.inputs, trial.leaves, strict=True)):
             if text := to.damage():
                 return f"input {i}: {text}"
-            if not free and not torch.equal(_bytes(to).cpu(), packing.span(x)):
+            if not (trial.changes[i] or trial.ignored[i]) and not torch.equal(_bytes(to).cpu(), packing.span(x)):
                 return f"input {i} was changed by the call"
         for i, to in enumerate(self.outputs or ()):
             if text := to.damage():

@@ -14,11 +14,13 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from kernelmux.candidate.allocations import extent, poisoned
 from kernelmux.judge.formats import candidate_side, modes
 from kernelmux.judge.formats.candidate_side import Outputs, tensors
 from kernelmux.judge.formats.task import FormatError, Task
 
 CPU = torch.device("cpu")
+MOST = 16  # arguments of which it is asked whether the reference reads them
 SMALL_FLOATS = frozenset({torch.float8_e4m3fn, torch.float8_e5m2})
 
 
@@ -82,6 +84,24 @@ class TaskTrial:
         self._called(given, False)
         return [not torch.equal(_bits(x), _bits(y)) for x, y in zip(given, self.leaves, strict=True)]
 
+    def ignored(self) -> list[bool]:
+        """Which of the arguments' tensors the reference does not read: memory for outputs. Parameters are none."""
+        count = sum(isinstance(x, torch.Tensor) for x in pytree.tree_leaves((self.args, dict(self.kwargs))))
+        found = [False] * len(self.leaves)
+        if count > MOST:
+            return found
+        before = self.evaluate()
+        for i, x in enumerate(self.leaves[:count]):
+            poison = poisoned(extent(x.shape, x.stride()), x.dtype, x).as_strided(x.shape, x.stride())
+            try:
+                after = self.evaluate([*self.leaves[:i], poison, *self.leaves[i + 1 :]])
+            except FormatError:
+                continue
+            found[i] = [(y.shape, y.dtype) for y in after] == [(y.shape, y.dtype) for y in before] and all(
+                torch.equal(_bits(x), _bits(y)) for x, y in zip(before, after, strict=True)
+            )
+        return found
+
     def _called(self, leaves: Sequence[torch.Tensor], exactly: bool) -> Outputs:
         given = iter(leaves)
         flat = [next(given) if isinstance(x, torch.Tensor) else copy.deepcopy(x) for x in self._flat[0]]
@@ -128,7 +148,8 @@ def _own(x: torch.Tensor, exactly: bool) -> torch.Tensor:
 
 def _bits(x: torch.Tensor) -> torch.Tensor:
     """The bytes of the numbers, in the order of the tensor."""
-    return x.detach().reshape(-1).contiguous().view(torch.uint8)
+    x = x.detach().resolve_conj().reshape(-1).contiguous()
+    return (torch.view_as_real(x) if x.is_complex() else x).view(torch.uint8)
 
 
 def first_line(error: BaseException) -> str:

@@ -233,7 +233,7 @@ def flashinfer(name: str, text: str, **spec: Any) -> dict[str, str]:
         "spec": {"language": "python", "entry_point": "main.py::run", **spec},
         "sources": [{"path": "main.py", "content": f"import torch\nfrom helper import EPS\n{text}"}],
     }
-    told["sources"].append({"path": "helper.py", "content": "EPS = 1e-6\n"})  # type: ignore[attr-defined]
+    told["sources"].append({"path": "helper.py", "content": "EPS = 1e-6\n"})
     return {f"solutions/{name}.json": json.dumps(told)}
 
 
@@ -287,7 +287,7 @@ PYTHON = {"mine.py": MINE, "more/mine.py": "def kernel(x):\n    return x.cumsum(
             {
                 "right": ("passed", "rms_norm", 3),
                 "short": ("failed", "rms_norm", 0),
-                "native": ("out of scope", "", 0),
+                "native": ("not judged", "", 0),
             },
         ),
         (

@@ -243,7 +243,7 @@ def gpu_mode_folder(tmp_path: Path, reference: str = REFERENCE, task: str = TASK
 
 def test_gpu_mode_task_with_modules_beside_it_on_a_cpu(tmp_path):
     task = only("gpu_mode", gpu_mode_folder(tmp_path) / "p")
-    assert [c["size"] for c in task.cases] == [33, 64]
+    assert [c["size"] for c in task.cases] == [33, 64, 4096, 8192]
     assert [c["size"] for c in task.benchmarks] == [4096, 8192]
     assert task.tolerance == "rtol 0.001, atol 0.0001" and task.scope == ""
     solution = solved(task, tmp_path / "p")
@@ -251,10 +251,21 @@ def test_gpu_mode_task_with_modules_beside_it_on_a_cpu(tmp_path):
     trial = formats.problem(task).trial(11, 1)
     right = expected.of(trial, 11)
     got = answers(trial, solution, tmp_path / "run")
-    assert trial.changes() == [False, True]
+    assert trial.changes() == trial.ignored() == [False, True]
     assert right.outputs[0].value.dtype == torch.float64 and right.outputs[0].dtype == torch.float32
     assert right.wrong(got) == ""
     assert "off" in right.wrong((got[0] + 1e-3,))
+
+
+def test_gpu_mode_result_in_the_dtype_of_the_memory_that_is_given_for_it(tmp_path):
+    wide = REFERENCE.replace(
+        "out[...] = x.to(torch.float32).exp().sum(1).log()\n    return out", "return x.double().sum(1)"
+    )
+    trial = formats.problem(only("gpu_mode", gpu_mode_folder(tmp_path, wide) / "p")).trial(11)
+    assert trial.changes() == [False, False] and trial.ignored() == [False, True]
+    right = expected.of(trial, 11)
+    assert right.outputs[0].dtype == torch.float32
+    assert right.wrong((trial.args[0][0].float().sum(1),)) == ""
 
 
 def test_gpu_mode_inputs_follow_the_judges_seed_and_not_the_published_one(tmp_path):

@@ -10,6 +10,7 @@ one task for each of them.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,7 +48,7 @@ def _tasks(folder: Path, path: Path, gpus: Mapping[Path, list[str]]) -> Iterator
     common: dict[str, Any] = {
         "format": NAME,
         "source": source,
-        "cases": cases or benchmarks,
+        "cases": _different((*cases, *benchmarks)),
         "benchmarks": benchmarks,
         "scope": _scope(told, [*told.get("gpus", []), *gpus.get(home.resolve(), [])]),
         "beside": beside,
@@ -63,29 +64,37 @@ def _tasks(folder: Path, path: Path, gpus: Mapping[Path, list[str]]) -> Iterator
 
 
 def solutions(tasks: Sequence[Task], folder: Path) -> dict[str, list[Solution]]:
-    """The files with custom_kernel, or with forward and backward of such a task, in the folder of each task.
+    """The files with custom_kernel, or with forward and backward of such a task, in the folder of each task and below.
 
     In another folder than that of the tasks: in one of the name of the task, or a file of its name; of one task also beside
     each other. Templates are no solutions.
     """
-    return {task.name: list(_solutions(task, folder, len(tasks) == 1)) for task in tasks}
+    return {task.name: list(_solutions(task, folder.resolve(), len(tasks) == 1)) for task in tasks}
 
 
 def _solutions(task: Task, folder: Path, single: bool) -> Iterator[Solution]:
     name, _, part = task.name.partition(":")
     home = task.source.parent.resolve()
-    if home.is_relative_to(folder.resolve()):
-        places = [home, home / "submissions", home / "solutions"]
-    else:
-        places = [folder / name, folder / home.name, *([folder] if single else [])]
-    inner = [path for place in dict.fromkeys(places) for path in sorted(place.glob("*.py"))]
+    places = [home] if home.is_relative_to(folder) else [folder / name, folder / home.name]
+    found = [path for place in places for path in sorted(place.rglob("*.py"))]
+    found += [*(sorted(folder.glob("*.py")) if single else ()), folder / f"{name}.py", folder / f"{home.name}.py"]
     known = {task.source.name, *task.beside, *OTHERS}
-    for path in dict.fromkeys([*inner, folder / f"{name}.py", folder / f"{home.name}.py"]):
-        if path.name in known or path.stem.startswith("template") or not path.is_file():
+    for path in dict.fromkeys(found):
+        if (
+            path.name in known
+            or path.stem.startswith("template")
+            or not path.is_file()
+            or _task_of(path) not in (home, None)
+        ):
             continue
         if entry := _entry(path, part):
             files = {SUBMITTED: read(path)} | {n: read(other) for n, other in task.beside.items() if n != SUBMITTED}
             yield Solution(path, entry, files)
+
+
+def _task_of(path: Path) -> Path | None:
+    """The folder of the task that a file lies in, if it lies in one."""
+    return next((parent for parent in path.parents if (parent / FILE).is_file()), None)
 
 
 def _entry(path: Path, part: str) -> str:
@@ -100,6 +109,14 @@ def _entry(path: Path, part: str) -> str:
 
 def _cases(told: Mapping[str, Any], key: str) -> tuple[Case, ...]:
     return tuple(dict(case) for case in told.get(key) or ())
+
+
+def _different(cases: tuple[Case, ...]) -> tuple[Case, ...]:
+    """The cases without those that differ in their seed alone, which is not used; benchmarks must be right, too."""
+    found: dict[str, Case] = {}
+    for case in cases:
+        found.setdefault(repr({name: value for name, value in case.items() if name != "seed"}), case)
+    return tuple(found.values())
 
 
 def _scope(told: Mapping[str, Any], gpus: list[str]) -> str:
@@ -169,7 +186,7 @@ class GpuMode(Problem):
         changed = [f"{n} {sizes[n]} -> {v}" for n, v in used.items() if v != sizes[n]]
         whole = not isinstance(data, tuple) or self.task.reference == "ref_kernel"
         args = (data,) if whole else data[: len(inspect.signature(self.function).parameters)]  # type: ignore[arg-type]
-        return TaskTrial(
+        made = TaskTrial(
             self.task,
             args,
             self._reference,
@@ -177,6 +194,20 @@ class GpuMode(Problem):
             note=f"reduced: {', '.join(changed)}" if changed else "",
             device=self.device,
         )
+        return made if self.own_check else self._rounded(made)
+
+    def _rounded(self, trial: TaskTrial) -> TaskTrial:
+        """The trial, its result in the dtype of the memory that candidates are given for it, which the project allows."""
+        (result, *more), leaves = trial.evaluate() or (None,), trial.leaves
+        if result is None or more or not leaves or leaves[-1].shape != result.shape:
+            return trial
+        if leaves[-1].dtype == result.dtype or not trial.ignored()[-1]:
+            return trial
+
+        def reference(args: tuple[Any, ...], kwargs: Mapping[str, Any], parameters: Any) -> Any:
+            return self._reference(args, kwargs, parameters).to(pytree.tree_leaves(args)[-1].dtype)
+
+        return dataclasses.replace(trial, reference=reference)
 
     def _reference(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], parameters: Any) -> Any:
         if self.function is None:

@@ -42,16 +42,17 @@ class HandedTrial:
     """A call of a task, as the judge has it.
 
     call: how its tensors, the leaves, lie in the arguments, as JSON that goes to the candidate as it is. changes: which of
-    them the reference itself writes into. right: the results. parameters: whether some of the leaves are those of a module.
+    them the reference itself writes into; ignored: which it does not read. right: the results. parameters: whether some of
+    the leaves are those of a module.
     """
 
     call: str
     leaves: list[torch.Tensor]
     changes: list[bool]
+    ignored: list[bool]
     right: ExpectedResult
     parameters: bool
     note: str
-    size: int
 
 
 class ReferenceProcess:
@@ -101,15 +102,14 @@ class ReferenceProcess:
                 str(told["bound"]),
                 (lambda got: self._check(number, got)) if told["own_check"] else None,
             )
-            leaves, changes = given[: told["leaves"]], [x is True for x in told["changes"]]
             return HandedTrial(
                 str(told["call"]),
-                leaves,
-                changes,
+                given[: told["leaves"]],
+                [x is True for x in told["changes"]],
+                [x is True for x in told["ignored"]],
                 right,
                 bool(told["parameters"]),
                 str(told["note"]),
-                int(told["size"]),
             )
         except (memory.MisplacedTensor, KeyError, TypeError, IndexError, ValueError) as error:
             self.close()

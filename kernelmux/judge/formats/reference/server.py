@@ -115,13 +115,14 @@ class TaskServer:
             places = {name: len(given) + i for i, name in enumerate(n for n, x in parts.items() if x is not None)}
             given += [x for x in parts.values() if x is not None]
             rows.append({**places, "dtype": str(output.dtype).removeprefix("torch.")})
-        changes = [*trial.changes(), *[False] * (len(leaves) - len(trial.leaves))]
+        more = [False] * (len(leaves) - len(trial.leaves))
         tensors, region = packing.packed(given)
         self.checks.append(right.check)
         reply = {
             "call": call,
             "leaves": len(leaves),
-            "changes": changes,
+            "changes": [*trial.changes(), *more],
+            "ignored": [*trial.ignored(), *more],
             "outputs": rows,
             "tensors": tensors,
             "op": right.op,
@@ -129,7 +130,6 @@ class TaskServer:
             "own_check": right.check is not None,
             "parameters": bool(trial.parameters),
             "note": trial.note,
-            "size": trial.size,
         }
         return reply, [region]
 
