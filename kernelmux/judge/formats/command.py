@@ -71,8 +71,7 @@ def command(args: argparse.Namespace) -> int:
     try:
         for verdict in judged(work, settings, args.n or 1):
             found.append(verdict)
-            if sys.stderr.isatty():
-                print(f"\r{len(found)} of {len(work)}", end="", file=sys.stderr, flush=True)
+            _progress(found, len(work))
     except KeyboardInterrupt:
         ended = False
     order = {(task.name, str(solution.path) if solution else ""): i for i, (task, solution) in enumerate(work)}
@@ -91,6 +90,16 @@ def command(args: argparse.Namespace) -> int:
         return terminal.INTERRUPTED
     asked = [one.status for one in found if one.status != OUT]
     return terminal.OK if asked and set(asked) == {PASSED} else terminal.FAILED
+
+
+def _progress(found: Sequence[TaskVerdict], count: int) -> None:
+    """How far it is, on stderr: one line that changes in a terminal, else a line for each verdict."""
+    if sys.stderr.isatty():
+        print(f"\r{len(found)} of {count}", end="\n" if len(found) == count else "", file=sys.stderr, flush=True)
+    else:
+        last = found[-1]
+        text = f"[{len(found)}/{count}] {last.status}: {last.task} {Path(last.solution).name}"
+        print(text.rstrip(), file=sys.stderr, flush=True)
 
 
 def _paired(args: argparse.Namespace) -> tuple[Path, list[Work]]:
