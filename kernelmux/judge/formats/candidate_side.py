@@ -11,7 +11,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,20 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 Outputs = tuple[torch.Tensor, ...]
 MOVES = frozenset({torch.Tensor.cuda, torch.Tensor.pin_memory})
+# What is asked of a tensor, and what one on a GPU answers; what does nothing where there is none.
+GPU = torch.device("cuda", 0)
+ASKED: dict[Any, Any] = {
+    torch.Tensor.is_cuda.__get__: True,
+    torch.Tensor.is_cpu.__get__: False,  # type: ignore[attr-defined]
+    torch.Tensor.device.__get__: GPU,  # type: ignore[attr-defined]
+    torch.Tensor.get_device: 0,
+}
+WITHOUT_GPU: dict[str, Callable[..., Any]] = {
+    "synchronize": lambda device=None: None,
+    "current_device": lambda: 0,
+    "set_device": lambda device: None,
+    "device": nullcontext,
+}
 OF_TORCH = (torch.dtype, torch.layout, torch.memory_format)
 
 
@@ -112,7 +126,13 @@ def serving(home: Path, files: Mapping[str, str], entry: str, style: str, device
     given the reference's parameters; "function"; "destination" for a function that is also given its outputs, the last
     tensors of a call.
     """
-    where = nullcontext if device == "cuda" else lambda: placed(torch.device(device))
+    if device == "cpu":
+        for name, instead in WITHOUT_GPU.items():
+            setattr(torch.cuda, name, instead)
+
+    def where() -> AbstractContextManager[None]:
+        return placed(torch.device(device), AsCuda)
+
     with where():
         found = imported(write(home, files), entry)
     built: dict[int, Callable[..., Any]] = {}
@@ -211,6 +231,17 @@ class OnDevice(TorchFunctionMode):
         if isinstance(value, torch.device) and value.type == "cuda":
             return self.device
         return str(self.device) if isinstance(value, str) and value.partition(":")[0] == "cuda" else value
+
+
+class AsCuda(OnDevice):
+    """`OnDevice`, and tensors of a CPU say that they lie on a GPU: solutions ask, and refuse others."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func in ASKED and args[0].device.type == "cpu":
+            return ASKED[func]
+        return super().__torch_function__(func, types, args, kwargs)
 
 
 @contextmanager

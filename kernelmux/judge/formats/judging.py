@@ -111,7 +111,12 @@ class TaskJudge:
             path = Path(folder) / "served.py"
             path.write_text(_served(solution, self.device), encoding="utf-8")
             with CandidateProcess(path, "call", self.device, self.limits, self.pool.take) as process:
-                empty = [why for case in chosen if (why := self._case(process, solution, case, draw, made))]
+                notes = list[str]()
+                try:
+                    empty = [why for case in chosen if (why := self._case(process, solution, case, draw, made, notes))]
+                finally:
+                    more = f", and {len(notes) - 1} more cases" if len(notes) > 1 else ""
+                    made.remarks += [f"{note}{more}" for note in notes[:1]]
                 if not made.trials:
                     raise FormatError(empty[0])
                 made.remarks += [f"{len(empty)} cases tell nothing: {empty[0]}"] if empty else []
@@ -123,14 +128,20 @@ class TaskJudge:
         made.reason = f"{', '.join(refused)} computed it (--allow {','.join(refused)})" if refused else ""
 
     def _case(
-        self, process: CandidateProcess, solution: Solution, case: int, draw: random.Random, made: TaskVerdict
+        self,
+        process: CandidateProcess,
+        solution: Solution,
+        case: int,
+        draw: random.Random,
+        made: TaskVerdict,
+        notes: list[str],
     ) -> str:
-        """Ask a case; "", or why it tells nothing. _Wrong where a trial does not pass."""
+        """Ask a case; "", or why it tells nothing. _Wrong where a trial does not pass. notes: of how cases differ."""
         model = draw.getrandbits(BITS)
         first, second = (self.reference.trial(case, draw.getrandbits(BITS), model) for _ in range(2))
         made.judged = made.judged or first.right.op or first.right.bound
-        if first.note and first.note not in made.remarks:
-            made.remarks.append(first.note)
+        if first.note and first.note not in notes:
+            notes.append(first.note)
         if why := expected.vacuous([first.right, second.right]):
             return why
         here = _Placed(first, solution, self.device)

@@ -56,7 +56,8 @@ def new(body: str, before: str = "") -> str:
 
 
 TRITON = new(
-    "y = torch.empty(x.shape, device='cuda')\nrows[(len(x),)](x.cuda(), y, x.shape[1], 64)\nreturn y",
+    "assert x.is_cuda and x.device.type == 'cuda' and x.get_device() == torch.cuda.current_device() == 0\n"
+    "y = torch.empty(x.shape, device=x.device)\nrows[(len(x),)](x.cuda(), y, x.shape[1], 64)\nreturn y",
     """
 import triton
 import triton.language as tl
