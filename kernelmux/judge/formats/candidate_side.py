@@ -23,13 +23,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 Outputs = tuple[torch.Tensor, ...]
 MOVES = frozenset({torch.Tensor.cuda, torch.Tensor.pin_memory})
 # What is asked of a tensor, and what one on a GPU answers; what does nothing where there is none.
-GPU = torch.device("cuda", 0)
-ASKED: dict[Any, Any] = {
-    torch.Tensor.is_cuda.__get__: True,
-    torch.Tensor.is_cpu.__get__: False,  # type: ignore[attr-defined]
-    torch.Tensor.device.__get__: GPU,  # type: ignore[attr-defined]
-    torch.Tensor.get_device: 0,
-}
+ANSWERS = {"is_cuda": True, "is_cpu": False, "device": torch.device("cuda", 0)}
+ASKED: dict[Any, Any] = {getattr(torch.Tensor, name).__get__: answer for name, answer in ANSWERS.items()}
+ASKED[torch.Tensor.get_device] = 0
 WITHOUT_GPU: dict[str, Callable[..., Any]] = {
     "synchronize": lambda device=None: None,
     "current_device": lambda: 0,
