@@ -11,7 +11,7 @@ import shutil
 import site
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -72,9 +72,16 @@ def not_held() -> list[str]:
 
 def command(path: Path | None, limits: Limits, descriptor: int) -> list[str]:
     """The command of a candidate in a file; None for one whose text is sent."""
-    program = [sys.executable, "-P", "-m", "kernelmux.candidate.serve", str(descriptor)]
+    return walled([sys.executable, "-P", "-m", "kernelmux.candidate.serve", str(descriptor)], path, limits)
+
+
+def walled(program: Sequence[str], path: Path | None, limits: Limits, whole: bool = False) -> list[str]:
+    """A program behind the walls, or as it is where there are none. path: a file or a folder that it reads.
+
+    whole: it sees all of this project, as what judges does.
+    """
     found, _ = bubblewrap()
-    return [found, *_walls(path, limits), *program] if found else program
+    return [found, *_walls(path, limits, whole), *program] if found else list(program)
 
 
 def environment(scratch: str = SCRATCH) -> dict[str, str]:
@@ -90,7 +97,7 @@ def environment(scratch: str = SCRATCH) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(HOME.parent), *packages]), **quiet, **kept, **place}
 
 
-def _walls(path: Path | None, limits: Limits) -> Iterator[str]:
+def _walls(path: Path | None, limits: Limits, whole: bool = False) -> Iterator[str]:
     """The options of bubblewrap; later ones lie over earlier ones."""
     yield from ("--unshare-all", "--die-with-parent", "--new-session", "--clearenv")
     for name, value in environment().items():
@@ -109,13 +116,16 @@ def _walls(path: Path | None, limits: Limits) -> Iterator[str]:
     yield from ("--chdir", SCRATCH)
     for package in sorted(_packages()):
         yield from ("--ro-bind", package, package)
-    yield from ("--tmpfs", str(HOME))
-    for name in SHOWN:
-        yield from ("--ro-bind", str(HOME / name), str(HOME / name))
-    for name in HIDDEN:
-        yield from ("--tmpfs", str(HOME / name))
+    if whole:
+        yield from ("--ro-bind", str(HOME), str(HOME))
+    else:
+        yield from ("--tmpfs", str(HOME))
+        for name in SHOWN:
+            yield from ("--ro-bind", str(HOME / name), str(HOME / name))
+        for name in HIDDEN:
+            yield from ("--tmpfs", str(HOME / name))
     if path:
-        own = str(path if path.parent in _too_wide() else path.parent)
+        own = str(path if path.is_dir() or path.parent in _too_wide() else path.parent)
         yield from ("--ro-bind", own, own)
     yield "--"
 

@@ -17,6 +17,8 @@ from rich.console import Console
 
 from kernelmux.candidate.limits import GIB, Limits
 from kernelmux.conformance.session.execute import Outcome
+from kernelmux.judge.formats import FORMATS, command
+from kernelmux.judge.formats.reduced_sizes import byte_count
 from kernelmux.judge.verdict import SCHEMA, WITH_HELP, KernelVerdict, signature, verdict
 from kernelmux.registry.call import temporary_backends
 from kernelmux.registry.cases import TIERS
@@ -35,7 +37,9 @@ EXAMPLES = """examples:
   kernelmux judge --verify verdict.json mine.py:softmax --key my.key
   kernelmux judge --attack
   kernelmux judge --mutate 50 --seed 1 --op softmax
-exit status: 0 every item passed and nothing computed it that is not allowed; 1 not so; 2 usage
+  kernelmux judge KernelBench/KernelBench --format kernelbench --solutions runs/mine --only "level1/*"
+  kernelmux judge mine.py:fast --reference slow.py:slow --inputs "x=37x1000 y=37x1000"
+exit status: 0 every item passed and nothing computed it that is not allowed; 1 not so; 2 usage; 130 Ctrl-C
 """
 
 
@@ -47,7 +51,13 @@ def parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("candidate", nargs="?", default="", metavar="FILE.py:FUNCTION", help="what is judged")
+    made.add_argument(
+        "candidate",
+        nargs="?",
+        default="",
+        metavar="FILE.py:FUNCTION",
+        help="what is judged, or with --format a folder of tasks",
+    )
     made.add_argument("--op", default="", help="the operator that it computes")
     made.add_argument("--tier", choices=TIERS, default="smoke", help="how much is asked (default: smoke)")
     made.add_argument("--check", nargs="+", default=[], metavar="CHECK", help="these checks alone")
@@ -57,6 +67,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seconds", type=float, default=Limits.call, help="of one call (default: %(default)g)")
     made.add_argument("--memory", type=float, default=Limits.memory / GIB, metavar="GIB", help="default: %(default)g")
     made.add_argument("--json", metavar="FILE", help="write the verdict there")
+    made.add_argument("-x", "--at-once", action="store_true", help="end with the first item that fails")
+    _add_tasks(made)
     made.add_argument("--key", metavar="FILE", help="sign the verdict, or verify its signature, with this key")
     made.add_argument("--verify", metavar="FILE", help=f"ask {SAMPLE} items of a verdict again, with its seed")
     attack = "run the attacks, or those of some families, and the honest kernels"
@@ -64,15 +76,27 @@ def parser() -> argparse.ArgumentParser:
     mutate = "make N broken kernels of ours, drawn by --seed from those of --op and --backend, and ask the suite"
     made.add_argument("--mutate", type=int, metavar="N", help=mutate)
     made.add_argument("--backend", nargs="+", default=[], metavar="BACKEND", help="of --mutate: kernels of these")
-    made.add_argument(
-        "-n", type=int, default=0, metavar="N", help="of --attack, --mutate: how many at once (default: by the cores)"
-    )
+    many = "of --attack, --mutate (default: by the cores) and --format (default: 1): how many at once"
+    made.add_argument("-n", type=terminal.count, default=0, metavar="N", help=many)
     made.add_argument(
         "--sample", type=int, default=0, metavar="N", help="of --attack: N of the attacks, drawn by --seed"
     )
     made.add_argument("--seed", type=int, default=None, help="a seed of your own, to repeat a verdict")
-    made.add_argument("-x", "--at-once", action="store_true", help="end with the first item that fails")
     return made
+
+
+def _add_tasks(made: argparse.ArgumentParser) -> None:
+    """The options for tasks of other projects."""
+    group = made.add_argument_group("tasks of other projects")
+    group.add_argument("--format", choices=tuple(FORMATS), help="whose tasks lie in the folder")
+    group.add_argument("--solutions", type=Path, metavar="FOLDER", help="where solutions lie (default: with the tasks)")
+    group.add_argument("--only", metavar="PATTERN", default="*", help='tasks by name: "level1/2*"')
+    size = "of the tensors of a call, such as 256M; beyond it sizes are reduced (default: 16M)"
+    group.add_argument("--limit", type=byte_count, metavar="BYTES", help=size)
+    group.add_argument("--junitxml", type=Path, metavar="FILE", help="write JUnit XML; needs junitparser")
+    group.add_argument("--reference", metavar="FILE.py:FUNCTION", help="judge by this function instead of an operator")
+    shapes = 'its inputs, such as "x=37x1000:bf16", unless its file has a function inputs(seed)'
+    group.add_argument("--inputs", nargs="+", metavar="SHAPES", default=[], help=shapes)
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -84,10 +108,12 @@ def main(given: Sequence[str] | None = None) -> int:
 
             return attack.command(args.attack, args.n, args.sample, args.seed, args.json)
         if args.mutate is not None:
-            from kernelmux.judge.mutation import command
+            from kernelmux.judge.mutation import command as mutation
 
             ops = tuple(args.op.split(",")) if args.op else ()
-            return command.command(args.mutate, args.seed, ops, tuple(args.backend), args.n, args.json)
+            return mutation.command(args.mutate, args.seed, ops, tuple(args.backend), args.n, args.json)
+        if args.format or args.reference:
+            return command.command(args)
         return _verify(args) if args.verify else _judge(args)
     except KernelmuxError as error:
         print(f"judge: {' '.join(str(error).split())}", file=sys.stderr)
@@ -105,7 +131,7 @@ def _judge(args: argparse.Namespace) -> int:
     console = Console(highlight=False)
     key = _key(args.key)
     if not args.candidate or not args.op:
-        raise ArgumentError("expected FILE.py:FUNCTION and --op OP (--help shows examples)")
+        raise ArgumentError("expected FILE.py:FUNCTION and --op OP, or FOLDER and --format (--help shows examples)")
     found = _asked(args, console, args.check, args.seed)
     _print(found, console)
     if args.json:

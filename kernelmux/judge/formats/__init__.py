@@ -1,38 +1,52 @@
 """Tasks of other projects: their files are read as they are, and become calls that the judge can make.
 
-`find(format, folder)` reads files and runs nothing of them. `problem(task)` imports the reference of a task, which belongs
-in a process of the judge's side; its `trial(seed)` has the inputs and the reference, `expected.of(trial)` the right results
-and how far a candidate's may be off. `candidate_side` is what a candidate's process runs, and imports nothing from here.
+`find(format, folder)` and `solutions(tasks, folder)` read files and run nothing of them. `problem(task)` imports the
+reference of a task, in a process behind walls (`reference`); its `trial(seed)` has the inputs and the reference,
+`expected.of(trial)` the right results and how far a candidate's may be off (`bounds`). `candidate_side` is what runs in a
+candidate's process, and imports nothing from here. `judging` asks both processes and compares.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from kernelmux.judge.formats.projects import backendbench, flashinfer_bench, gpu_mode, kernelbench, python_function
-from kernelmux.judge.formats.task import Case, FormatError, Task
+from kernelmux.judge.formats.task import Case, FormatError, Solution, Task
 from kernelmux.judge.formats.trial import CPU, Problem, TaskTrial
 
-__all__ = ["FORMATS", "Case", "Format", "FormatError", "Problem", "Task", "TaskTrial", "find", "problem"]
+__all__ = [
+    "FORMATS",
+    "Case",
+    "Format",
+    "FormatError",
+    "Problem",
+    "Solution",
+    "Task",
+    "TaskTrial",
+    "find",
+    "problem",
+    "solutions",
+]
 
 
 class Format(NamedTuple):
     """How the tasks of a project are found, and how one of them is run."""
 
     find: Callable[[Path], list[Task]]
+    solutions: Callable[[Sequence[Task], Path], dict[str, list[Solution]]]
     problem: Callable[[Task, torch.device], Problem]
 
 
 FORMATS = {
-    kernelbench.NAME: Format(kernelbench.find, kernelbench.KernelBench),
-    backendbench.NAME: Format(backendbench.find, backendbench.BackendBench),
-    gpu_mode.NAME: Format(gpu_mode.find, gpu_mode.GpuMode),
-    flashinfer_bench.NAME: Format(flashinfer_bench.find, flashinfer_bench.FlashInferBench),
-    python_function.NAME: Format(python_function.find, python_function.PythonFunction),
+    kernelbench.NAME: Format(kernelbench.find, kernelbench.solutions, kernelbench.KernelBench),
+    backendbench.NAME: Format(backendbench.find, backendbench.solutions, backendbench.BackendBench),
+    gpu_mode.NAME: Format(gpu_mode.find, gpu_mode.solutions, gpu_mode.GpuMode),
+    flashinfer_bench.NAME: Format(flashinfer_bench.find, flashinfer_bench.solutions, flashinfer_bench.FlashInferBench),
+    python_function.NAME: Format(python_function.find, python_function.solutions, python_function.PythonFunction),
 }
 
 
@@ -43,6 +57,13 @@ def find(name: str, folder: Path) -> list[Task]:
     if not folder.is_dir():
         raise FormatError(f"{folder}: expected a folder")
     return FORMATS[name].find(folder)
+
+
+def solutions(tasks: Sequence[Task], folder: Path) -> dict[str, list[Solution]]:
+    """The solutions in a folder for tasks of one format, by the task's name; FormatError for a folder that is not there."""
+    if not folder.is_dir():
+        raise FormatError(f"{folder}: expected a folder")
+    return FORMATS[tasks[0].format].solutions(tasks, folder) if tasks else {}
 
 
 def problem(task: Task, device: torch.device = CPU) -> Problem:

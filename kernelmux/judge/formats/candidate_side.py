@@ -1,20 +1,89 @@
-"""What runs in the candidate's process: its file is imported, built, and becomes a function of the inputs alone.
+"""What runs in the candidate's process: its files are written and imported, and become a function of tensors.
 
-This file imports nothing of the project, so that a process without it can run it by path. It is given texts and tensors,
-and no reference, no expected result and no seed of inputs.
+This file imports nothing of the project: its text goes to a process that has none of the judge. It is given texts and
+tensors, and no reference, no expected result and no seed of inputs. What a call looks like crosses as JSON: `spelled` by
+the process of the reference, read here by `value`.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
 
 Outputs = tuple[torch.Tensor, ...]
+MOVES = frozenset({torch.Tensor.cuda, torch.Tensor.pin_memory})
+# What is asked of a tensor, and what one on a GPU answers; what does nothing where there is none.
+ANSWERS = {"is_cuda": True, "is_cpu": False, "device": torch.device("cuda", 0)}
+ASKED: dict[Any, Any] = {getattr(torch.Tensor, name).__get__: answer for name, answer in ANSWERS.items()}
+ASKED[torch.Tensor.get_device] = 0
+WITHOUT_GPU: dict[str, Callable[..., Any]] = {
+    "synchronize": lambda device=None: None,
+    "current_device": lambda: 0,
+    "set_device": lambda device: None,
+    "device": nullcontext,
+}
+OF_TORCH = (torch.dtype, torch.layout, torch.memory_format)
+
+
+# --- a call as JSON -----------------------------------------------------------------------------------------------
+
+
+def spelled(value: Any, leaves: list[torch.Tensor]) -> Any:
+    """A nested argument as JSON; its tensors are added to the leaves, each once. TypeError for what cannot travel."""
+    if isinstance(value, torch.Tensor):
+        place = next((i for i, x in enumerate(leaves) if x is value), None)
+        if place is None:
+            leaves.append(value)
+            place = len(leaves) - 1
+        return {"tensor": place}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, OF_TORCH):
+        return {"torch": str(value).removeprefix("torch.")}
+    if isinstance(value, torch.device):
+        return {"device": str(value)}
+    if isinstance(value, complex):
+        return {"complex": [value.real, value.imag]}
+    if type(value) in (tuple, torch.Size):
+        return {"tuple": [spelled(v, leaves) for v in value]}
+    if type(value) is list:
+        return [spelled(v, leaves) for v in value]
+    if isinstance(value, Mapping):
+        return {"dict": [[spelled(k, leaves), spelled(v, leaves)] for k, v in value.items()]}
+    raise TypeError(f"an argument of type {type(value).__name__} cannot be handed to another process")
+
+
+def value(told: Any, leaves: Sequence[torch.Tensor]) -> Any:
+    """What `spelled` made JSON of."""
+    if isinstance(told, list):
+        return [value(v, leaves) for v in told]
+    if not isinstance(told, dict):
+        return told
+    ((kind, what),) = told.items()
+    if kind == "tensor":
+        return leaves[what]
+    if kind == "torch":
+        return getattr(torch, what)
+    if kind == "device":
+        return torch.device(what)
+    if kind == "complex":
+        return complex(*what)
+    if kind == "tuple":
+        return tuple(value(v, leaves) for v in what)
+    return {value(k, leaves): value(v, leaves) for k, v in what}
+
+
+# --- the candidate ------------------------------------------------------------------------------------------------
 
 
 def write(folder: Path, files: Mapping[str, str]) -> Path:
@@ -45,77 +114,149 @@ def imported(main: Path, entry: str) -> Any:
     return found
 
 
-def callable_of(
-    main: Path,
-    entry: str,
-    style: str = "function",
-    init: tuple[Sequence[Any], Mapping[str, Any]] = ((), {}),
-    init_seed: int = 0,
-    parameters: Mapping[str, torch.Tensor] | None = None,
-    device: str = "cpu",
-) -> tuple[Callable[..., Outputs], str]:
-    """The candidate as a function of the task's arguments that returns its outputs, and how it got its parameters.
+def serving(home: Path, files: Mapping[str, str], entry: str, style: str, device: str) -> Callable[..., Any]:
+    """The candidate as a function of a text and tensors, which is what the judge calls; its files lie in `home`.
 
-    style: "module" for a class that is built with `init` after seeding with `init_seed` (as the reference's was, by its
-    own seed) and is then given `parameters`; "function"; "destination" for a function that is also given its outputs, the
-    last arguments of a call, and returns nothing.
+    The text says by JSON how the tensors lie in the arguments, and of a task with modules how the class is built. style:
+    "module" for a class that is built once for each init_seed, after seeding with it as the reference was, and is then
+    given the reference's parameters; "function"; "destination" for a function that is also given its outputs, the last
+    tensors of a call.
     """
-    found = imported(main, entry)
-    if style != "module":
-        return (lambda *args, **kwargs: tensors(_ran(found, style, args, kwargs))), ""
-    torch.manual_seed(init_seed)
+    if device == "cpu":
+        for name, instead in WITHOUT_GPU.items():
+            setattr(torch.cuda, name, instead)
+
+    def where() -> AbstractContextManager[None]:
+        return placed(torch.device(device), AsCuda)
+
+    with where():
+        found = imported(write(home, files), entry)
+    built: dict[int, Callable[..., Any]] = {}
+
+    def call(text: str, *leaves: torch.Tensor) -> Any:
+        told = json.loads(text)
+        args, kwargs = value(told["args"], leaves), value(told["kwargs"], leaves)
+        with where():
+            if style == "destination":
+                found(*args, *leaves[told["leaves"] :], **kwargs)
+                return ()
+            if style != "module":
+                return plain(found(*args, **kwargs))
+            seed = told["init_seed"]
+            if seed not in built:
+                with _disable_current_modes():  # what builds it is not what computes the result
+                    built.clear()
+                    built[seed] = model(found, value(told["init"], leaves), seed, told, leaves, device)
+            return plain(built[seed](*args, **kwargs))
+
+    return call
+
+
+def model(
+    found: Any, init: Any, seed: int, told: Mapping[str, Any], leaves: Sequence[torch.Tensor], device: str
+) -> Callable[..., Any]:
+    """An object of the candidate's class, with the parameters of the reference."""
+    torch.manual_seed(seed)
     with torch.device(device):
-        model = found(*init[0], **init[1])
-    for part in model.modules() if isinstance(model, torch.nn.Module) else ():
-        if type(part).__name__.startswith(("Dropout", "AlphaDropout", "FeatureAlphaDropout")):
-            part.eval()
-    told = given(model, parameters or {}) if isinstance(model, torch.nn.Module) else ""
-
-    def call(*args: Any, **kwargs: Any) -> Outputs:
-        with torch.no_grad():
-            return tensors(model(*args, **kwargs))
-
-    return call, told
+        made: Callable[..., Any] = found(*init[0], **init[1])
+    if isinstance(made, torch.nn.Module):
+        for part in made.modules():
+            if type(part).__name__.startswith(("Dropout", "AlphaDropout", "FeatureAlphaDropout")):
+                part.eval()
+        given(made, value(told["parameters"], leaves))
+    return made
 
 
-def _ran(function: Callable[..., Any], style: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    if style == "function":
-        return function(*args, **kwargs)
-    inputs, outputs = args[:-1], args[-1]
-    function(*inputs, *outputs, **kwargs)
-    return outputs
+def given(module: torch.nn.Module, parameters: Mapping[str, torch.Tensor]) -> None:
+    """Copy the reference's parameters and buffers into a module.
 
-
-def given(model: torch.nn.Module, parameters: Mapping[str, torch.Tensor]) -> str:
-    """Copy the reference's parameters and buffers into a candidate's model; how they were matched.
-
-    By name where all names agree, else in order where the shapes do, else not at all: the model keeps what the seed gave.
+    By name where all names agree, else in order where the shapes do, else not at all: it keeps what the seed gave.
     """
-    if not parameters:
-        return "no parameters"
-    own = model.state_dict(keep_vars=True)
+    own = module.state_dict(keep_vars=True)
     if set(own) == set(parameters) and all(own[n].shape == parameters[n].shape for n in own):
-        pairs, told = [(own[name], value) for name, value in parameters.items()], "parameters by name"
+        pairs = [(own[name], x) for name, x in parameters.items()]
     elif [x.shape for x in own.values()] == [x.shape for x in parameters.values()]:
-        pairs, told = list(zip(own.values(), parameters.values(), strict=True)), "parameters by order"
+        pairs = list(zip(own.values(), parameters.values(), strict=True))
     else:
-        return "parameters by seed: names and shapes differ from the reference's"
+        return
     with torch.no_grad():
         for mine, theirs in pairs:
             mine.copy_(theirs)
-    return told
+
+
+def plain(result: Any) -> Any:
+    """A result with tuples in the place of other containers, and tensors in the place of numbers."""
+    if isinstance(result, bool | int | float):
+        return torch.tensor(result)
+    if isinstance(result, Mapping):
+        return tuple(plain(v) for v in result.values())
+    return tuple(plain(v) for v in result) if isinstance(result, tuple | list) else result
 
 
 def tensors(result: Any) -> Outputs:
     """The outputs in order: of a tuple, a list or a dict those inside; numbers become tensors."""
+    result = plain(result)
     if isinstance(result, torch.Tensor):
         return (result,)
-    if isinstance(result, bool | int | float):
-        return (torch.tensor(result),)
-    if isinstance(result, Mapping):
-        return tuple(x for value in result.values() for x in tensors(value))
-    if isinstance(result, tuple | list):
-        return tuple(x for value in result for x in tensors(value))
+    if isinstance(result, tuple):
+        return tuple(x for one in result for x in tensors(one))
     if result is None:
         return ()
-    raise TypeError(f"expected tensors, got {type(result).__name__}")
+    raise TypeError(f"expected tensors, got {type(result).__module__}.{type(result).__qualname__}")
+
+
+# --- where the text says cuda -------------------------------------------------------------------------------------
+
+
+class OnDevice(TorchFunctionMode):
+    """Where the text says cuda, another device is meant: that of the judge."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.device = device
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func in MOVES:
+            return args[0].to(self.device)
+        args, named = pytree.tree_map(self._placed, (args, dict(kwargs or {})))
+        return func(*args, **named)
+
+    def _placed(self, value: Any) -> Any:
+        if isinstance(value, torch.device) and value.type == "cuda":
+            return self.device
+        return str(self.device) if isinstance(value, str) and value.partition(":")[0] == "cuda" else value
+
+
+class AsCuda(OnDevice):
+    """`OnDevice`, and tensors of a CPU say that they lie on a GPU: solutions ask, and refuse others."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func in ASKED and args[0].device.type == "cpu":
+            return ASKED[func]
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+@contextmanager
+def placed(device: torch.device, mode: type[OnDevice] = OnDevice) -> Iterator[None]:
+    """Inside, cuda means `device`, in a stranger's text and for its random generators."""
+    if device.type == "cuda":
+        yield
+        return
+    real = torch.Generator
+
+    class Generator(real):  # type: ignore[misc, valid-type]
+        """One of the CPU, whatever device is asked for."""
+
+        def __new__(cls, device: Any = "cpu") -> Any:
+            return real.__new__(cls, "cpu")  # type: ignore[call-arg]
+
+    torch.Generator = Generator  # type: ignore[misc]
+    try:
+        with mode(device):
+            yield
+    finally:
+        torch.Generator = real  # type: ignore[misc]

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import argparse
-import json
-import re
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import IO, cast
 
 from rich.console import Console
 
+from kernelmux.candidate import sandbox
 from kernelmux.judge import formats
-from kernelmux.judge.formats import confined, report
-from kernelmux.judge.formats.survey import FAILED, TaskRow
-from kernelmux.judge.formats.task import FormatError, Task
+from kernelmux.judge.formats import report
+from kernelmux.judge.formats.reduced_sizes import byte_count
+from kernelmux.judge.formats.reference import survey
+from kernelmux.judge.formats.reference.process import ReferenceProcess, TaskLimits
+from kernelmux.judge.formats.reference.survey import FAILED, TaskRow
+from kernelmux.judge.formats.task import FormatError
 from kernelmux.registry.cli import terminal
 
 PROGRAM = "kernelmux.judge.formats"
 WIDTH = 160
-UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 EPILOG = """
 examples:
   python -m kernelmux.judge.formats KernelBench/KernelBench --format kernelbench                what the tasks are
@@ -53,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--only", metavar="PATTERN", default="*", help='tasks by name: "level1/2*"')
     made.add_argument(
         "--limit",
-        type=_bytes,
+        type=byte_count,
         metavar="BYTES",
         default=4 << 30,
         help="of a call's tensors; beyond it sizes are reduced (4G)",
@@ -80,19 +79,22 @@ def _main(options: argparse.Namespace) -> int:
         return _calibrate(console, options.calibrate)
     if options.folder is None or options.format is None:
         raise FormatError("expected a folder and --format, or --calibrate")
-    if not (options.unconfined or confined.available()):
-        raise FormatError("bubblewrap makes no sandbox here: --unconfined runs the references as they are")
+    if not options.unconfined and (lacking := sandbox.not_held()):
+        raise FormatError(f"{lacking[0]}: --unconfined runs the references as they are")
     tasks = [t for t in formats.find(options.format, options.folder) if fnmatchcase(t.name, options.only)]
     if not tasks:
         raise FormatError(f"{options.folder}: no task of {options.format} by the name of {options.only}")
-    start, rows, ended = time.monotonic(), [], True
+    start, rows, ended = time.monotonic(), list[TaskRow](), True
+    reference = ReferenceProcess(options.folder, TaskLimits(options.limit, options.seconds), not options.unconfined)
     try:
-        for row in surveyed(tasks, options):
+        for row in survey.rows(tasks, reference, options.check, options.seed):
             rows.append(row)
             if sys.stderr.isatty():
                 print(f"\r{len(rows)} of {len(tasks)}", end="", file=sys.stderr, flush=True)
     except KeyboardInterrupt:
         ended = False
+    finally:
+        reference.close()
     console.print(report.table(rows))
     console.print(report.counts(rows), markup=False)
     if not ended:
@@ -106,36 +108,10 @@ def _main(options: argparse.Namespace) -> int:
     return terminal.FAILED if any(row.status == FAILED for row in rows) else terminal.OK
 
 
-def surveyed(tasks: Sequence[Task], options: argparse.Namespace) -> Iterator[TaskRow]:
-    """The rows of tasks, from one process that is confined; those that it does not give fail."""
-    program = [sys.executable, "-m", "kernelmux.judge.formats.survey"]
-    line = program if options.unconfined else confined.command(program, options.folder)
-    asked = {
-        "format": options.format,
-        "folder": str(options.folder.resolve()),
-        "tasks": [task.name for task in tasks],
-        "check": options.check,
-        "seed": options.seed,
-        "limits": {"size": options.limit, "seconds": options.seconds},
-    }
-    given: set[str] = set()
-    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        questions, answers = cast(IO[str], process.stdin), cast(IO[str], process.stdout)
-        questions.write(json.dumps(asked) + "\n")
-        questions.close()
-        for text in answers:
-            row = TaskRow(**json.loads(text))
-            given.add(row.task)
-            yield row
-    for task in tasks:
-        if task.name not in given:
-            yield TaskRow(task.name, task.format, FAILED, reason="the process of the survey ended before it")
-
-
 def _calibrate(console: Console, seeds: int) -> int:
     from rich.table import Table
 
-    from kernelmux.judge.formats import calibration
+    from kernelmux.judge.formats.bounds import calibration
 
     table = Table("operator", "case", "dtype", "estimated / derived", "least", "torch uses", box=None, pad_edge=False)
     found = list(calibration.rows(range(seeds)))
@@ -148,10 +124,3 @@ def _calibrate(console: Console, seeds: int) -> int:
         f"median of estimated / derived: {middle:.3g}; torch uses at most {worst:.3g} of it, over {seeds} seeds"
     )
     return terminal.FAILED if worst > 1 else terminal.OK
-
-
-def _bytes(text: str) -> int:
-    match = re.fullmatch(r"(\d+)([KMG]?)", text.upper())
-    if not match:
-        raise argparse.ArgumentTypeError(f"expected bytes such as 64M or 4G, got {text!r}")
-    return int(match[1]) * UNITS[match[2]]

@@ -7,41 +7,30 @@ runs; its file stays as it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from kernelmux.judge.formats import block_scaled
+from kernelmux.judge.formats import block_scaled, candidate_side
+from kernelmux.judge.formats.candidate_side import OnDevice
 
 WIDENED = frozenset({torch.float32, torch.float16, torch.bfloat16})
 CASTS = frozenset({torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16})
-MOVES = frozenset({torch.Tensor.cuda, torch.Tensor.pin_memory})
 
 
-class OnDevice(TorchFunctionMode):
-    """Where the text says cuda, another device is meant: that of the judge."""
-
-    def __init__(self, device: torch.device) -> None:
-        super().__init__()
-        self.device = device
+class OnOurDevice(OnDevice):
+    """`OnDevice`, and products of 4-bit floats, which a CPU does not have, are ours."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if func in MOVES:
-            return args[0].to(self.device)
-        args, named = pytree.tree_map(self._placed, (args, dict(kwargs or {})))
         if func is torch._scaled_mm and args[0].dtype == block_scaled.FLOAT4:
+            args, named = pytree.tree_map(self._placed, (args, dict(kwargs or {})))
             return block_scaled.product(*args, **named)
-        return func(*args, **named)
-
-    def _placed(self, value: Any) -> Any:
-        if isinstance(value, torch.device) and value.type == "cuda":
-            return self.device
-        return str(self.device) if isinstance(value, str) and value.partition(":")[0] == "cuda" else value
+        return super().__torch_function__(func, types, args, kwargs)
 
 
 class InFloat64(TorchFunctionMode):
@@ -77,26 +66,9 @@ class NotedCall(TorchFunctionMode):
         return result
 
 
-@contextmanager
-def placed(device: torch.device) -> Iterator[None]:
+def placed(device: torch.device) -> AbstractContextManager[None]:
     """Inside, cuda means `device`, in the text of references and for their random generators."""
-    if device.type == "cuda":
-        yield
-        return
-    real = torch.Generator
-
-    class Generator(real):  # type: ignore[misc, valid-type]
-        """One of the CPU, whatever device is asked for."""
-
-        def __new__(cls, device: Any = "cpu") -> Any:
-            return real.__new__(cls, "cpu")  # type: ignore[call-arg]
-
-    torch.Generator = Generator  # type: ignore[misc]
-    try:
-        with OnDevice(device):
-            yield
-    finally:
-        torch.Generator = real  # type: ignore[misc]
+    return candidate_side.placed(device, OnOurDevice)
 
 
 @contextmanager

@@ -7,12 +7,15 @@ run, or that change its number of outputs, are not used.
 
 from __future__ import annotations
 
+import argparse
+import re
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
 Sizes = dict[str, Any]
 LEAST = 16  # a number below is taken for a kernel size, a stride or a count of heads, and stays
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 FIRST = ("batch", "n_batch", "b")
 
 
@@ -80,3 +83,11 @@ def shortened(
     rest = {name: value for name, value in case.items() if name == "seed"}
     fitting(home, lambda: cost({name: getattr(home, name) for name in case if name != "seed"} | rest), limit)
     return {name: getattr(home, name) if name != "seed" else value for name, value in case.items()}
+
+
+def byte_count(text: str) -> int:
+    """An argument in bytes, for argparse: 16M, 4G."""
+    match = re.fullmatch(r"(\d+)([KMG]?)", text.upper())
+    if not match:
+        raise argparse.ArgumentTypeError(f"expected bytes such as 64M or 4G, got {text!r}")
+    return int(match[1]) * UNITS[match[2]]

@@ -7,7 +7,7 @@ import importlib.util
 import linecache
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -31,6 +31,29 @@ def tree(path: Path) -> ast.Module:
 def names(path: Path) -> dict[str, ast.stmt]:
     """The functions, classes and variables that a file defines at its top level, without running it."""
     return defined(tree(path))
+
+
+def defines(path: Path, name: str) -> bool:
+    """Whether a file defines a name at its top level; one that is no Python, whether it says so."""
+    try:
+        return name in names(path)
+    except FormatError:
+        return path.is_file() and name in path.read_text(encoding="utf-8", errors="replace")
+
+
+def file_name(path: Path) -> str:
+    """The name of a solution's file in its process: its own, unless it would hide a module that others import."""
+    return f"solution_{path.name}" if importlib.util.find_spec(path.stem.partition(".")[0]) else path.name
+
+
+def without(text: str, functions: Collection[str]) -> str:
+    """The text of a module with the lines of some functions left empty."""
+    lines = text.splitlines()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef) and node.name in functions:
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            lines[first - 1 : node.end_lineno] = [""] * (int(node.end_lineno or first) - first + 1)
+    return "\n".join(lines) + "\n"
 
 
 def defined(module: ast.Module) -> dict[str, ast.stmt]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from kernelmux.registry.errors import KernelmuxError
 
 MODULE, FUNCTION, DESTINATION = "module", "function", "destination"
-STYLES = (MODULE, FUNCTION, DESTINATION)
 Case = Mapping[str, Any]  # what a format says of one call: sizes and a seed, or a text
 
 
@@ -23,44 +23,56 @@ class FormatError(KernelmuxError, ValueError):
 class Task:
     """One kernel to write, as read from files; nothing of them has run.
 
-    name: unique within the folder. source: the file of the reference. entry: the candidate's name in its file; style: how
-    it is called, a class that is built first (`module`), a function of the inputs (`function`), or one that is given its
-    outputs too (`destination`). reference: the reference's name in its file. cases: the calls that must be right;
-    benchmarks: those that are timed, the ranked ones among them. tolerance: what the project itself allows: shown, never
-    used. scope: "" or why it is not judged. beside: files that the reference or the candidate imports, by their names.
-    candidate: a file that claims to solve it, or None; texts: the candidate's files where they are no files of their own.
+    name: unique within the folder. source: the file of the reference, or the folder of an operator of torch. reference: the
+    reference's name in its file. cases: the calls that must be right; benchmarks: those that are timed, the ranked ones
+    among them. tolerance: what the project itself allows: shown, never used. scope: "" or why it is not judged. beside:
+    files that the reference and a solution import, by their names.
     """
 
     name: str
     format: str
     source: Path
-    entry: str
     reference: str
-    style: str = FUNCTION
     cases: tuple[Case, ...] = ()
     benchmarks: tuple[Case, ...] = ()
     tolerance: str = ""
     scope: str = ""
-    candidate: Path | None = None
-    beside: Mapping[str, Path] = field(default_factory=lambda: MappingProxyType({}))
-    texts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    beside: Mapping[str, Path] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        if self.style not in STYLES:
-            raise FormatError(f"{self.name}: style: expected one of {', '.join(STYLES)}, got {self.style!r}")
+    def as_json(self) -> dict[str, Any]:
+        """What `from_json` reads."""
+        beside = {name: str(path) for name, path in self.beside.items()}
+        return {**asdict(self), "source": str(self.source), "beside": beside}
 
-    def files(self, candidate: Path | None = None) -> dict[str, str]:
-        """The texts that the candidate's process needs, by relative name; the first one holds the entry.
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Task:
+        """The task that `as_json` told of."""
+        beside = {name: Path(path) for name, path in told["beside"].items()}
+        lists = {name: tuple(told[name]) for name in ("cases", "benchmarks")}
+        return cls(**{**told, **lists, "source": Path(told["source"]), "beside": beside})
 
-        candidate: another file than the one that was found. FormatError where there is none, or it cannot be read.
-        """
-        if self.texts and candidate is None:
-            return dict(self.texts)
-        path = candidate or self.candidate
-        if path is None:
-            raise FormatError(f"{self.name}: no candidate: expected a file with {self.entry}")
-        found = {"submission.py" if self.beside else path.name: read(path)}
-        return found | {name: read(other) for name, other in self.beside.items() if name not in found}
+
+@dataclass(frozen=True)
+class Solution:
+    """A file that claims to solve a task.
+
+    files: the texts that its process is given, by relative name; the first one holds the entry. entry: the name of the
+    class or function in it; style: how it is called, a class that is built first (`module`), a function of the inputs
+    (`function`), or one that is given its outputs too (`destination`). scope: "" or why it is not judged. note: what is to
+    be said of it in any case.
+    """
+
+    path: Path
+    entry: str
+    files: Mapping[str, str]
+    style: str = FUNCTION
+    scope: str = ""
+    note: str = ""
+
+    @property
+    def sha256(self) -> str:
+        """Of all its files, with their names."""
+        return hashlib.sha256(json.dumps(sorted(self.files.items())).encode()).hexdigest()
 
 
 def read(path: Path) -> str:

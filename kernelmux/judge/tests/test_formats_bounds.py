@@ -2,19 +2,23 @@
 
 import json
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from kernelmux.judge.formats import block_scaled, calibration, cli, confined, expected, modes, report, survey
-from kernelmux.judge.formats.estimated_bound import estimate
+from kernelmux.candidate import sandbox
+from kernelmux.judge.formats import block_scaled, cli, modes, report
+from kernelmux.judge.formats.bounds import calibration, expected
+from kernelmux.judge.formats.bounds.estimated_bound import estimate
 from kernelmux.judge.formats.reduced_sizes import shortened
+from kernelmux.judge.formats.reference import survey
 from kernelmux.judge.formats.task import Task
 from kernelmux.judge.formats.trial import TaskTrial
 from kernelmux.registry import numerics
 
-TASK = Task("t", "python", None, "f", "f")  # type: ignore[arg-type]
+TASK = Task("t", "python", Path("t.py"), "f")
 
 
 def estimated(function, *leaves, seed=0):
@@ -182,7 +186,7 @@ def get_init_inputs():
 
 @pytest.mark.parametrize("confine", [True, False])
 def test_the_command_survives_what_task_files_do(tmp_path, capsys, confine):
-    if confine and not confined.available():
+    if confine and sandbox.not_held():
         pytest.skip("bubblewrap makes no sandbox here")
     victim = tmp_path / "victim"
     bodies = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelmux.judge.formats.task import FormatError, Task, read
+from kernelmux.judge.formats import sources
+from kernelmux.judge.formats.task import FormatError, Solution, Task, read
 from kernelmux.judge.formats.trial import CPU, Problem, TaskTrial, first_line
 
 NAME = "backendbench"
@@ -50,22 +51,30 @@ def find(folder: Path) -> list[Task]:
         name = operator_name(home.name)
         if operator(name) is None:
             continue
-        files = sorted(home.glob(f"{home.name}_implementation*.py")) or sorted(home.glob(f"{home.name}*.py"))
         cases = tuple({"args": text} for text in traced.get(name, traced.get(f"{name}.default", ())))
         tasks.append(
             Task(
                 name,
                 NAME,
                 home,
-                f"{home.name}_kernel_impl",
                 f"aten.{name}",
                 cases=cases,
                 tolerance=TOLERANCE,
-                candidate=files[0] if files else None,
                 scope=_scope(name),
             )
         )
     return tasks
+
+
+def solutions(tasks: Sequence[Task], folder: Path) -> dict[str, list[Solution]]:
+    """The implementations in the folder of each operator: add__Tensor/add__Tensor_implementation_v1.py."""
+    return {task.name: list(_solutions(task, folder / task.source.name)) for task in tasks}
+
+
+def _solutions(task: Task, home: Path) -> Iterator[Solution]:
+    files = sorted(home.glob(f"{home.name}_implementation*.py")) or sorted(home.glob(f"{home.name}*.py"))
+    for path in files:
+        yield Solution(path, f"{home.name}_kernel_impl", {sources.file_name(path): read(path)})
 
 
 def _scope(name: str) -> str:
@@ -118,7 +127,7 @@ class BackendBench(Problem):
     def _samples(self) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
         return list(samples().get(str(self.function), ()))
 
-    def trial(self, seed: int, case: int = 0, limit: int | None = None) -> TaskTrial:
+    def trial(self, seed: int, case: int = 0, limit: int | None = None, model_seed: int = 0) -> TaskTrial:
         if self.task.cases:
             args, kwargs = arguments(str(self.task.cases[case]["args"]), seed)
         elif self._samples:

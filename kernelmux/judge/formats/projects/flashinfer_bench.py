@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import torch
 
 from kernelmux.judge.formats import sources
 from kernelmux.judge.formats.candidate_side import tensors
-from kernelmux.judge.formats.task import DESTINATION, FUNCTION, FormatError, Task, read
+from kernelmux.judge.formats.task import DESTINATION, FUNCTION, FormatError, Solution, Task, read
 from kernelmux.judge.formats.trial import CPU, Problem, TaskTrial, first_line
 
 NAME = "flashinfer_bench"
@@ -32,24 +32,46 @@ PLUS_ONE = re.compile(r"^\s*(\w+)\s*==\s*(\w+)\s*\+\s*1\s*$")
 
 
 def find(folder: Path) -> list[Task]:
-    """The definitions in a folder and those below, each with its workloads and the first solution in Python."""
+    """The definitions in a folder and those below, each with its workloads."""
     definitions: dict[str, tuple[Path, dict[str, Any]]] = {}
     workloads: dict[str, list[dict[str, Any]]] = {}
-    solutions: dict[str, list[tuple[Path, dict[str, Any]]]] = {}
     for path, told in _objects(folder):
         if all(part in told for part in INTERFACE):
             definitions.setdefault(str(told["name"]), (path, told))
-        elif "sources" in told and "spec" in told:
-            solutions.setdefault(str(told.get("definition")), []).append((path, told))
         elif isinstance(told.get("workload"), dict):
             line = {**told["workload"], "base": str(_root(path))}
             known = workloads.setdefault(str(told.get("definition")), [])
             if line.get("uuid") is None or line["uuid"] not in [w.get("uuid") for w in known]:
                 known.append(line)
     return [
-        _task(path, told, workloads.get(name, []), solutions.get(name, []))
-        for name, (path, told) in sorted(definitions.items())
+        Task(name, NAME, path, "run", tuple(workloads.get(name, ())), tuple(workloads.get(name, ())), TOLERANCE)
+        for name, (path, _) in sorted(definitions.items())
     ]
+
+
+def solutions(tasks: Sequence[Task], folder: Path) -> dict[str, list[Solution]]:
+    """The solutions in a folder and those below, by the definition that they name."""
+    found: dict[str, list[Solution]] = {task.name: [] for task in tasks}
+    for path, told in _objects(folder):
+        if "sources" in told and "spec" in told and (known := found.get(str(told.get("definition")))) is not None:
+            known.append(_solution(path, told))
+    return found
+
+
+def _solution(path: Path, told: Mapping[str, Any]) -> Solution:
+    try:
+        spec = told["spec"]
+        main, _, entry = str(spec.get("entry_point", "main.py::run")).partition("::")
+        texts = {str(s["path"]): str(s["content"]) for s in told["sources"]}
+        language = str(spec.get("language") or ", ".join(spec.get("languages") or ())).lower()
+    except (KeyError, TypeError, AttributeError) as error:
+        return Solution(path, "run", {}, scope=f"expected a solution with spec and sources: {error!r}")
+    if language not in LANGUAGES:
+        return Solution(path, entry, texts, scope=f"its language is {language}: {' and '.join(LANGUAGES)} are run")
+    if main not in texts:
+        return Solution(path, entry, texts, scope=f"entry_point: expected a file of sources, got {main!r}")
+    style = _style(spec.get("destination_passing_style"), texts[main], entry)
+    return Solution(path, entry, {main: texts[main], **texts}, style)
 
 
 def _objects(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -72,35 +94,14 @@ def _root(path: Path) -> Path:
     return above[-1].parent if above else path.parent
 
 
-def _task(
-    path: Path, told: Mapping[str, Any], workloads: list[dict[str, Any]], solutions: list[tuple[Path, dict[str, Any]]]
-) -> Task:
-    usable = [s for s in solutions if str(s[1]["spec"].get("language")).lower() in LANGUAGES]
-    common: dict[str, Any] = {
-        "format": NAME,
-        "source": path,
-        "reference": "run",
-        "cases": tuple(workloads),
-        "benchmarks": tuple(workloads),
-        "tolerance": TOLERANCE,
-    }
-    if not usable:
-        return Task(str(told["name"]), entry="run", style=FUNCTION, **common)
-    place, solution = usable[0]
-    main, _, entry = str(solution["spec"].get("entry_point", "main.py::run")).partition("::")
-    texts = {str(s["path"]): str(s["content"]) for s in solution["sources"]}
-    if main not in texts:
-        raise FormatError(f"{place}: entry_point: expected a file of sources, got {main!r}")
-    style = _style(solution["spec"].get("destination_passing_style"), texts[main], entry)
-    ordered = {main: texts[main], **texts}
-    return Task(str(told["name"]), entry=entry, style=style, candidate=place, texts=ordered, **common)
-
-
 def _style(said: bool | None, text: str, entry: str) -> str:
     """Whether a solution is given its outputs: as it says, and for an old one that does not, if it returns none."""
     if said is not None:
         return DESTINATION if said else FUNCTION
-    function = sources.defined(ast.parse(text)).get(entry)
+    try:
+        function = sources.defined(ast.parse(text)).get(entry)
+    except SyntaxError:
+        return FUNCTION
     returns = function and any(isinstance(n, ast.Return) and n.value is not None for n in ast.walk(function))
     return FUNCTION if returns else DESTINATION
 
@@ -116,7 +117,7 @@ class FlashInferBench(Problem):
         self.function = sources.of_text(self.told["reference"], "run", f"{task.name}: reference", device)
         self.lasts = {m[2]: m[1] for c in self.told.get("constraints") or () if (m := LAST.match(c))}
 
-    def trial(self, seed: int, case: int = 0, limit: int | None = None) -> TaskTrial:
+    def trial(self, seed: int, case: int = 0, limit: int | None = None, model_seed: int = 0) -> TaskTrial:
         workload = self.task.cases[case] if self.task.cases else {}
         axes = self._axes(workload.get("axes") or {})
         variable = [n for n, axis in self.told["axes"].items() if axis.get("type") == "var"]
@@ -133,25 +134,14 @@ class FlashInferBench(Problem):
             notes += [note] if note else []
         return TaskTrial(
             self.task,
-            tuple(drawn.values()) + self._destinations(axes),
+            tuple(drawn.values()),
             self._reference,
             note="; ".join(notes),
             device=self.device,
         )
 
-    def _destinations(self, axes: Mapping[str, int]) -> tuple[Any, ...]:
-        """The outputs that a solution in destination style is given, as one last argument."""
-        if self.task.style != DESTINATION:
-            return ()
-        return (
-            tuple(
-                torch.zeros(_shape(t, axes) or (), dtype=_dtype(t), device=self.device)
-                for t in self.told["outputs"].values()
-            ),
-        )
-
     def _reference(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], parameters: Any) -> Any:
-        given = self.function(*args[: len(self.told["inputs"])])
+        given = self.function(*args)
         if isinstance(given, Mapping):
             return tuple(given[name] for name in self.told["outputs"])
         return tensors(given)

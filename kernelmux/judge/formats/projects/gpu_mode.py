@@ -10,9 +10,10 @@ one task for each of them.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,13 @@ import torch
 from torch.utils import _pytree as pytree
 
 from kernelmux.judge.formats import modes, reduced_sizes, sources
-from kernelmux.judge.formats.task import Case, FormatError, Task, read
+from kernelmux.judge.formats.task import Case, FormatError, Solution, Task, read
 from kernelmux.judge.formats.trial import CPU, Problem, TaskTrial, first_line
 
 NAME = "gpu_mode"
 FILE, SUBMISSION = "task.yml", "@SUBMISSION@"
+ENTRY, SUBMITTED = "custom_kernel", "submission.py"
+OTHERS = ("eval.py", "reference.py", "task.py", "utils.py")  # that lie in the folder of a task
 AMD = ("MI", "AMD", "RADEON")
 
 
@@ -36,36 +39,84 @@ def find(folder: Path) -> list[Task]:
 
 def _tasks(folder: Path, path: Path, gpus: Mapping[Path, list[str]]) -> Iterator[Task]:
     told, home = _yaml(path), path.parent
-    name = str(home.relative_to(folder)) if home != folder else home.name
+    name = str(home.relative_to(folder)) if home != folder else home.resolve().name
     files = {f["name"]: str(f["source"]) for f in told.get("files", [])}
     beside = {n: (home / s).resolve() for n, s in files.items() if s != SUBMISSION and n.endswith(".py")}
     source = beside.pop("reference.py", home / "reference.py")
     beside.pop("eval.py", None)
-    own = next((home / n for n, s in files.items() if s == SUBMISSION and (home / n).is_file()), None)
     cases, benchmarks = _cases(told, "tests"), (*_cases(told, "benchmarks"), *_cases(told, "ranked_benchmarks"))
     common: dict[str, Any] = {
         "format": NAME,
         "source": source,
-        "cases": cases or benchmarks,
+        "cases": _different((*cases, *benchmarks)),
         "benchmarks": benchmarks,
         "scope": _scope(told, [*told.get("gpus", []), *gpus.get(home.resolve(), [])]),
         "beside": beside,
-        "candidate": own,
         "tolerance": _tolerance(source),
     }
     defined = sources.names(source) if source.is_file() else {}
     parts = [n.removeprefix("reference_") for n in defined if n.startswith("reference_")]
     if "ref_kernel" in defined or not parts:
-        yield Task(name, entry="custom_kernel", reference="ref_kernel", **common)
+        yield Task(name, reference="ref_kernel", **common)
         return
-    entries = sources.names(own) if own else {}
     for part in parts:
-        entry = next((n for n in entries if n.endswith(f"_{part}")), part)
-        yield Task(f"{name}:{part}", entry=entry, reference=f"reference_{part}", **common)
+        yield Task(f"{name}:{part}", reference=f"reference_{part}", **common)
+
+
+def solutions(tasks: Sequence[Task], folder: Path) -> dict[str, list[Solution]]:
+    """The files with custom_kernel, or with forward and backward of such a task, in the folder of each task and below.
+
+    In another folder than that of the tasks: in one of the name of the task, or a file of its name; of one task also beside
+    each other. Templates are no solutions.
+    """
+    return {task.name: list(_solutions(task, folder.resolve(), len(tasks) == 1)) for task in tasks}
+
+
+def _solutions(task: Task, folder: Path, single: bool) -> Iterator[Solution]:
+    name, _, part = task.name.partition(":")
+    home = task.source.parent.resolve()
+    places = [home] if home.is_relative_to(folder) else [folder / name, folder / home.name]
+    found = [path for place in places for path in sorted(place.rglob("*.py"))]
+    found += [*(sorted(folder.glob("*.py")) if single else ()), folder / f"{name}.py", folder / f"{home.name}.py"]
+    known = {task.source.name, *task.beside, *OTHERS}
+    for path in dict.fromkeys(found):
+        if (
+            path.name in known
+            or path.stem.startswith("template")
+            or not path.is_file()
+            or _task_of(path) not in (home, None)
+        ):
+            continue
+        if entry := _entry(path, part):
+            files = {SUBMITTED: read(path)} | {n: read(other) for n, other in task.beside.items() if n != SUBMITTED}
+            yield Solution(path, entry, files)
+
+
+def _task_of(path: Path) -> Path | None:
+    """The folder of the task that a file lies in, if it lies in one."""
+    return next((parent for parent in path.parents if (parent / FILE).is_file()), None)
+
+
+def _entry(path: Path, part: str) -> str:
+    """The name of what a file submits, "" where it submits nothing."""
+    if not part:
+        return ENTRY if sources.defines(path, ENTRY) else ""
+    try:
+        return next((n for n in sources.names(path) if n == part or n.endswith(f"_{part}")), "")
+    except FormatError:
+        return ""
 
 
 def _cases(told: Mapping[str, Any], key: str) -> tuple[Case, ...]:
     return tuple(dict(case) for case in told.get(key) or ())
+
+
+def _different(cases: tuple[Case, ...]) -> tuple[Case, ...]:
+    """The cases without those that differ in their seed alone, which is not used; benchmarks must be right, too."""
+    found: dict[str, Case] = {}
+    for case in cases:
+        found.setdefault(repr({name: value for name, value in case.items() if name != "seed"}), case)
+    return tuple(found.values())
 
 
 def _scope(told: Mapping[str, Any], gpus: list[str]) -> str:
@@ -128,14 +179,14 @@ class GpuMode(Problem):
         self.fixed = _fixed(task.source.parent / "eval.py", list(inspect.signature(self.generate).parameters))
         self.reduced: dict[tuple[int, int], Case] = {}
 
-    def trial(self, seed: int, case: int = 0, limit: int | None = None) -> TaskTrial:
+    def trial(self, seed: int, case: int = 0, limit: int | None = None, model_seed: int = 0) -> TaskTrial:
         sizes = {**self.fixed, **(self.task.cases[case] if self.task.cases else {})}
         used = self._fit(case, sizes, limit) if limit else sizes
         data = self._drawn(used, seed)
         changed = [f"{n} {sizes[n]} -> {v}" for n, v in used.items() if v != sizes[n]]
         whole = not isinstance(data, tuple) or self.task.reference == "ref_kernel"
         args = (data,) if whole else data[: len(inspect.signature(self.function).parameters)]  # type: ignore[arg-type]
-        return TaskTrial(
+        made = TaskTrial(
             self.task,
             args,
             self._reference,
@@ -143,6 +194,20 @@ class GpuMode(Problem):
             note=f"reduced: {', '.join(changed)}" if changed else "",
             device=self.device,
         )
+        return made if self.own_check else self._rounded(made)
+
+    def _rounded(self, trial: TaskTrial) -> TaskTrial:
+        """The trial, its result in the dtype of the memory that candidates are given for it, which the project allows."""
+        (result, *more), leaves = trial.evaluate() or (None,), trial.leaves
+        if result is None or more or not leaves or leaves[-1].shape != result.shape:
+            return trial
+        if leaves[-1].dtype == result.dtype or not trial.ignored()[-1]:
+            return trial
+
+        def reference(args: tuple[Any, ...], kwargs: Mapping[str, Any], parameters: Any) -> Any:
+            return self._reference(args, kwargs, parameters).to(pytree.tree_leaves(args)[-1].dtype)
+
+        return dataclasses.replace(trial, reference=reference)
 
     def _reference(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], parameters: Any) -> Any:
         if self.function is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from kernelmux.judge.formats import modes, reduced_sizes, sources
 from kernelmux.judge.formats.candidate_side import given
-from kernelmux.judge.formats.task import MODULE, FormatError, Task
+from kernelmux.judge.formats.task import MODULE, FormatError, Solution, Task, read
 from kernelmux.judge.formats.trial import CPU, Problem, TaskTrial, first_line
 
 NAME = "kernelbench"
@@ -31,30 +31,33 @@ FLOPS = 2.0**7  # flops that count as much as a byte
 
 
 def find(folder: Path) -> list[Task]:
-    """The problems in a folder and those below, each with the solution of the same name if there is one.
-
-    A solution is a file with a class ModelNew; it belongs to the problem whose file name it has, or whose number it
-    begins with in a folder of the same name, level1.
-    """
-    tasks, solutions = [], []
+    """The problems in a folder and those below: files with all `PARTS`, and without a solution."""
+    found = []
     for path in sorted(folder.rglob("*.py"), key=_order):
         try:
             defined = sources.names(path)
         except FormatError:
             continue
-        if all(part in defined for part in PARTS):
-            tasks.append(path)
-        elif SOLUTION in defined:
-            solutions.append(path)
-    return [_task(folder, path, solutions) for path in tasks]
+        if all(part in defined for part in PARTS) and SOLUTION not in defined:
+            name = str(path.relative_to(folder).with_suffix(""))
+            found.append(Task(name, NAME, path, "Model", tolerance=TOLERANCE))
+    return found
 
 
-def _task(folder: Path, path: Path, solutions: list[Path]) -> Task:
-    own = next((s for s in solutions if s != path and _belongs(s, path)), None)
-    if SOLUTION in sources.names(path):
-        own = path
-    name = str(path.relative_to(folder).with_suffix(""))
-    return Task(name, NAME, path, SOLUTION, "Model", MODULE, tolerance=TOLERANCE, candidate=own)
+def solutions(tasks: Sequence[Task], folder: Path) -> dict[str, list[Solution]]:
+    """The files with a class ModelNew, by the problem that they belong to.
+
+    That is the problem whose file name they have, or whose level and number, as in level_1_problem_1_sample_0_kernel.py.
+    """
+    paths = [p for p in sorted(folder.rglob("*.py"), key=_order) if sources.defines(p, SOLUTION)]
+    return {
+        task.name: [
+            Solution(path, SOLUTION, {sources.file_name(path): read(path)}, MODULE)
+            for path in paths
+            if _belongs(path.relative_to(folder), task.source)
+        ]
+        for task in tasks
+    }
 
 
 def _belongs(solution: Path, problem: Path) -> bool:
@@ -80,12 +83,11 @@ class KernelBench(Problem):
         self.module = sources.module(task.source, device=device)
         self.reduced: dict[int, str] = {}
 
-    def trial(self, seed: int, case: int = 0, limit: int | None = None) -> TaskTrial:
+    def trial(self, seed: int, case: int = 0, limit: int | None = None, model_seed: int = 0) -> TaskTrial:
         note = self._fit(limit) if limit else ""
-        init_seed = seed + 1
         try:
-            init = _arguments(_seeded(init_seed, self.module.get_init_inputs, self.device))
-            model = _seeded(init_seed, lambda: self.module.Model(*init[0], **init[1]), self.device)
+            init = _arguments(_seeded(model_seed, self.module.get_init_inputs, self.device))
+            model = _seeded(model_seed, lambda: self.module.Model(*init[0], **init[1]), self.device)
             inputs = _seeded(seed, self.module.get_inputs, self.device)
         except FormatError:
             raise
@@ -98,7 +100,7 @@ class KernelBench(Problem):
             _Reference(model),
             parameters=dict(model.state_dict()) if isinstance(model, torch.nn.Module) else {},
             init=init,
-            init_seed=init_seed,
+            init_seed=model_seed,
             note="; ".join(filter(None, (note and f"reduced: {note}", dropped))),
             device=self.device,
         )

@@ -15,34 +15,53 @@ from typing import Any
 import torch
 
 from kernelmux.judge.formats import modes, sources
-from kernelmux.judge.formats.task import FormatError, Task
+from kernelmux.judge.formats.task import FormatError, Solution, Task, read
 from kernelmux.judge.formats.trial import CPU, Problem, TaskTrial, first_line
 from kernelmux.registry import dtypes
 
 NAME = "python"
+REFERENCE, KERNEL = "reference", "kernel"
 MAKERS = ("inputs", "get_inputs")
+SHARED = "the process of the reference runs the candidate's file too: put the reference into a file of its own"
 FORM = re.compile(r"(?:(\w+)=)?(\d+(?:x\d+)*|scalar)(?::(\w+))?")
 
 
 def find(folder: Path) -> list[Task]:
-    """The files of a folder that have a function `reference` and inputs; a candidate is a function `kernel`."""
+    """The files of a folder that have a function `reference` and inputs."""
     return [
-        Task(path.stem, NAME, path, "kernel", "reference", candidate=path if "kernel" in defined else None)
+        Task(path.stem, NAME, path, REFERENCE)
         for path in sorted(folder.rglob("*.py"))
-        if "reference" in (defined := sources.names(path)) and any(m in defined for m in MAKERS)
+        if REFERENCE in (defined := sources.names(path)) and any(m in defined for m in MAKERS)
     ]
 
 
-def pair(candidate: str, reference: str, inputs: Sequence[str] = ()) -> Task:
-    """The task of two texts FILE.py:FUNCTION; FormatError where a file or a function in it is not there."""
+def solutions(tasks: Sequence[Task], folder: Path) -> dict[str, list[Solution]]:
+    """The files of the tasks' names with a function `kernel`."""
+    found: dict[str, list[Solution]] = {}
+    for task in tasks:
+        paths = [path for path in sorted(folder.rglob(task.source.name)) if sources.defines(path, KERNEL)]
+        found[task.name] = [_solution(path, KERNEL, task) for path in paths]
+    return found
+
+
+def pair(candidate: str, reference: str, inputs: Sequence[str] = ()) -> tuple[Task, Solution]:
+    """Task and solution of two texts FILE.py:FUNCTION; FormatError where a file or a function in it is not there."""
     (theirs, entry), (ours, name) = _place(candidate), _place(reference)
-    cases = tuple({"text": text} for text in inputs)
-    return Task(name, NAME, ours, entry, name, candidate=theirs, cases=cases)
+    task = Task(name, NAME, ours, name, cases=tuple({"text": text} for text in inputs))
+    return task, _solution(theirs, entry, task)
+
+
+def _solution(path: Path, entry: str, task: Task) -> Solution:
+    """A function of a file. Where the reference lies in the same file, the candidate's process gets the rest of it."""
+    text, note = read(path), ""
+    if path.resolve() == task.source.resolve():
+        text, note = sources.without(text, (task.reference, *MAKERS)), SHARED
+    return Solution(path, entry, {sources.file_name(path): text}, note=note)
 
 
 def _place(text: str) -> tuple[Path, str]:
     home, _, name = text.rpartition(":")
-    path = Path(home)
+    path = Path(home).expanduser().absolute()
     if path.suffix != ".py" or not name.isidentifier():
         raise FormatError(f"expected FILE.py:FUNCTION, got {text!r}")
     if name not in sources.names(path):
@@ -62,7 +81,7 @@ class PythonFunction(Problem):
             wanted = " or ".join(f"{name}()" for name in MAKERS)
             raise FormatError(f"{task.source.name}: expected {wanted}, or inputs as texts such as x=37x1000")
 
-    def trial(self, seed: int, case: int = 0, limit: int | None = None) -> TaskTrial:
+    def trial(self, seed: int, case: int = 0, limit: int | None = None, model_seed: int = 0) -> TaskTrial:
         args, kwargs = self._drawn(seed) if not self.task.cases else _drawn(str(self.task.cases[case]["text"]), seed)
         return TaskTrial(self.task, args, self._reference, kwargs, device=self.device)
 

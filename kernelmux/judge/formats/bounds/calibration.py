@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import torch
 
+from kernelmux.judge.formats.bounds.estimated_bound import Evaluate, estimate
+from kernelmux.judge.formats.bounds.spec_mapping import loosest
 from kernelmux.judge.formats.candidate_side import tensors
-from kernelmux.judge.formats.estimated_bound import Evaluate, estimate
-from kernelmux.judge.formats.spec_mapping import loosest
 from kernelmux.judge.formats.task import FormatError
 from kernelmux.registry import catalog, numerics
 from kernelmux.registry.backend import lookup

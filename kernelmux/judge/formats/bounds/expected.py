@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from kernelmux.judge.formats.estimated_bound import FP32, estimate
-from kernelmux.judge.formats.spec_mapping import covered
+from kernelmux.judge.formats.bounds.estimated_bound import FP32, estimate
+from kernelmux.judge.formats.bounds.spec_mapping import covered
+from kernelmux.judge.formats.candidate_side import Outputs
 from kernelmux.judge.formats.task import FormatError
 from kernelmux.judge.formats.trial import TaskTrial
 from kernelmux.registry import numerics
@@ -29,27 +30,25 @@ class ExpectedOutput:
     dtype: torch.dtype
     undecided: torch.Tensor | None = None
 
-    def wrong(self, got: torch.Tensor) -> str:
-        """ "" or how a result is wrong, in a line."""
+    def compared(self, got: torch.Tensor) -> tuple[str, float]:
+        """ "" or how a result is wrong, in a line, and the largest share of the bound that it uses.
+
+        The share is infinite for what cannot be compared or must be equal, and is not.
+        """
         if tuple(got.shape) != tuple(self.value.shape):
-            return f"shape: expected {list(self.value.shape)}, got {list(got.shape)}"
+            return f"shape: expected {list(self.value.shape)}, got {list(got.shape)}", float("inf")
         if got.dtype != self.dtype:
-            return f"dtype: expected {self.dtype}, got {got.dtype}"
+            return f"dtype: expected {self.dtype}, got {got.dtype}", float("inf")
         if self.bound is None:
-            return self._unequal(got)
+            wrong = self._unequal(got)
+            return wrong, float("inf") if wrong else 0.0
         found = numerics.compare(got, self.value, self.bound)
         if found.passed:
-            return ""
+            return "", found.budget
         at, count = list(found.index), int(found.wrong.sum())
         value, right = got[found.index].item(), self.value[found.index].item()
         many = f"{count} of {got.numel()} elements off"
-        return f"{many}, worst {at}: {value:.9g} for {right:.9g}, {found.budget:.3g} times its bound"
-
-    def budget(self, got: torch.Tensor) -> float:
-        """The largest share of the bound that a result uses; 0 or infinity where it must be equal."""
-        if self.wrong(got) and (self.bound is None or got.shape != self.value.shape):
-            return float("inf")
-        return numerics.compare(got, self.value, self.bound).budget if self.bound is not None else 0.0
+        return f"{many}, worst {at}: {value:.9g} for {right:.9g}, {found.budget:.3g} times its bound", found.budget
 
     def _unequal(self, got: torch.Tensor) -> str:
         differ = got != self.value.to(got.dtype)
@@ -66,47 +65,52 @@ class ExpectedOutput:
 class ExpectedResult:
     """All outputs of a call. op: the operator of ours whose spec judges it, or "". bound: where bounds come from.
 
-    trial: the call; a task with a check of its own has outputs of one right answer among many, which are not compared.
+    check: of a task with a check of its own: "" or what is wrong with outputs. Those here are one right answer among many
+    then, and not compared.
     """
 
-    trial: TaskTrial
     outputs: tuple[ExpectedOutput, ...]
     op: str
     bound: str
+    check: Callable[[Outputs], str] | None = None
 
-    def wrong(self, got: Sequence[torch.Tensor]) -> str:
-        """ "" or how the outputs of a candidate are wrong, in a line."""
-        if self.trial.check is not None:
-            return self.trial.check(tuple(got))
+    def compared(self, got: Outputs) -> tuple[str, float]:
+        """ "" or how the outputs of a candidate are wrong, in a line, and the largest share of a bound that they use."""
+        if self.check is not None:
+            wrong = self.check(tuple(got))
+            return wrong, float("inf") if wrong else 0.0
         if len(got) != len(self.outputs):
-            return f"expected {len(self.outputs)} outputs, got {len(got)}"
-        lines = (
-            f"output {i}: {text}"
-            for i, (o, g) in enumerate(zip(self.outputs, got, strict=True))
-            if (text := o.wrong(g))
-        )
-        return next(lines, "")
+            return f"expected {len(self.outputs)} outputs, got {len(got)}", float("inf")
+        found = [output.compared(y) for output, y in zip(self.outputs, got, strict=True)]
+        lines = (f"output {i}: {text}" for i, (text, _) in enumerate(found) if text)
+        return next(lines, ""), max((share for _, share in found), default=0.0)
+
+    def wrong(self, got: Outputs) -> str:
+        """ "" or how the outputs of a candidate are wrong, in a line."""
+        return self.compared(got)[0]
 
 
 def of(trial: TaskTrial, seed: int, unit: float = FP32) -> ExpectedResult:
     """The right results of a call with their bounds; FormatError where the reference cannot be run, or its result is open.
 
-    seed: of the estimate's own draws. unit: of what kernels may compute in, see `estimated_bound.estimate`.
+    The spec of an operator of ours judges where the task's reference keeps its bound itself, in its own formats. seed: of
+    the estimate's own draws. unit: of what kernels may compute in, see `estimated_bound.estimate`.
     """
     if trial.check is not None:
         own = trial.evaluate()
-        outputs = tuple(ExpectedOutput(y, None, y.dtype) for y in own)
-        return ExpectedResult(trial, outputs, "", OWN)
+        return ExpectedResult(tuple(ExpectedOutput(y, None, y.dtype) for y in own), "", OWN, trial.check)
     exact = trial.evaluate(exactly=True)
     if not exact:
         raise FormatError("the reference returns no tensor")
     if (found := covered(trial, exact)) is not None:
         own = trial.evaluate()
         output = ExpectedOutput(found.value, found.bound, own[0].dtype)
-        return ExpectedResult(trial, (output,), found.op, f"derived: the spec of {found.op}")
-    made = estimate(lambda leaves, exactly: trial.evaluate(leaves, exactly), trial.leaves, seed, unit)
-    outputs = tuple(ExpectedOutput(e.value, e.bound, e.dtype, e.undecided) for e in made)
-    return ExpectedResult(trial, outputs, "", ESTIMATED if any(o.bound is not None for o in outputs) else EQUAL)
+        made = ExpectedResult((output,), found.op, f"derived: the spec of {found.op}")
+        if not made.wrong(own):
+            return made
+    estimates = estimate(lambda leaves, exactly: trial.evaluate(leaves, exactly), trial.leaves, seed, unit)
+    outputs = tuple(ExpectedOutput(e.value, e.bound, e.dtype, e.undecided) for e in estimates)
+    return ExpectedResult(outputs, "", ESTIMATED if any(o.bound is not None for o in outputs) else EQUAL)
 
 
 def vacuous(trials: Sequence[ExpectedResult]) -> str:
@@ -114,7 +118,7 @@ def vacuous(trials: Sequence[ExpectedResult]) -> str:
 
     It is zeros, one number everywhere, or the same tensor whatever the inputs are. With one call only the first two show.
     """
-    if not trials or trials[0].trial.check is not None:
+    if not trials or trials[0].check is not None:
         return ""
     for i, outputs in enumerate(zip(*(t.outputs for t in trials), strict=True)):
         if text := _empty(outputs):
