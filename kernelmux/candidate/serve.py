@@ -85,8 +85,8 @@ class Server:
         limits.hold(message["memory"])
         if message["device"] == "cpu":
             launches.emulate(self.channel, self.regions)
-        tamper_guard.watch()
         self.source = imported(self.path)
+        tamper_guard.watch()
         told, self.function = claims.of(self.source, message["name"])
         return {"claims": told}, []
 
