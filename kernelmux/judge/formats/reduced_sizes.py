@@ -48,7 +48,10 @@ def fitting(module: types.ModuleType, cost: Callable[[], float | None], limit: f
 
 
 def _step(module: types.ModuleType, cost: Callable[[], float | None], now: float) -> float | None:
-    """Halve the size that makes the most of a difference, one of a batch if that helps; the new cost, None if none does."""
+    """Halve the size that makes the most of a difference, one of a batch if that helps; the new cost, None if none does.
+
+    All of them where none can be halved alone, as two that must be equal.
+    """
     best: tuple[bool, float, str, Any] | None = None
     for name, value in sizes_of(module).items():
         smaller = _halved(value)
@@ -58,10 +61,16 @@ def _step(module: types.ModuleType, cost: Callable[[], float | None], now: float
         if there is not None and there < 0.95 * now:
             option = (not _batch(name), there, name, smaller)
             best = option if best is None or option[:2] < best[:2] else best
-    if best is None:
-        return None
-    setattr(module, best[2], best[3])
-    return best[1]
+    if best is not None:
+        setattr(module, best[2], best[3])
+        return best[1]
+    before = sizes_of(module)
+    vars(module).update({name: _halved(value) for name, value in before.items()})
+    all_there = cost()
+    if all_there is not None and all_there < 0.95 * now:
+        return all_there
+    vars(module).update(before)
+    return None
 
 
 def _batch(name: str) -> bool:

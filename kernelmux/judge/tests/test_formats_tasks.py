@@ -134,6 +134,25 @@ def test_kernelbench_reduced_until_it_fits_and_judged_by_the_spec_of_softmax(tmp
     assert "times its bound" in right.wrong((y * (1 + 2**-15),))
 
 
+def test_kernelbench_is_reduced_by_what_lies_between_inputs_and_outputs(tmp_path):
+    text = ROW_SOFTMAX.replace("torch.softmax(x, dim=1)", "(x[:, :1] * x[:, :1].T).sum(1)").replace(
+        "columns = 1 << 14", "columns = 2"
+    )
+    task = only("kernelbench", written(tmp_path, a__4_Outer_py=text) / "a")
+    trial = formats.problem(task).trial(1, limit=1 << 18)
+    assert trial.args[0].shape == (256, 2)  # of 2^14 rows: 256 by 256 numbers between
+
+
+def test_kernelbench_sizes_that_must_be_equal_are_reduced_together_and_those_that_cannot_be_are_refused(tmp_path):
+    square = ROW_SOFTMAX.replace("torch.softmax(x, dim=1)", "x @ x")
+    whole = square.replace("torch.rand(rows, columns)", "torch.rand(1 << 14, 1 << 14)")
+    folder = written(tmp_path, a__1_Square_py=square, b__2_Whole_py=whole)
+    trial = formats.problem(only("kernelbench", folder / "a")).trial(1, limit=1 << 18)
+    assert trial.args[0].shape[0] == trial.args[0].shape[1] <= 256
+    with pytest.raises(FormatError, match=r"2_Whole: no sizes below .* bytes run"):
+        formats.problem(only("kernelbench", folder / "b")).trial(1, limit=1 << 18)
+
+
 def test_a_case_that_an_answer_without_inputs_would_pass_is_named(tmp_path):
     problem = formats.problem(only("kernelbench", written(tmp_path, a__3_Ones_py=CANCELS) / "a"))
     found = [expected.of(problem.trial(seed), seed) for seed in (0, 1)]

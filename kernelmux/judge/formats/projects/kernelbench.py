@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from kernelmux.judge.formats import modes, reduced_sizes, sources
@@ -27,6 +28,7 @@ NAME = "kernelbench"
 PARTS = ("Model", "get_inputs", "get_init_inputs")
 SOLUTION = "ModelNew"
 TOLERANCE = "1e-4 of fp32, 1e-2 of 16 bits, relative and absolute"
+BEYOND = 64  # times the limit: what sizes that cannot be reduced may take
 FLOPS = 2.0**7  # flops that count as much as a byte
 
 
@@ -109,13 +111,19 @@ class KernelBench(Problem):
         """Reduce the sizes of the module to a number of bytes once; what was changed."""
         if limit not in self.reduced:
             self.reduced[limit] = reduced_sizes.fitting(self.module, lambda: cost(self.module), limit)
+            if (size := cost(self.module) or 0.0) > BEYOND * limit:
+                raise FormatError(f"{self.task.name}: no sizes below {size:.3g} bytes run, and the limit is {limit}")
         return self.reduced[limit]
 
 
 def cost(module: types.ModuleType) -> float | None:
-    """Bytes of inputs, parameters and outputs, or the flops by `FLOPS` if these are more; None where it does not run."""
+    """Bytes of inputs, parameters and outputs, or of the largest tensor on the way, or the flops by `FLOPS`.
+
+    That which is most; None where it does not run.
+    """
+    largest = Largest()
     try:
-        with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter, largest:
             args, named = _arguments(module.get_init_inputs())
             model = module.Model(*args, **named)
             inputs = module.get_inputs()
@@ -124,7 +132,21 @@ def cost(module: types.ModuleType) -> float | None:
         return None
     everything = [*pytree.tree_leaves((inputs, outputs)), *model.parameters(), *model.buffers()]
     size = sum(x.numel() * x.element_size() for x in everything if isinstance(x, torch.Tensor))
-    return float(max(size, counter.get_total_flops() / FLOPS))
+    return float(max(size, largest.size, counter.get_total_flops() / FLOPS))
+
+
+class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Keeps the bytes of the largest tensor that an operator returns."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.size = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        sizes = [x.numel() * x.element_size() for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
+        self.size = max([self.size, *sizes])
+        return result
 
 
 def _arguments(value: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
