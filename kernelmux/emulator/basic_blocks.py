@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from kernelmux.emulator.analysis.flow import JUMPS, Flow, Step, next_blocks
 
@@ -26,8 +26,7 @@ TRAPS = ("trap", "brkpt")
 ASSERTIONS = ("__assertfail", "__assert_fail")
 
 
-@dataclass(frozen=True)
-class SourceLine:
+class SourceLine(NamedTuple):
     """A line of a source. within: the line that it was inlined at last, (file, line), where it was."""
 
     file: str

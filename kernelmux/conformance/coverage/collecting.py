@@ -51,14 +51,13 @@ class CallCoverage:
         """
         taken = {_inside(str(path), self.home): hex(sum(1 << way for way in ways)) for path, ways in self.ways.items()}
         functions = self.blocks.functions()
-        run: dict[str, set[Place]] = {}
+        run: dict[str, set[SourceLine]] = {}
         for one in functions:
-            lines = (line for n in one.ran for line in one.blocks[n].lines)
-            run.setdefault(one.function, set()).update(_place(line, self.home) for line in lines)
+            run.setdefault(one.function, set()).update(*(one.blocks[n].lines for n in one.ran))
         return {
             "ways": taken,
             "functions": [_function(one, self.home) for one in functions],
-            "lines": {name: sorted(map(list, places)) for name, places in run.items()},
+            "lines": {name: sorted([*_place(line, self.home)] for line in lines) for name, lines in run.items()},
         }
 
 
