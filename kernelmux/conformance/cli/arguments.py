@@ -150,8 +150,8 @@ def _reports(made: Any) -> None:
     xml = "also write the outcomes as JUnit XML"
     made.add_argument("--junitxml", "--junit-xml", "--junit", dest="junit", metavar="FILE", help=xml)
     reached = (
-        "say which branches of launchers and which basic blocks of emulated kernels no trial has run; tiers full and huge"
-        " always ask, and fail by what is not waived"
+        "say which branches of launchers and which basic blocks of emulated kernels no trial has run; in tiers full"
+        " and huge what is not waived fails the run"
     )
     made.add_argument("--coverage", action="store_true", help=reached)
     out = "for the reports (default: build/conformance)"
@@ -202,7 +202,7 @@ def options_of(args: argparse.Namespace) -> Options:
         keyword=args.keyword.strip(),
         records=args.record,
         elsewhere=bool(args.cluster) and device == "cuda",
-        coverage=not args.mutants and (args.coverage or args.tier in ("full", "huge")),
+        coverage=not args.mutants and args.coverage,
     )
     chosen = _with_impl(chosen, args) if args.impl else chosen
     if args.card:

@@ -132,8 +132,8 @@ def test_lines_that_a_compiler_has_kept_from_another_checkout_are_those_of_this_
     [
         (["--tier", "ci"], False),
         (["--tier", "ci", "--coverage"], True),
-        (["--tier", "full"], True),
-        (["--tier", "huge"], True),
+        (["--tier", "full"], False),
+        (["--tier", "full", "--coverage"], True),
         (["--coverage", "--mutants"], False),
     ],
 )
