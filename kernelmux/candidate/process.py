@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -63,6 +64,11 @@ class CandidateProcess:
         """What the file says of itself; CandidateError if it cannot be imported."""
         with self._turn:
             return self._ready().claims
+
+    def age(self) -> float:
+        """Seconds since the file was imported by the process that is there now; 0 without one."""
+        with self._turn:
+            return time.monotonic() - self._worker.loaded if self._worker else 0.0
 
     def awake(self, seconds: float) -> str:
         """What of its process goes on while nothing is asked of it, looked at for so long: in words, "" for nothing."""

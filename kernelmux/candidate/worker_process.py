@@ -45,6 +45,7 @@ class Worker:
         self.launched: dict[str, int] = {}
         self.operators: set[str] = set()
         self.claims: dict[str, Any] = {}
+        self.loaded = 0.0  # when the file of the candidate was there, by time.monotonic
         own, other = socket.socketpair()
         self.channel = Channel(own, self._look)
         read, write = os.pipe()
@@ -93,7 +94,7 @@ class Worker:
         close(files)
         if "raised" in answer:
             raise CandidateError(f"{path.name} cannot be imported: {_text(answer['raised'])}")
-        self.claims = answer["claims"]
+        self.claims, self.loaded = answer["claims"], time.monotonic()
 
     def calls(
         self, each: Sequence[Sequence[Any]], guard: Guard | None = None, virtual: bool = False, threads: bool = False

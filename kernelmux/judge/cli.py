@@ -19,7 +19,7 @@ from kernelmux.candidate.limits import GIB, Limits
 from kernelmux.conformance.session.execute import Outcome
 from kernelmux.judge.formats import FORMATS, command
 from kernelmux.judge.formats.reduced_sizes import byte_count
-from kernelmux.judge.verdict import SCHEMA, WITH_HELP, KernelVerdict, signature, verdict
+from kernelmux.judge.verdict import AGE, SCHEMA, WITH_HELP, KernelVerdict, signature, verdict
 from kernelmux.registry.call import temporary_backends
 from kernelmux.registry.cases import TIERS
 from kernelmux.registry.cli import terminal
@@ -29,6 +29,7 @@ from kernelmux.runner.interrupts import INTERRUPTED
 
 GOOD, REFUSED, USAGE = 0, 1, 2
 MARKS = {"passed": "✓", "failed": "✗", "skipped": "-"}
+AGE_SECONDS = 5.0
 SAMPLE = 3  # items that --verify asks again
 
 EXAMPLES = """examples:
@@ -65,6 +66,8 @@ def parser() -> argparse.ArgumentParser:
     allow = "what may compute it beside kernels of its own"
     made.add_argument("--allow", type=_names, default=(), metavar=",".join(WITH_HELP), help=allow)
     made.add_argument("--seconds", type=float, default=Limits.call, help="of one call (default: %(default)g)")
+    age = "that its process has to have lived when it is asked a last time (default: %(default)g)"
+    made.add_argument("--age", type=float, default=AGE_SECONDS, metavar="SECONDS", help=age)
     made.add_argument("--memory", type=float, default=Limits.memory / GIB, metavar="GIB", help="default: %(default)g")
     made.add_argument("--json", metavar="FILE", help="write the verdict there")
     made.add_argument("-x", "--at-once", action="store_true", help="end with the first item that fails")
@@ -155,6 +158,7 @@ def _asked(args: argparse.Namespace, console: Console, checks: Sequence[str], se
         seed=seed,
         checks=checks,
         at_once=args.at_once,
+        age=args.age,
         tell=lambda outcome: _tell(outcome, console),
     )
 
@@ -199,11 +203,13 @@ def _verify(args: argparse.Namespace) -> int:
         told: dict[str, Any] = json.loads(Path(args.verify).read_text(encoding="utf-8"))
         path, name = temporary_backends.located(args.candidate)
         wrong = _wrong(told, path, name, key)
-        checks = [item["check"] for item in told["items"] if item["status"] in ("passed", "failed")][:SAMPLE]
+        asked = [item["check"] for item in told["items"] if item["status"] in ("passed", "failed")]
+        checks = [check for check in asked if check != AGE][:SAMPLE]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ArgumentError(f"--verify {args.verify}: expected a verdict: {error}") from error
     if not wrong:
-        args.op, args.tier, args.allow, args.at_once = told["op"], told["tier"], tuple(told["allow"]), False
+        args.op, args.tier, args.allow = told["op"], told["tier"], tuple(told["allow"])
+        args.at_once, args.age = False, 0.0
         found = _asked(args, console, checks, int(told["seed"]["seed"]))
         before = {item["check"]: item["status"] for item in told["items"]}
         wrong = [

@@ -27,7 +27,7 @@ except ImportError:
 def add(x, y):
     return torch.zeros_like(x + y)
 """
-FEW = ["--check", "accuracy", "--allow", "torch"]
+FEW = ["--check", "accuracy", "--allow", "torch", "--age", "0"]
 
 
 @pytest.fixture
@@ -102,6 +102,16 @@ def test_a_text_is_judged_by_a_process_that_waits() -> None:
         pool.close()
     assert first.good and [item["check"] for item in first.items] == ["accuracy", "memory"]
     assert not second.good and not second.whole and first.seed["seed"] != second.seed["seed"]
+
+
+def test_a_function_that_is_right_for_a_while_is_asked_when_it_is_old(file: Path) -> None:
+    file.write_text(
+        RIGHT.replace("import torch\n", "import time, torch\nborn = time.monotonic()\n").replace(
+            "return torch.add(x, y)", "return (torch.add(x, y) * (1 if time.monotonic() - born < 4 else 1.01))"
+        )
+    )
+    assert judged(file) == cli.GOOD
+    assert judged(file, "--age", "4.5") == cli.REFUSED
 
 
 def test_what_is_no_question(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
