@@ -131,6 +131,16 @@ def test_elements_are_counted_where_the_condition_does() -> None:
     assert made is not None and torch.Size(made[0].shapes["x"]).numel() in (1005, 1002)
 
 
+def test_sizes_that_are_scalars_go_with_the_axes() -> None:
+    """The width of a gradient alone is refused; with that of the image it is not."""
+    spec = catalog.spec("max_pool2d_backward")
+    case = spec.case("grad_out=2x3x3x4 index=2x3x3x4 size=12x20 kernel=2x3 stride=4x5")
+    axes = {a.letter: a for a in resize.axes(spec, case)}
+    grown = boundary_shapes.BoundaryCall(constant(200), boundary_shapes.OFFSETS[0], (axes["OW"],), case, 0.0)
+    made = boundary_shapes.permitted(spec, (), grown, 2**17)
+    assert made is not None and made[0].shapes["index"][-1] == 201 and made[0].scalars["size"][1] >= 1003
+
+
 def test_elements_are_those_of_one_tensor() -> None:
     """`b.numel() > 4000` is no matter of the rows of the other matrix."""
     spec = catalog.spec("matmul")

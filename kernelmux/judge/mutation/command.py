@@ -67,7 +67,7 @@ class MutationSuite:
     name, serve = "kernelmux judge --mutate", trial.SERVE
 
     def __init__(self, population: Population, run: MutationRun, console: Console, limits: MutationLimits) -> None:
-        self.setup: Any = asdict(limits)
+        self.setup: Any = {"limits": asdict(limits), "folder": None}
         self.limit = (
             limits.suite + 4 * limits.search + 2 * limits.item
         )  # of one mutant, after which its worker is ended
@@ -159,6 +159,7 @@ def command(
     asked = {"count": count, "seed": run.seed, "ops": list(ops), "backends": list(backends)}
     with tempfile.TemporaryDirectory(prefix="kernelmux-mutants-") as folder, suite.bar:
         try:
+            suite.setup["folder"] = folder
             items = suite.more(2 * (workers.most or 1))
             report = start.execute(suite, items, workers, Path(folder), asked)
         except KeyboardInterrupt:

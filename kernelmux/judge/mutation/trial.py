@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -75,9 +76,12 @@ class TrialRow:
 
 
 def serve(given: Any, items: Iterator[tuple[Any, float]], tell: Callable[..., None]) -> None:
-    """Judge one mutant after another, as `runner.suite.Serve` says. given: the fields of `MutationLimits`."""
+    """Judge one mutant after another, as `runner.suite.Serve` says.
+
+    given: "limits", the fields of `MutationLimits`, and "folder", which goes with the run.
+    """
     _prepare()
-    limits = MutationLimits(**given)
+    limits, tempfile.tempdir = MutationLimits(**given["limits"]), given["folder"]
     for work, _ in items:
         begun = time.monotonic()
         row = judged(kernel_from_dict(work["kernel"]), work["seed"], work["sizes"], limits)
