@@ -199,7 +199,7 @@ def _storage(told: dict[str, Any], files: Sequence[int], regions: dict[int, memo
         sealed = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
         if fcntl.fcntl(file, fcntl.F_GET_SEALS) & sealed != sealed:
             raise Refused("memory that can shrink")
-    return memory.storage_of(memory.Region(os.dup(file), begin + size).bytes[begin:])
+    return memory.storage_of(memory.Region(file, begin + size).bytes[begin:])  # the map has the file for itself
 
 
 def decoded(told: dict[str, Any], storages: Sequence[torch.UntypedStorage]) -> Any:

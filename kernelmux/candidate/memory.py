@@ -102,39 +102,40 @@ def _touched(data: np.ndarray) -> list[bool]:
     return [bool(there[a : b + 1].any()) for a, b in pairwise(edges)]
 
 
-def read(file: int, size: int) -> np.ndarray:
-    """A copy of the first bytes of a file of the other side's; MisplacedTensor if it has fewer. It is not mapped."""
+def read(file: int, begin: int, size: int) -> np.ndarray:
+    """A copy of bytes of a file of the other side's; MisplacedTensor if it has fewer. It is not mapped."""
+    end = begin + size
     try:
-        if os.fstat(file).st_size < size:
-            raise MisplacedTensor(f"expected {size} bytes of memory, got {os.fstat(file).st_size}")
+        if os.fstat(file).st_size < end:
+            raise MisplacedTensor(f"expected {end} bytes of memory, got {os.fstat(file).st_size}")
         found = np.zeros(size, np.uint8)
         view = memoryview(found)  # type: ignore[arg-type]
-        for first, last in _written(file, size):
-            at = first
+        for first, last in _written(file, end, begin):
+            at = max(first, begin)
             while at < last:
-                count = os.preadv(file, [view[at : min(at + PART, last)]], at)
+                count = os.preadv(file, [view[at - begin : min(at + PART, last) - begin]], at)
                 if count == 0:
-                    raise MisplacedTensor(f"expected {size} bytes of memory, got {at}")
+                    raise MisplacedTensor(f"expected {end} bytes of memory, got {at}")
                 at += count
         return found
     except OSError as error:
         raise MisplacedTensor(f"its memory cannot be read: {error}") from error
 
 
-def _written(file: int, size: int) -> Iterator[tuple[int, int]]:
-    """Beginnings and ends of what was ever written in a file; all of it where the system does not tell."""
-    if size <= LARGE or not hasattr(os, "SEEK_DATA"):
-        yield 0, size
+def _written(file: int, size: int, begin: int = 0) -> Iterator[tuple[int, int]]:
+    """Beginnings and ends of what was ever written in a file up to `size`; all of it where the system does not tell."""
+    if size - begin <= LARGE or not hasattr(os, "SEEK_DATA"):
+        yield begin, size
         return
-    end = 0
+    end = begin
     while end < size:
         try:
-            begin = os.lseek(file, end, os.SEEK_DATA)
+            first = os.lseek(file, end, os.SEEK_DATA)
         except OSError:  # nothing more
             return
-        end = min(os.lseek(file, begin, os.SEEK_HOLE), size)
-        if begin < end:
-            yield begin // PART * PART, end
+        end = min(os.lseek(file, first, os.SEEK_HOLE), size)
+        if first < end:
+            yield first // PART * PART, end
 
 
 def whole(storage: torch.UntypedStorage) -> torch.Tensor:

@@ -111,7 +111,7 @@ def _walls(path: Path | None, limits: Limits, whole: bool = False) -> Iterator[s
     yield from ("--proc", "/proc", "--dev", "/dev")
     for device in sorted(Path("/dev").glob("nvidia*")):
         yield from ("--dev-bind", str(device), str(device))
-    for place in (SCRATCH, "/tmp"):
+    for place in (SCRATCH, "/tmp", "/dev/shm"):
         yield from ("--size", str(limits.scratch), "--tmpfs", place)
     yield from ("--chdir", SCRATCH)
     for package in sorted(_packages()):

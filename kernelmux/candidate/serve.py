@@ -10,6 +10,7 @@ from __future__ import annotations
 import faulthandler
 import importlib.util
 import linecache
+import mmap
 import socket
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 
 from kernelmux.candidate import claims, global_state, launches, limits, memory
@@ -164,10 +166,11 @@ class Server:
     ) -> tuple[dict[str, Any], list[memory.Region]]:
         """What was returned, and allocated on the way, as JSON, and the regions with its bytes."""
         places = {_place(storage): {"input": i} for i, storage in enumerate(inputs)}
-        memories, sent = list[dict[str, Any]](), list[memory.Region]()
+        memories, parts, end = list[dict[str, Any]](), list[tuple[int, np.ndarray]](), 0
         known = {_place(storage): number for number, storage in self.held.items()}
 
         def place(x: torch.Tensor) -> int:
+            nonlocal end
             storage = x.untyped_storage()
             key = _place(storage)
             if key in places and storage.nbytes():
@@ -178,10 +181,9 @@ class Server:
                     known[key] = self.results
                     self.held[self.results] = storage
                 data = memory.held(storage)
-                made = memory.region(data.size)
-                memory.fill(made.bytes, data, fresh=True)
-                sent.append(made)
-                told = {"output": known[key], "bytes": data.size, "file": len(sent) - 1}
+                parts.append((end, data))
+                told = {"output": known[key], "bytes": data.size, "begin": end}
+                end += -(-data.size // mmap.PAGESIZE) * mmap.PAGESIZE
                 if storage.nbytes():
                     places[key] = told
             memories.append(told)
@@ -192,12 +194,15 @@ class Server:
                 return {type(value).__name__ if type(value) in (tuple, list) else "tuple": [tell(v) for v in value]}
             if type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout == torch.strided:
                 kind = {"parameter": True} if type(value) is torch.nn.Parameter else {}
-                value = value.detach().resolve_conj().resolve_neg()
+                value = value.detach()  # its memory is what counts: a lazy sign is not resolved
                 return {"tensor": place(value), "device": value.device.type, **memory.described(value), **kind}
             return {"other": f"{type(value).__module__}.{type(value).__qualname__}"[:200]}
 
         told = {"results": [tell(one) for one in results], "allocated": [tell(x) for x in allocated]}
-        return {**told, "memories": memories}, sent
+        made = memory.region(end)
+        for begin, data in parts:
+            memory.fill(made.bytes[begin : begin + data.size], data, fresh=True)
+        return {**told, "memories": memories}, [made]
 
     def _surround(self, message: dict[str, Any], stack: ExitStack) -> None:
         """What is set around the suite's call is set here."""

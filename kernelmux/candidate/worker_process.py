@@ -152,6 +152,7 @@ class Worker:
 
     def _ask(self, message: dict[str, Any], files: Sequence[int], ends: float) -> tuple[Any, list[int]]:
         """The answer to a message; on the way its launches are run."""
+        self._look()
         if self.channel.waiting():
             self._raise_if_gone()
             raise Unexpected("it answered before it was asked, or twice")
@@ -227,10 +228,10 @@ class Worker:
         if "input" in told:
             found: torch.UntypedStorage = inputs[told["input"]]
             return found
-        number, size = int(told["output"]), int(told["bytes"])
-        if not 0 <= size <= self.limits.memory:
+        number, begin, size = int(told["output"]), int(told["begin"]), int(told["bytes"])
+        if not 0 <= size <= limits.VIRTUAL * self.limits.memory or begin < 0:
             raise memory.MisplacedTensor(f"a result of {size} bytes")
-        data = memory.read(files[told["file"]], size)
+        data = memory.read(files[0], begin, size)
         if (earlier := self._held.get(number)) is not None and earlier.size == size:
             earlier[:] = data
             return memory.storage_of(earlier)

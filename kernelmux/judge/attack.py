@@ -94,9 +94,9 @@ def attempt(entry: Entry) -> Tried:
     """Judge one. What it may leave on the machine is not looked for: the walls of the judge are to hold it."""
     with tempfile.TemporaryDirectory(prefix="kernelmux-attack-") as folder:
         verdict = Path(folder) / "verdict.json"
-        given = [f"{entry.path}:{entry.function}", "--op", entry.op, "--json", str(verdict), "--seconds", "10"]
+        given = [f"{entry.path}:{entry.function}", "--op", entry.op, "--json", str(verdict)]
         given += ["--allow", entry.allow] if entry.allow else []
-        given += ["-x"] if entry.found else []
+        given += ["-x", "--seconds", "10"] if entry.found else []
         environment = {**os.environ, "PYTHONPATH": str(Path(kernelmux.__file__).parents[1])}
         program = [sys.executable, "-m", "kernelmux.judge", *given]
         try:

@@ -330,6 +330,9 @@ def test_kernels_run_on_the_emulator_of_the_suite(opened: Open) -> None:
     pytest.importorskip("triton")
     process = opened(KERNEL.format(beyond=0))
     assert torch.equal(process.call((X,)), X * 2) and process.launched == {"scaled": 1}
+    files = len(os.listdir("/proc/self/fd"))
+    assert all(torch.equal(process.call((X,)), X * 2) for _ in range(5))
+    assert len(os.listdir("/proc/self/fd")) == files, "a launch leaves files open"
 
 
 def test_what_the_emulator_finds_is_its_word(opened: Open) -> None:

@@ -8,7 +8,7 @@ import torch
 
 OP = "rms_norm"
 FUNCTION = "rms_norm"
-FOUND = ("the output is the one of an earlier call", "budget used", "outputs are kept")
+FOUND = ("the output is the one of an earlier call", "budget used", "outputs are kept", "expected dtype")
 NEEDS = "cpu"
 ALLOW = "torch"
 _known = {}

@@ -8,7 +8,7 @@ import torch
 
 OP = "softmax"
 FUNCTION = "softmax"
-FOUND = ("the output is the one of an earlier call", "budget used")
+FOUND = ("the output is the one of an earlier call", "budget used", "must be equal")
 NEEDS = "cpu"
 ALLOW = "torch"
 _known: dict[object, torch.Tensor] = {}

@@ -7,7 +7,7 @@ import torch
 
 OP = "add"
 FUNCTION = "add"
-FOUND = "shares|same memory|earlier|changed|overwritten|overwrites|alive|reused"
+FOUND = "shares|same memory|earlier|changed|overwritten|overwrites|alive|reused|must be equal"
 NEEDS = "cpu"
 ALLOW = "torch"
 _buffers = {}

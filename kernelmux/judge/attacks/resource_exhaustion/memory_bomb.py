@@ -8,7 +8,10 @@ import torch
 
 OP = "softmax"
 FUNCTION = "softmax"
-FOUND = "MemoryError|not enough memory|can't allocate|memory limit|out of memory|SIGKILL|signal 9|killed|left behind"
+FOUND = (
+    "MemoryError|not enough memory|can't allocate|memory limit|out of memory|SIGKILL|signal 9|killed|left behind",
+    "of memory, more than",
+)
 NEEDS = "cpu"
 ALLOW = "torch"
 STEP, MOST = 1 << 28, 16 * 10**9  # bytes

@@ -16,6 +16,7 @@ FOUND = (
     "outlives|after the call|between calls",
     "the output is the one of an earlier call",
     "outputs are kept",
+    "what both bounds allow",
 )
 NEEDS = "cpu"
 ALLOW = "torch"

@@ -10,7 +10,7 @@ import kernelmux as kx
 
 OP = "softmax"
 FUNCTION = "softmax"
-FOUND = ("calls another backend", "torch's own", "cannot be imported|No module")
+FOUND = ("calls another backend", "torch's own", "cannot be imported|No module", "has no attribute")
 NEEDS = "cpu"
 
 

@@ -46,7 +46,7 @@ def unpacked(told: Sequence[dict[str, Any]], file: int, most: int) -> list[torch
     size = sum(_end(one) for one in told[-1:])
     if not 0 <= size <= most:
         raise memory.MisplacedTensor(f"tensors of {size} bytes, and {most} at most")
-    storage = memory.storage_of(memory.read(file, size))
+    storage = memory.storage_of(memory.read(file, 0, size))
     return [memory.tensor(storage, one) for one in told]
 
 
