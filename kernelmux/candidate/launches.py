@@ -37,11 +37,17 @@ def emulate(channel: Channel, regions: dict[int, memory.Region]) -> None:
         return known[ptx]
 
     parsed = emulator.load_by(make)
+    if found := driver():
+        found.activate()
+
+
+def driver() -> Any:
+    """What makes Triton launch on the emulator; None without Triton. Half a second for who asks first."""
     try:
         from kernelmux.emulator import triton_driver
-    except ImportError:  # without Triton there are no kernels of it
-        return
-    triton_driver.activate()
+    except ImportError:
+        return None
+    return triton_driver
 
 
 class RemoteModule:

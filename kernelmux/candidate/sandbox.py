@@ -72,7 +72,8 @@ def not_held() -> list[str]:
 
 def command(path: Path | None, limits: Limits, descriptor: int) -> list[str]:
     """The command of a candidate in a file; None for one whose text is sent."""
-    return walled([sys.executable, "-P", "-m", "kernelmux.candidate.serve", str(descriptor)], path, limits)
+    waits = [] if path else ["wait"]
+    return walled([sys.executable, "-P", "-m", "kernelmux.candidate.serve", str(descriptor), *waits], path, limits)
 
 
 def walled(program: Sequence[str], path: Path | None, limits: Limits, whole: bool = False) -> list[str]:

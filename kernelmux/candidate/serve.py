@@ -1,6 +1,6 @@
 """What runs in the process of a candidate: the file is imported, its function called on what lies in shared memory.
 
-    python -m kernelmux.candidate.serve DESCRIPTOR
+    python -m kernelmux.candidate.serve DESCRIPTOR [wait]     # wait: before its candidate is known
 
 It knows no operator. Nothing here protects a verdict: a candidate may replace all of it, and reaches its own memory alone.
 """
@@ -36,13 +36,15 @@ MODULE = "kernelmux_candidate"
 FRAMES = 3  # places of an exception that are told
 
 
-def main(descriptor: int) -> None:
+def main(descriptor: int, waits: bool) -> None:
     """Serve until the other side goes."""
     faulthandler.enable(all_threads=False)
     channel = Channel(socket.socket(fileno=descriptor))
     with Listener(), Guard():  # torch imports for a second at the first one: before the time of a call runs
         torch.zeros(1)
     global_state.snapshot()
+    if waits:
+        launches.driver()
     try:
         channel.send({"ready": True})
         Server(channel).run()
@@ -243,4 +245,4 @@ def raised(error: BaseException, path: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), "wait" in sys.argv[2:])
