@@ -118,7 +118,7 @@ class Worker:
             "released": [self._released.pop() for _ in range(len(self._released))],
             "seed": torch.initial_seed(),
             "grad": torch.is_grad_enabled(),
-            "surroundings": global_state.asked(),
+            "surroundings": _surroundings(),
             "listen": not self._listened,
             "memory": "guarded" if guard else "virtual" if virtual else "",
         }
@@ -339,6 +339,12 @@ class _Failing:
         if isinstance(error, Unexpected):
             return f"its process broke the channel: {error}"
         return self.worker.ended()
+
+
+def _surroundings() -> list[str] | None:
+    """The settings that the suite has made around this call. No kernel sees autocast: arguments come cast."""
+    asked = global_state.asked()
+    return None if asked is None else [name for name in asked if name != global_state.AUTOCAST]
 
 
 def _argument(value: Any, storages: list[torch.UntypedStorage]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from kernelmux.candidate.limits import GIB, Limits
 from kernelmux.conformance.session.execute import Outcome
 from kernelmux.judge.formats import FORMATS, command
 from kernelmux.judge.formats.reduced_sizes import byte_count
-from kernelmux.judge.verdict import AGE, SCHEMA, WITH_HELP, KernelVerdict, signature, verdict
+from kernelmux.judge.verdict import BESIDE, SCHEMA, WITH_HELP, KernelVerdict, signature, verdict
 from kernelmux.registry.call import temporary_backends
 from kernelmux.registry.cases import TIERS
 from kernelmux.registry.cli import terminal
@@ -204,7 +204,7 @@ def _verify(args: argparse.Namespace) -> int:
         path, name = temporary_backends.located(args.candidate)
         wrong = _wrong(told, path, name, key)
         asked = [item["check"] for item in told["items"] if item["status"] in ("passed", "failed")]
-        checks = [check for check in asked if check != AGE][:SAMPLE]
+        checks = [check for check in asked if check not in BESIDE][:SAMPLE]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ArgumentError(f"--verify {args.verify}: expected a verdict: {error}") from error
     if not wrong:

@@ -46,7 +46,8 @@ CHECKS = (
     *("repeatability", "properties", "extent", "thresholds", "offsets", "streams", "graphs"),
 )
 PACKAGES = ("torch", "triton", "cupy-cuda13x", "numpy")
-AGE = "age"
+DISTRIBUTIONS, AGE = "distributions", "age"
+BESIDE = (DISTRIBUTIONS, AGE)  # items that are no check of the suite: `accuracy`, asked once more
 WITH_HELP = ("torch",)  # what `allow` may name
 
 _turn = threading.RLock()  # one candidate at a time is the backend "impl" of a process
@@ -211,11 +212,17 @@ def _ask(
 
 
 def _outcomes(options: Options, process: CandidateProcess | None, age: float) -> Iterator[Outcome]:
-    """Of every item; then of `accuracy`, when the process is old enough."""
+    """Of every item; of `accuracy` for the distributions that tier smoke leaves out, and when the process is old enough."""
     items = plan.items(options)
     for item in items:
         yield execute(item, options)
     again = next((item for item in items if item.check == "accuracy"), None)
+    special = [
+        case.name for case in catalog.spec(options.ops[0]).cases if case.tier == "ci" and case.inputs != "normal"
+    ]
+    if again and special and options.tier == "smoke" and options.checks == CHECKS:
+        asked = replace(options, tier="ci", cases=tuple(special))
+        yield replace(execute(again, asked), item=replace(again, check=DISTRIBUTIONS))
     if age and process and again:
         time.sleep(max(0.0, age - process.age()))
         yield replace(execute(again, options), item=replace(again, check=AGE))
