@@ -10,6 +10,7 @@ import fcntl
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,8 @@ class RemoteKernel:
         cluster: Sequence[int] | None = None,
     ) -> None:
         """Send it and wait until it has run; RuntimeError with the emulator's text if it has not."""
+        from kernelmux.emulator import settings
+
         memories = Memories(self.module.regions)
         told = {
             "launch": self.name,
@@ -92,6 +95,7 @@ class RemoteKernel:
             "names": list(names),
             "shared": shared,
             "cluster": None if cluster is None else list(cluster),
+            "compiled_scratch": settings.current_compiled_scratch(),
             "memories": memories.told,
         }
         with _one_at_a_time:
@@ -181,6 +185,7 @@ class Refused(Exception):
 def run(told: dict[str, Any], files: Sequence[int], regions: dict[int, memory.Region], modules: dict[int, str]) -> None:
     """Run what was sent, under the checks that are on; EmulatorError for what the emulator finds. modules: texts so far."""
     from kernelmux import emulator
+    from kernelmux.emulator import settings
 
     number = told["module"]
     if told["ptx"] is not None:
@@ -191,7 +196,9 @@ def run(told: dict[str, Any], files: Sequence[int], regions: dict[int, memory.Re
     grid, block = tuple(map(int, told["grid"])), tuple(map(int, told["block"]))
     cluster = None if told["cluster"] is None else tuple(map(int, told["cluster"]))
     names = [str(name) for name in told["names"]]
-    kernel.launch(grid, block, arguments, names=names, shared=int(told["shared"]), cluster=cluster)
+    # Its word; what stores of a sum may differ by there is a remark.
+    with settings.compiled_scratch() if told["compiled_scratch"] is True else nullcontext():
+        kernel.launch(grid, block, arguments, names=names, shared=int(told["shared"]), cluster=cluster)
 
 
 def _storage(told: dict[str, Any], files: Sequence[int], regions: dict[int, memory.Region]) -> torch.UntypedStorage:
