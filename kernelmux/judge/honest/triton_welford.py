@@ -19,14 +19,22 @@ def _joined(mean, spread, count, mean_2, spread_2, count_2):
 
 @triton.jit
 def _welford(x, weight, bias, y, n, eps, BLOCK: tl.constexpr, BIAS: tl.constexpr):
-    row, at = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
-    value = tl.load(x + row * n + at, mask=at < n, other=0.0).to(tl.float32)
-    ones = tl.where(at < n, 1.0, 0.0)
-    mean, spread, _ = tl.reduce((value, tl.zeros_like(value), ones), 0, _joined)
-    result = (value - mean) / tl.sqrt(spread / n + eps) * tl.load(weight + at, mask=at < n, other=0.0).to(tl.float32)
-    if BIAS:
-        result += tl.load(bias + at, mask=at < n, other=0.0).to(tl.float32)
-    tl.store(y + row * n + at, result.to(y.dtype.element_ty), mask=at < n)
+    row, lane = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    mean, spread, count = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, n, BLOCK):
+        at = start + lane
+        value = tl.load(x + row * n + at, mask=at < n, other=0.0).to(tl.float32)
+        one = tl.where(at < n, 1.0, 0.0)
+        mean, spread, count = _joined(mean, spread, count, value, tl.zeros_like(value), one)
+    mean, spread, _ = tl.reduce((mean, spread, count), 0, _joined)
+    scale = 1.0 / tl.sqrt(spread / n + eps)
+    for start in range(0, n, BLOCK):
+        at = start + lane
+        value = tl.load(x + row * n + at, mask=at < n, other=0.0).to(tl.float32)
+        result = (value - mean) * scale * tl.load(weight + at, mask=at < n, other=0.0).to(tl.float32)
+        if BIAS:
+            result += tl.load(bias + at, mask=at < n, other=0.0).to(tl.float32)
+        tl.store(y + row * n + at, result.to(y.dtype.element_ty), mask=at < n)
 
 
 def layer_norm(x, weight, bias, eps):
@@ -35,6 +43,6 @@ def layer_norm(x, weight, bias, eps):
     if x.numel():
         n = x.shape[-1]
         given = x if bias is None else bias.contiguous()
-        block = triton.next_power_of_2(n)
-        _welford[(x.numel() // n,)](x, weight, given, y, n, eps, BLOCK=block, BIAS=bias is not None)
+        # One warp: lanes of others would store the sum again, and NaN in the place of infinity.
+        _welford[(x.numel() // n,)](x, weight, given, y, n, eps, BLOCK=128, BIAS=bias is not None, num_warps=1)
     return y
