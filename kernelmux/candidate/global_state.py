@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from kernelmux.registry.choice import determinism
 
@@ -196,8 +197,9 @@ KEPT: dict[str, Callable[[], Any]] = {
 
 
 def snapshot() -> dict[str, Any]:
-    """Everything that a call must leave as it was."""
-    return {name: read() for name, read in KEPT.items()}
+    """Everything that a call must leave as it was; read as it is, also where torch only pretends to compute."""
+    with _disable_current_modes():
+        return {name: read() for name, read in KEPT.items()}
 
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:

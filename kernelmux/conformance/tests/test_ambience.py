@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from kernelmux.candidate import global_state
 from kernelmux.conformance.checks import ambience as check
 from kernelmux.conformance.judging.probe import Probe
 from kernelmux.conformance.judging.trial_outcome import Record
@@ -49,3 +51,9 @@ def test_the_flag_is_as_before_behind_the_setting() -> None:
             assert torch.get_deterministic_debug_mode() == determinism.WARN
         assert torch.get_deterministic_debug_mode() == determinism.ERROR
     assert torch.get_deterministic_debug_mode() == before
+
+
+def test_the_surroundings_are_read_where_torch_only_pretends_to_compute() -> None:
+    with FakeTensorMode():
+        there = global_state.snapshot()
+    assert not global_state.differences(there, global_state.snapshot())
