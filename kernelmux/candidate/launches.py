@@ -43,7 +43,7 @@ def emulate(channel: Channel, regions: dict[int, memory.Region]) -> None:
 
 
 def driver() -> Any:
-    """What makes Triton launch on the emulator; None without Triton. Half a second for who asks first."""
+    """What makes Triton launch on the emulator; None without Triton. The first import takes half a second."""
     try:
         from kernelmux.emulator import triton_driver
     except ImportError:

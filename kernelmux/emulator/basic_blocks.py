@@ -119,7 +119,7 @@ def block_coverage(before: BlockCoverage | None = None) -> Iterator[BlockCoverag
 
 
 def current_block_coverage() -> BlockCoverage | None:
-    """Where launches note what they run, None where nobody asks."""
+    """Where launches note what they run, None outside of `block_coverage`."""
     return _coverage.get()
 
 

@@ -140,7 +140,6 @@ def _unforeseen(judge: Judge) -> None:
 def _alive(judge: Judge) -> None:
     """Several results at the same time are right, of calls without a pause between them."""
     trials = [_again(judge, turn) for turn in range(ALIVE)]
-    judge.call(*trials[0].values)  # compiled and planned
     results = _at_once(judge, trials, threads=False) or [judge.call(*trial.values) for trial in trials]
     for turn, (trial, outputs) in enumerate(zip(trials, results, strict=True)):
         _right(judge, trial, f"result {turn + 1} of {ALIVE} after the last call", outputs)

@@ -1,7 +1,7 @@
 """Lets the functions of a backend that are loaded say which way their conditions go.
 
-A function gets the code of the same lines with marks (`branches`) in place of its own, so whoever holds it runs that. Only
-code of files inside of the folder of the backend changes.
+A function gets the code of the same lines with marks (`branches`) in place of its own: every reference to it runs
+that. Only code of files inside of the folder of the backend changes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def mark(home: Path) -> None:
 def noted(ways: Ways) -> Iterator[None]:
     """Adds what marked functions do inside of the `with` to `ways`.
 
-    What runs inside of `emulator.recorder(run=False)` does not count: nobody sees what it computes.
+    What runs inside of `emulator.recorder(run=False)` does not count: it computes no result.
     """
     global _noted
     before, _noted = _noted, ways

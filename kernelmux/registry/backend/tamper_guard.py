@@ -37,7 +37,7 @@ def watched() -> Iterator[None]:
     if _before:
         yield
         return
-    _before.update(_snapshot())
+    watch()
     try:
         yield
     finally:
