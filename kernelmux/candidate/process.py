@@ -89,20 +89,33 @@ class CandidateProcess:
         finally:
             self._gathering = None
 
-    def calls(self, each: Sequence[Sequence[Any]], threads: bool = False) -> list[Any]:
-        """The results of several calls without a pause between them; threads: from as many threads, all at once."""
+    def calls(self, each: Sequence[Sequence[Any]], threads: bool = False, order: str = "") -> list[Any]:
+        """The results of several calls without a pause between them; threads: from as many threads, all at once.
+
+        order: on a GPU, among other work of it: `gpu.order.LATE` or `CAPTURED`.
+        """
         modes = _get_current_dispatch_mode_stack()
         guard = next((m for m in reversed(modes) if isinstance(m, Guard)), None)
         virtual = any(isinstance(m, Virtual) for m in modes)
-        with self._turn, _disable_current_modes():  # what a suite listens to is not this
-            worker = self._ready()
-            try:
-                return worker.calls(each, guard, virtual, threads)
-            finally:
-                if worker.over:
-                    self._deaths += 1
-                    worker.kill()
-                    self._worker = None
+        with self._turn, _disable_current_modes(), self._watched() as worker:  # what a suite listens to is not this
+            return worker.calls(each, guard, virtual, threads, order)
+
+    def timed(self, message: dict[str, Any], files: Sequence[int] = ()) -> tuple[dict[str, Any], float]:
+        """The answer to a message of `gpu.timed_calls`, and the seconds that it took."""
+        with self._turn, self._watched() as worker:
+            return worker.timed(message, files)
+
+    @contextmanager
+    def _watched(self) -> Iterator[Worker]:
+        """The process; one that is of no more use afterwards is ended."""
+        worker = self._ready()
+        try:
+            yield worker
+        finally:
+            if worker.over:
+                self._deaths += 1
+                worker.kill()
+                self._worker = None
 
     def _ready(self) -> Worker:
         if self._worker is None:

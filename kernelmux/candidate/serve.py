@@ -29,6 +29,7 @@ import torch
 from kernelmux.candidate import claims, global_state, launches, limits, memory
 from kernelmux.candidate.allocations import Guard, Virtual
 from kernelmux.candidate.channel import Channel, ChannelClosed
+from kernelmux.candidate.gpu import kernels, order, timed_calls
 from kernelmux.candidate.listener import Listener
 from kernelmux.registry.backend import tamper_guard
 
@@ -65,6 +66,7 @@ class Server:
         self.function: Callable[..., Any] = lambda: None
         self.path = Path()
         self.seed: int | None = None
+        self.timed: timed_calls.ServedCalls | None = None
 
     def run(self) -> None:
         while True:
@@ -107,7 +109,8 @@ class Server:
             heard = stack.enter_context(Listener()) if message["listen"] else None
             if message["memory"]:
                 stack.enter_context(watch if message["memory"] == "guarded" else Virtual())
-            results = self._in_threads(each) if message["threads"] else [self.function(*values) for values in each]
+            seen = stack.enter_context(kernels.Seen()) if message["listen"] and message["device"] != "cpu" else None
+            results = self._results(each, message)
             if before:
                 changed = global_state.differences(before, global_state.snapshot())
             if before or heard:
@@ -117,8 +120,25 @@ class Server:
             for number, storage in zip(used, storages, strict=True):
                 memory.fill(self.regions[number].bytes, memory.held(storage))
         told, sent = self._answer(results, storages, [made.view for made in watch.memory])
-        operators = sorted(heard.operators) if heard else []
-        return {**told, "changed": changed, "patched": patched, "operators": operators}, sent
+        operators, names = sorted(heard.operators) if heard else [], seen.names if seen else {}
+        return {**told, "changed": changed, "patched": patched, "operators": operators, "kernels": names}, sent
+
+    def do_prepare(self, message: dict[str, Any], files: list[int]) -> tuple[dict[str, Any], list[memory.Region]]:
+        """Take the memory of calls that are timed."""
+        self.timed = None  # the memory of those before
+        self.timed = timed_calls.ServedCalls(message, files[0], self.function)
+        return {}, []
+
+    def do_run(self, message: dict[str, Any], files: list[int]) -> tuple[dict[str, Any], list[memory.Region]]:
+        """Make some of the calls that are timed; the other side has the time."""
+        if self.timed is None:
+            raise RuntimeError("no calls were prepared")
+        return {"claim": self.timed.run(message["first"], message["count"])}, []
+
+    def _results(self, each: list[list[Any]], message: dict[str, Any]) -> list[Any]:
+        if message["order"]:
+            return order.results(self.function, each, message["order"])
+        return self._in_threads(each) if message["threads"] else [self.function(*values) for values in each]
 
     def _in_threads(self, each: list[list[Any]]) -> list[Any]:
         """The results of calls that begin at once, each in a thread of its own."""

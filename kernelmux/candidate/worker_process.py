@@ -97,12 +97,18 @@ class Worker:
         self.claims, self.loaded = answer["claims"], time.monotonic()
 
     def calls(
-        self, each: Sequence[Sequence[Any]], guard: Guard | None = None, virtual: bool = False, threads: bool = False
+        self,
+        each: Sequence[Sequence[Any]],
+        guard: Guard | None = None,
+        virtual: bool = False,
+        threads: bool = False,
+        order: str = "",
     ) -> list[Any]:
         """Hand the arguments of all calls over, wait, take the results and what has become of the inputs.
 
         The calls follow one another without a pause; threads: each comes from a thread of its own, all at once. guard: gets
-        what was allocated on the way; virtual: what is allocated takes no room until it is used.
+        what was allocated on the way; virtual: what is allocated takes no room until it is used. order: on a GPU, as
+        `gpu.order` has it.
         """
         storages = list[torch.UntypedStorage]()
         arguments = [[_argument(value, storages) for value in values] for values in each]
@@ -112,6 +118,7 @@ class Worker:
             "device": self.device,
             "calls": arguments,
             "threads": threads,
+            "order": order,
             "storages": used,
             "new": [(n, self._inputs.by_number[n].size) for n in new],
             "gone": gone,
@@ -136,6 +143,8 @@ class Worker:
                 raise CandidateError(f"raised {_text(answer['raised'])}", _cause(answer["raised"]))
             self._listened = True
             self.operators.update(str(name) for name in answer["operators"])
+            for name, count in dict(answer["kernels"]).items():  # on a GPU: its word
+                self.launched[str(name)] = self.launched.get(str(name), 0) + int(count)
             if answer["patched"]:
                 raise CandidateError(f"patches {', '.join(map(str, answer['patched']))}")
             if answer["changed"]:
@@ -149,6 +158,18 @@ class Worker:
             raise CandidateError(f"its process answered with what is no result: {error}") from error
         finally:
             close(files)
+
+    def timed(self, message: dict[str, Any], files: Sequence[int] = ()) -> tuple[dict[str, Any], float]:
+        """The answer to a message about calls that are timed, and the seconds that it took."""
+        self._look()
+        with _Failing(self, "in timed calls"):
+            begun = time.perf_counter()
+            answer, received = self._ask(message, files, time.monotonic() + self.limits.call)
+            seconds = time.perf_counter() - begun
+        close(received)
+        if "raised" in answer:
+            raise CandidateError(f"raised in timed calls {_text(answer['raised'])}", _cause(answer["raised"]))
+        return answer, seconds
 
     def _ask(self, message: dict[str, Any], files: Sequence[int], ends: float) -> tuple[Any, list[int]]:
         """The answer to a message; on the way its launches are run."""

@@ -69,6 +69,8 @@ def parser() -> argparse.ArgumentParser:
     age = "that its process has to have lived when it is asked a last time (default: %(default)g)"
     made.add_argument("--age", type=float, default=AGE_SECONDS, metavar="SECONDS", help=age)
     made.add_argument("--memory", type=float, default=Limits.memory / GIB, metavar="GIB", help="default: %(default)g")
+    workload = "time these, such as x=8192x4096:bf16 (default: on a GPU the first workload of the operator)"
+    made.add_argument("--time", nargs="*", metavar="WORKLOAD", help=workload)
     made.add_argument("--json", metavar="FILE", help="write the verdict there")
     made.add_argument("-x", "--at-once", action="store_true", help="end with the first item that fails")
     _add_tasks(made)
@@ -147,6 +149,9 @@ def _asked(args: argparse.Namespace, console: Console, checks: Sequence[str], se
     path, name = temporary_backends.located(args.candidate)
     limits = replace(Limits(), call=args.seconds, memory=int(args.memory * GIB))
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    times = args.time
+    if times is None and device == "cuda" and not checks:
+        times = ()
     return verdict(
         path,
         args.op,
@@ -159,6 +164,7 @@ def _asked(args: argparse.Namespace, console: Console, checks: Sequence[str], se
         checks=checks,
         at_once=args.at_once,
         age=args.age,
+        times=times,
         tell=lambda outcome: _tell(outcome, console),
     )
 
@@ -172,6 +178,8 @@ def _tell(outcome: Outcome, console: Console) -> None:
 
 
 def _print(found: KernelVerdict, console: Console) -> None:
+    for row in found.times:
+        console.print(_time_line(row), markup=False, soft_wrap=True)
     for remark in found.remarks:
         console.print(f"remark: {remark}", markup=False, soft_wrap=True)
     for limit in found.not_held:
@@ -182,6 +190,16 @@ def _print(found: KernelVerdict, console: Console) -> None:
     said = "passed" if found.passed else "failed"
     about = f"{found.candidate['file']}:{found.candidate['function']} as {found.op}, tier {found.tier}, {found.device}"
     console.print(f"{said}: {about}, {found.seconds:.1f} s", markup=False, soft_wrap=True)
+
+
+def _time_line(row: dict[str, Any]) -> str:
+    """A measured time in words."""
+    took, error, claim = (f"{1e6 * row[name]:.4g}" for name in ("seconds", "error", "claim"))
+    share = (
+        f"; the card allows {1e6 * row['floor']:.4g} us ({row['floor'] / row['seconds']:.0%})" if row["floor"] else ""
+    )
+    about = f"{row['calls']} calls a round, {row['handshake']:.1%} of it the answer"
+    return f"time {row['workload']} {row['dtype']}: {took} +- {error} us{share}; it claims {claim} us ({about})"
 
 
 def _key(path: str | None) -> bytes:
@@ -209,7 +227,7 @@ def _verify(args: argparse.Namespace) -> int:
         raise ArgumentError(f"--verify {args.verify}: expected a verdict: {error}") from error
     if not wrong:
         args.op, args.tier, args.allow = told["op"], told["tier"], tuple(told["allow"])
-        args.at_once, args.age = False, 0.0
+        args.at_once, args.age, args.time = False, 0.0, None
         found = _asked(args, console, checks, int(told["seed"]["seed"]))
         before = {item["check"]: item["status"] for item in told["items"]}
         wrong = [

@@ -30,11 +30,13 @@ from kernelmux.candidate import implementation, sandbox
 from kernelmux.candidate.limits import Limits
 from kernelmux.candidate.pool import WarmPool
 from kernelmux.candidate.process import CandidateProcess
+from kernelmux.conformance.judging.probe import Probe
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.session import plan
 from kernelmux.conformance.session.execute import Outcome, execute
-from kernelmux.judge import remarks
+from kernelmux.judge import remarks, timing
 from kernelmux.registry import catalog
+from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import temporary_backends
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.runner import worker
@@ -47,8 +49,8 @@ CHECKS = (
 )
 PACKAGES = ("torch", "triton", "cupy-cuda13x", "numpy")
 DISTRIBUTIONS, AGE = "distributions", "age"
-BESIDE = (DISTRIBUTIONS, AGE)  # items that are no check of the suite: `accuracy`, asked once more
-WITH_HELP = ("torch",)  # what `allow` may name
+BESIDE = (DISTRIBUTIONS, AGE, timing.CHECK)  # items that are no check of the suite
+WITH_HELP = (remarks.TORCH, remarks.CUBLAS)  # what `allow` may name
 
 _turn = threading.RLock()  # one candidate at a time is the backend "impl" of a process
 
@@ -71,6 +73,7 @@ class KernelVerdict:
     suite: str
     environment: dict[str, str]
     items: list[dict[str, Any]] = field(default_factory=list)
+    times: list[dict[str, Any]] = field(default_factory=list)
     launched: dict[str, int] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     allow: list[str] = field(default_factory=list)
@@ -123,6 +126,7 @@ def verdict(
     checks: Sequence[str] = (),
     at_once: bool = False,
     age: float = 0.0,
+    times: Sequence[str] | None = None,
     pool: WarmPool | None = None,
     tell: Callable[[Outcome], object] = lambda outcome: None,
 ) -> KernelVerdict:
@@ -132,7 +136,8 @@ def verdict(
     checks: as for the suite (`CHECKS` by default). limits: of its process. allow: what may compute the result beside
     kernels of its own: "torch". seed: a given one, to repeat a verdict. at_once: end with the first item that
     fails. age: seconds that its process has to have lived when `accuracy` is asked once more (the item "age"): some are
-    right until checks are over. pool: processes that wait; they get the text of the file alone. tell: gets each outcome.
+    right until checks are over. times: workloads that are timed, "x=8192x4096:bf16" (the item "time"); () for the first of
+    the operator's own, None for none. pool: processes that wait; they get the text of the file alone. tell: gets each outcome.
     Raises ArgumentError for what is no question; what the candidate does is no error, but a verdict.
     """
     if unknown := sorted(set(allow) - set(WITH_HELP)):
@@ -155,7 +160,7 @@ def verdict(
         made = _begun(options, path, name, limits or Limits(), number, allow)
         begun = time.perf_counter()
         try:
-            _ask(made, options, path, name, limits, pool, at_once, age, tell)
+            _ask(made, options, path, name, limits, pool, at_once, age, times, tell)
         finally:
             implementation.close()
         made.seconds = time.perf_counter() - begun
@@ -189,6 +194,7 @@ def _ask(
     pool: WarmPool | None,
     at_once: bool,
     age: float,
+    times: Sequence[str] | None,
     tell: Callable[[Outcome], object],
 ) -> None:
     """Run the items; what the file does while it is imported is an item as well."""
@@ -196,7 +202,7 @@ def _ask(
     try:
         with temporary_backends.joined(options.impl, options.ops[0], opened):
             process = implementation.process(path, name, options.device)
-            for outcome in _outcomes(options, process, age):
+            for outcome in _outcomes(made, options, process, age, times):
                 made.items.append(_row(outcome))
                 tell(outcome)
                 if at_once and outcome.status == "failed":
@@ -204,14 +210,21 @@ def _ask(
             else:
                 made.whole = True
             made.launched = dict(process.launched) if process else {}
-            made.uses, made.remarks = remarks.of(made.launched, process.operators if process else set())
+            heard = process.operators if process else set[str]()
+            made.uses, made.remarks = remarks.of(made.launched, heard, options.device)
     except ArgumentError as error:
         outcome = Outcome(plan.Item(options.ops[0], temporary_backends.NAME, name, "import"), "failed", str(error))
         made.items.append(_row(outcome))
         tell(outcome)
 
 
-def _outcomes(options: Options, process: CandidateProcess | None, age: float) -> Iterator[Outcome]:
+def _outcomes(
+    made: KernelVerdict,
+    options: Options,
+    process: CandidateProcess | None,
+    age: float,
+    times: Sequence[str] | None,
+) -> Iterator[Outcome]:
     """Of every item; of `accuracy` for the distributions that tier smoke leaves out, and when the process is old enough."""
     items = plan.items(options)
     for item in items:
@@ -226,6 +239,13 @@ def _outcomes(options: Options, process: CandidateProcess | None, age: float) ->
     if age and process and again:
         time.sleep(max(0.0, age - process.age()))
         yield replace(execute(again, options), item=replace(again, check=AGE))
+    if times is not None and process:
+        op, impl = options.ops[0], temporary_backends.NAME
+        variant, implementation = next(iter(registered.variants(impl, op).items()))
+        probe = Probe(catalog.spec(op), timing.CHECK, impl, variant, implementation, options)
+        outcome, rows = timing.outcome(probe, process, times)
+        made.times = [row.as_dict() for row in rows]
+        yield outcome
 
 
 def _row(outcome: Outcome) -> dict[str, Any]:

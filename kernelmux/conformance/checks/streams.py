@@ -6,16 +6,19 @@ has overwritten since, or leaves results that the next operation on the current 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
+from kernelmux.candidate import implementation as candidate
 from kernelmux.candidate.allocations import Guard
+from kernelmux.candidate.gpu.order import DELAY, LATE
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.judging.probe import Failed, Judge, Probe
 from kernelmux.registry.backend import Backend
 from kernelmux.registry.call import dispatch
 
 ELSEWHERE = "work is on another stream, which is not ordered with the current one"
-DELAY = 50_000_000  # clock cycles, some 25 ms: a launch on another stream is over by then
 
 
 def run(probe: Probe) -> None:
@@ -33,6 +36,9 @@ def _late_producer(judge: Judge) -> None:
 
     New memory holds poison. The results are copied on the side stream as soon as the call has returned.
     """
+    if process := candidate.process_of(judge.probe.implementation.fn):
+        _judged(judge, process.calls([judge.trial.arguments], order=LATE)[0])
+        return
     trial, side = judge.trial, torch.cuda.Stream()  # type: ignore[no-untyped-call]
     tensors = {name: torch.empty_like(x, memory_format=torch.contiguous_format) for name, x in trial.tensors.items()}
     for x in tensors.values():
@@ -45,12 +51,16 @@ def _late_producer(judge: Judge) -> None:
             x.copy_(trial.tensors[name], non_blocking=True)
         with Guard():
             result = dispatch.call(trial.spec, placed.values, judge.probe.label)
-        seen = [out.clone() for out in (result if isinstance(result, tuple) else (result,))]
+        seen = tuple(out.clone() for out in (result if isinstance(result, tuple) else (result,)))
         for x in tensors.values():
             x.fill_(torch.nan if x.is_floating_point() else -1)
     torch.cuda.synchronize()
+    _judged(judge, seen)
+
+
+def _judged(judge: Judge, result: Any) -> None:
     try:
-        judge.accurate(seen)
+        judge.accurate(result if isinstance(result, tuple) else (result,))
     except Failed as failure:
         judge.accurate(judge.call())  # which waits for the whole device
         raise Failed(f"{ELSEWHERE}: right once the whole device is idle, but not before; {failure}") from None

@@ -51,6 +51,11 @@ class Trial:
     def call(self) -> Call:
         return self.spec.bind(*self.values)
 
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """What an implementation is called with: bound, with defaults, in the order of the signature."""
+        return tuple(self.call.arguments.values())
+
     @cached_property
     def references(self) -> tuple[torch.Tensor, ...]:
         """What is right, in float64."""

@@ -205,7 +205,7 @@ def generator(*parts: object) -> torch.Generator:
 
 
 def _normal(shape: Shape, rng: torch.Generator) -> torch.Tensor:
-    return torch.randn(shape, generator=rng)
+    return torch.randn(shape, generator=rng, device=rng.device)
 
 
 def _offset(shape: Shape, rng: torch.Generator) -> torch.Tensor:
@@ -305,7 +305,8 @@ def draw(shape: Shape, dtype: torch.dtype, rng: torch.Generator, distribution: s
     """Random values of a distribution, rounded to `dtype`; integer dtypes get all their values equally often."""
     if not dtype.is_floating_point:
         info = torch.iinfo(dtype)
-        return torch.randint(info.min, info.max, shape, generator=rng, dtype=torch.int64).to(dtype)
+        drawn = torch.randint(info.min, info.max, shape, generator=rng, dtype=torch.int64, device=rng.device)
+        return drawn.to(dtype)
     if distribution not in DISTRIBUTIONS:
         raise ArgumentError(f"inputs: expected one of {', '.join(DISTRIBUTIONS)}, got {distribution!r}")
     return DISTRIBUTIONS[distribution](shape, rng).to(dtype)

@@ -1,0 +1,1 @@
+"""What a candidate on a GPU needs besides: memory that both processes have, calls in an order of work, calls that are timed."""
