@@ -32,6 +32,8 @@ class MisplacedTensor(Exception):
 class Region:
     """Bytes that both sides have. file: its descriptor."""
 
+    kind = "cpu"
+
     def __init__(self, file: int, size: int) -> None:
         self.file, self.size = file, size
         self.map = mmap.mmap(file, max(size, LEAST))

@@ -23,13 +23,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import torch
 
 from kernelmux.candidate import claims, global_state, launches, limits, memory
 from kernelmux.candidate.allocations import Guard, Virtual
 from kernelmux.candidate.channel import Channel, ChannelClosed
 from kernelmux.candidate.gpu import kernels, order, timed_calls
+from kernelmux.candidate.gpu.shared_memory import GpuRegion
 from kernelmux.candidate.listener import Listener
 from kernelmux.registry.backend import tamper_guard
 
@@ -59,7 +59,7 @@ class Server:
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.regions: dict[int, memory.Region] = {}
-        self.on_device: dict[int, torch.UntypedStorage] = {}
+        self.on_gpu: dict[int, GpuRegion] = {}
         self.held: dict[int, torch.UntypedStorage] = {}
         self.results = 0
         self.source: ModuleType | None = None
@@ -82,7 +82,9 @@ class Server:
 
     # --- what may be asked ---------------------------------------------------------------------------------
 
-    def do_load(self, message: dict[str, Any], files: list[int]) -> tuple[dict[str, Any], list[memory.Region]]:
+    def do_load(
+        self, message: dict[str, Any], files: list[int]
+    ) -> tuple[dict[str, Any], list[memory.Region | GpuRegion]]:
         """Import the file; tell what lies under the name."""
         self.path = Path(message["path"])
         if message["text"] is not None:
@@ -96,11 +98,13 @@ class Server:
         told, self.function = claims.of(self.source, message["name"])
         return {"claims": told}, []
 
-    def do_calls(self, message: dict[str, Any], files: list[int]) -> tuple[dict[str, Any], list[memory.Region]]:
+    def do_calls(
+        self, message: dict[str, Any], files: list[int]
+    ) -> tuple[dict[str, Any], list[memory.Region | GpuRegion]]:
         """Call the function as often as asked; the results lie in regions of ours."""
         self._take(message, files)
         used = message["storages"]
-        storages = [self._storage(number, message["device"]) for number in used]
+        storages = [self._storage(number) for number in used]
         each = [[self._value(one, storages) for one in arguments] for arguments in message["calls"]]
         changed, patched, watch = list[str](), list[str](), Guard()
         with ExitStack() as stack:
@@ -117,19 +121,21 @@ class Server:
                 patched = tamper_guard.patched()
         if message["device"] != "cpu":
             torch.cuda.synchronize()
-            for number, storage in zip(used, storages, strict=True):
-                memory.fill(self.regions[number].bytes, memory.held(storage))
-        told, sent = self._answer(results, storages, [made.view for made in watch.memory])
+        told, sent = self._answer(results, storages, [made.view for made in watch.memory], message["device"])
         operators, names = sorted(heard.operators) if heard else [], seen.names if seen else {}
         return {**told, "changed": changed, "patched": patched, "operators": operators, "kernels": names}, sent
 
-    def do_prepare(self, message: dict[str, Any], files: list[int]) -> tuple[dict[str, Any], list[memory.Region]]:
+    def do_prepare(
+        self, message: dict[str, Any], files: list[int]
+    ) -> tuple[dict[str, Any], list[memory.Region | GpuRegion]]:
         """Take the memory of calls that are timed."""
         self.timed = None  # the memory of those before
         self.timed = timed_calls.ServedCalls(message, files[0], self.function)
         return {}, []
 
-    def do_run(self, message: dict[str, Any], files: list[int]) -> tuple[dict[str, Any], list[memory.Region]]:
+    def do_run(
+        self, message: dict[str, Any], files: list[int]
+    ) -> tuple[dict[str, Any], list[memory.Region | GpuRegion]]:
         """Make some of the calls that are timed; the other side has the time."""
         if self.timed is None:
             raise RuntimeError("no calls were prepared")
@@ -157,38 +163,35 @@ class Server:
     def _take(self, message: dict[str, Any], files: list[int]) -> None:
         """New regions, and what is no longer needed."""
         for number in message["gone"]:
-            if region := self.regions.pop(number, None):
+            if region := self.regions.pop(number, None) or self.on_gpu.pop(number, None):
                 region.close()
-            self.on_device.pop(number, None)
-        for (number, size), file in zip(message["new"], files, strict=True):
-            self.regions[number] = memory.Region(file, size)
+        device = torch.device(message["device"])
+        for (number, size, kind), file in zip(message["new"], files, strict=True):
+            if kind == GpuRegion.kind:
+                self.on_gpu[number] = GpuRegion(size, device, file)
+            else:
+                self.regions[number] = memory.Region(file, size)
         for number in message["released"]:
             self.held.pop(number, None)
 
-    def _storage(self, number: int, device: str) -> torch.UntypedStorage:
+    def _storage(self, number: int) -> torch.UntypedStorage:
         """The memory of an input, at the same address in every call."""
-        shared = memory.storage_of(self.regions[number].bytes)
-        if device == "cpu":
-            return shared
-        kept = self.on_device.get(number)
-        if kept is None:
-            kept = self.on_device[number] = _on(shared, device)
-        else:
-            kept.copy_(shared)
-        return kept
+        if number in self.on_gpu:
+            return self.on_gpu[number].storage()
+        return memory.storage_of(self.regions[number].bytes)
 
     def _value(self, told: dict[str, Any], storages: list[torch.UntypedStorage]) -> Any:
         if "tensor" not in told:
             return told["value"]
         made = memory.tensor(storages[told["tensor"]], told)
-        return made.cpu().pin_memory() if told.get("pinned") else made
+        return made.pin_memory() if told.get("pinned") else made
 
     def _answer(
-        self, results: list[Any], inputs: list[torch.UntypedStorage], allocated: list[torch.Tensor]
-    ) -> tuple[dict[str, Any], list[memory.Region]]:
+        self, results: list[Any], inputs: list[torch.UntypedStorage], allocated: list[torch.Tensor], device: str
+    ) -> tuple[dict[str, Any], list[memory.Region | GpuRegion]]:
         """What was returned, and allocated on the way, as JSON, and the regions with its bytes."""
         places = {_place(storage): {"input": i} for i, storage in enumerate(inputs)}
-        memories, parts, end = list[dict[str, Any]](), list[tuple[int, np.ndarray]](), 0
+        memories, parts, end = list[dict[str, Any]](), list[tuple[int, torch.UntypedStorage]](), 0
         known = {_place(storage): number for number, storage in self.held.items()}
 
         def place(x: torch.Tensor) -> int:
@@ -202,10 +205,9 @@ class Server:
                     self.results += 1
                     known[key] = self.results
                     self.held[self.results] = storage
-                data = memory.held(storage)
-                parts.append((end, data))
-                told = {"output": known[key], "bytes": data.size, "begin": end}
-                end += -(-data.size // mmap.PAGESIZE) * mmap.PAGESIZE
+                parts.append((end, storage))
+                told = {"output": known[key], "bytes": storage.nbytes(), "begin": end}
+                end += -(-storage.nbytes() // mmap.PAGESIZE) * mmap.PAGESIZE
                 if storage.nbytes():
                     places[key] = told
             memories.append(told)
@@ -221,10 +223,24 @@ class Server:
             return {"other": f"{type(value).__module__}.{type(value).__qualname__}"[:200]}
 
         told = {"results": [tell(one) for one in results], "allocated": [tell(x) for x in allocated]}
-        made = memory.region(end)
-        for begin, data in parts:
-            memory.fill(made.bytes[begin : begin + data.size], data, fresh=True)
-        return {**told, "memories": memories}, [made]
+        made = self._filled(parts, end, device)
+        return {**told, "memories": memories, "bytes": end}, [made]
+
+    def _filled(
+        self, parts: list[tuple[int, torch.UntypedStorage]], size: int, device: str
+    ) -> memory.Region | GpuRegion:
+        """A region with what the memories hold, each from its place on."""
+        if device == "cpu":
+            made = memory.region(size)
+            for begin, storage in parts:
+                memory.fill(made.bytes[begin : begin + storage.nbytes()], memory.held(storage), fresh=True)
+            return made
+        shared = GpuRegion(size, torch.device(device))
+        whole = memory.whole(shared.storage())
+        for begin, storage in parts:
+            whole[begin : begin + storage.nbytes()].copy_(memory.whole(storage))
+        torch.cuda.synchronize()
+        return shared
 
     def _surround(self, message: dict[str, Any], stack: ExitStack) -> None:
         """What is set around the suite's call is set here."""
@@ -238,10 +254,6 @@ class Server:
 
 def _place(storage: torch.UntypedStorage) -> tuple[str, int]:
     return str(storage.device), storage.data_ptr()
-
-
-def _on(storage: torch.UntypedStorage, device: str) -> torch.UntypedStorage:
-    return memory.whole(storage).to(device).untyped_storage()
 
 
 def imported(path: Path) -> ModuleType:

@@ -23,10 +23,11 @@ from typing import Any
 
 import torch
 
-from kernelmux.candidate import global_state, launches, limits, memory, sandbox
+from kernelmux.candidate import global_state, launches, limits, memory, messages, sandbox
 from kernelmux.candidate.allocations import Guard, Guarded, TooLarge
 from kernelmux.candidate.channel import Channel, ChannelClosed, Late, Unexpected, close
 from kernelmux.candidate.errors import CandidateError
+from kernelmux.candidate.gpu.shared_memory import GpuRegion
 from kernelmux.candidate.limits import Limits
 from kernelmux.candidate.shared_inputs import SharedInputs
 from kernelmux.emulator import EmulatorError
@@ -93,7 +94,7 @@ class Worker:
             answer, files = self._ask({**message, "memory": self.limits.memory}, (), ends)
         close(files)
         if "raised" in answer:
-            raise CandidateError(f"{path.name} cannot be imported: {_text(answer['raised'])}")
+            raise CandidateError(f"{path.name} cannot be imported: {messages.text(answer['raised'])}")
         self.claims, self.loaded = answer["claims"], time.monotonic()
 
     def calls(
@@ -111,7 +112,7 @@ class Worker:
         `gpu.order` has it.
         """
         storages = list[torch.UntypedStorage]()
-        arguments = [[_argument(value, storages) for value in values] for values in each]
+        arguments = [[messages.argument(value, storages) for value in values] for values in each]
         used, new, gone = self._inputs.place(storages)
         message = {
             "do": "calls",
@@ -120,7 +121,7 @@ class Worker:
             "threads": threads,
             "order": order,
             "storages": used,
-            "new": [(n, self._inputs.by_number[n].size) for n in new],
+            "new": [(n, self._inputs.by_number[n].size, self._inputs.by_number[n].kind) for n in new],
             "gone": gone,
             "released": [self._released.pop() for _ in range(len(self._released))],
             "seed": torch.initial_seed(),
@@ -140,7 +141,7 @@ class Worker:
             if "raised" in answer:
                 if virtual and answer["raised"]["kind"] == TooLarge.__name__:
                     raise TooLarge(str(answer["raised"]["text"]))
-                raise CandidateError(f"raised {_text(answer['raised'])}", _cause(answer["raised"]))
+                raise CandidateError(f"raised {messages.text(answer['raised'])}", messages.cause(answer["raised"]))
             self._listened = True
             self.operators.update(str(name) for name in answer["operators"])
             for name, count in dict(answer["kernels"]).items():  # on a GPU: its word
@@ -168,7 +169,9 @@ class Worker:
             seconds = time.perf_counter() - begun
         close(received)
         if "raised" in answer:
-            raise CandidateError(f"raised in timed calls {_text(answer['raised'])}", _cause(answer["raised"]))
+            raise CandidateError(
+                f"raised in timed calls {messages.text(answer['raised'])}", messages.cause(answer["raised"])
+            )
         return answer, seconds
 
     def _ask(self, message: dict[str, Any], files: Sequence[int], ends: float) -> tuple[Any, list[int]]:
@@ -200,7 +203,7 @@ class Worker:
     def _launch(self, told: dict[str, Any], files: Sequence[int]) -> str:
         """Run a kernel; the reason why it has not run, or ""."""
         try:
-            launches.run(told, files, self._inputs.by_number, self._modules)
+            launches.run(told, files, self._inputs.emulated, self._modules)
         except EmulatorError as error:
             self._found = self._found or error
             return str(error)
@@ -223,7 +226,8 @@ class Worker:
     def _results(
         self, answer: dict[str, Any], files: Sequence[int], inputs: Sequence[torch.UntypedStorage], guard: Guard | None
     ) -> list[Any]:
-        storages = [self._memory(one, files, inputs) for one in answer["memories"]]
+        results = self._whole(answer, files)
+        storages = [self._memory(one, results, inputs) for one in answer["memories"]]
         if guard:
             for told in answer["allocated"]:
                 storage = storages[told["tensor"]]
@@ -238,12 +242,23 @@ class Worker:
                 x = memory.tensor(storages[told["tensor"]], told)
                 x = x if told["device"] == self.device or told["device"] == "cpu" else x.to(told["device"])
                 return torch.nn.Parameter(x, requires_grad=False) if told.get("parameter") else x
-            return _foreign(str(told["other"]))
+            return messages.foreign(str(told["other"]))
 
         return [build(told) for told in answer["results"]]
 
+    def _whole(self, answer: dict[str, Any], files: Sequence[int]) -> int | torch.Tensor:
+        """What holds all results that are new: a file, or bytes of a GPU."""
+        if self.device == "cpu":
+            return files[0]
+        size = int(answer["bytes"])
+        if not 0 <= size <= torch.cuda.get_device_properties(self.device).total_memory:
+            raise memory.MisplacedTensor(f"results of {size} bytes")
+        made = GpuRegion(size, torch.device(self.device), os.dup(files[0]))
+        made.close()
+        return memory.whole(made.storage())
+
     def _memory(
-        self, told: dict[str, Any], files: Sequence[int], inputs: Sequence[torch.UntypedStorage]
+        self, told: dict[str, Any], results: int | torch.Tensor, inputs: Sequence[torch.UntypedStorage]
     ) -> torch.UntypedStorage:
         """The memory of a result: that of an input, that of an earlier result which is still there, or a copy."""
         if "input" in told:
@@ -252,13 +267,15 @@ class Worker:
         number, begin, size = int(told["output"]), int(told["begin"]), int(told["bytes"])
         if not 0 <= size <= limits.VIRTUAL * self.limits.memory or begin < 0:
             raise memory.MisplacedTensor(f"a result of {size} bytes")
-        data = memory.read(files[0], begin, size)
+        if isinstance(results, torch.Tensor):
+            self._released.append(number)  # what a result on a GPU shares with later ones is not seen
+            if begin + size > results.numel():
+                raise memory.MisplacedTensor(f"a result of {size} bytes from {begin} on in {results.numel()}")
+            return results[begin : begin + size].clone().untyped_storage()
+        data = memory.read(results, begin, size)
         if (earlier := self._held.get(number)) is not None and earlier.size == size:
             earlier[:] = data
             return memory.storage_of(earlier)
-        if self.device != "cpu":
-            self._released.append(number)  # what a result on a GPU shares with later ones is not seen
-            return memory.whole(memory.storage_of(data)).to(self.device).untyped_storage()
         self._held[number] = data
         weakref.finalize(data, self._released.append, number)
         return memory.storage_of(data)
@@ -366,38 +383,3 @@ def _surroundings() -> list[str] | None:
     """The settings that the suite has made around this call. No kernel sees autocast: arguments come cast."""
     asked = global_state.asked()
     return None if asked is None else [name for name in asked if name != global_state.AUTOCAST]
-
-
-def _argument(value: Any, storages: list[torch.UntypedStorage]) -> dict[str, Any]:
-    """An argument as JSON; its memory is added to the storages, each once."""
-    if isinstance(value, torch.Tensor):
-        storage = value.untyped_storage()
-        place = next((i for i, s in enumerate(storages) if s.data_ptr() == storage.data_ptr() and s.nbytes()), None)
-        if place is None:
-            storages.append(storage)
-            place = len(storages) - 1
-        pinned = {"pinned": True} if value.device.type == "cpu" and value.is_pinned() else {}
-        return {"tensor": place, **memory.described(value), **pinned}
-    if value is None or isinstance(value, bool | int | float | str):
-        return {"value": value}
-    raise TypeError(f"a candidate gets tensors, numbers and words, got {type(value).__name__}")
-
-
-def _foreign(kind: str) -> Any:
-    """An object that stands for one of a class that a candidate returned."""
-    module, _, name = kind.rpartition(".")
-    if kind == "builtins.NoneType":
-        return None
-    return type(name if name.isidentifier() else "object", (), {"__module__": module})()
-
-
-def _text(told: dict[str, Any]) -> str:
-    """What a candidate raised, with its places."""
-    places = "".join(f"\n  at {place}" for place in told["places"])
-    return f"{told['kind']}: {told['text']}{places}"
-
-
-def _cause(told: dict[str, Any]) -> str:
-    """Place and kind, in a line."""
-    place = str(told["places"][0]).partition(" in ")[0] if told["places"] else ""
-    return f"{Path(place).name}: {told['kind']}"

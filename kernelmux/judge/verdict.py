@@ -137,7 +137,8 @@ def verdict(
     kernels of its own: "torch". seed: a given one, to repeat a verdict. at_once: end with the first item that
     fails. age: seconds that its process has to have lived when `accuracy` is asked once more (the item "age"): some are
     right until checks are over. times: workloads that are timed, "x=8192x4096:bf16" (the item "time"); () for the first of
-    the operator's own, None for none. pool: processes that wait; they get the text of the file alone. tell: gets each outcome.
+    the operator's own, None for none. pool: processes that wait; they get the text of the file alone. tell: gets each
+    outcome.
     Raises ArgumentError for what is no question; what the candidate does is no error, but a verdict.
     """
     if unknown := sorted(set(allow) - set(WITH_HELP)):

@@ -1,1 +1,1 @@
-"""What a candidate on a GPU needs besides: memory that both processes have, calls in an order of work, calls that are timed."""
+"""What a candidate on a GPU needs: memory that both processes have, calls among other work, calls that are timed."""

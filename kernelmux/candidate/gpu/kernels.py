@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 import torch
-from torch.autograd import DeviceType
+from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 MOVES = ("Memcpy", "Memset")  # how names of copies begin

@@ -54,6 +54,8 @@ class GpuRegion:
     Whoever gives none makes the memory, which holds anything then. RuntimeError from the driver.
     """
 
+    kind = "cuda"
+
     def __init__(self, size: int, device: torch.device, file: int | None = None) -> None:
         torch.cuda.init()  # type: ignore[no-untyped-call]
         with torch.cuda.device(device):

@@ -131,11 +131,11 @@ class ServedCalls:
             return time.perf_counter() - begun
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         torch.cuda._sleep(DELAY if count else 1)  # type: ignore[no-untyped-call]
-        begin.record()  # type: ignore[no-untyped-call]
+        begin.record()
         self._copy(ready, first, count)
-        end.record()  # type: ignore[no-untyped-call]
+        end.record()
         _wait(self.device)
-        return 1e-3 * float(begin.elapsed_time(end)) if count else 0.0  # type: ignore[no-untyped-call]
+        return 1e-3 * float(begin.elapsed_time(end)) if count else 0.0
 
     def _copy(self, ready: list[torch.Tensor], first: int, count: int) -> None:
         for places in self.places[first : first + count]:

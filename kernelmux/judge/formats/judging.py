@@ -120,7 +120,7 @@ class TaskJudge:
                 if not made.trials:
                     raise FormatError(empty[0])
                 made.remarks += [f"{len(empty)} cases tell nothing: {empty[0]}"] if empty else []
-                made.uses, told = remarks.of(process.launched, process.operators)
+                made.uses, told = remarks.of(process.launched, process.operators, self.device)
         made.remarks += told
         made.launched = dict(process.launched)
         refused = sorted(set(made.uses) - set(self.allow))

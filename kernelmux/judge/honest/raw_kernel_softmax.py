@@ -11,6 +11,8 @@ SOURCE = r"""
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#define INF __int_as_float(0x7f800000)
+
 template <typename T> __device__ float wide(T x) { return static_cast<float>(x); }
 
 __device__ float of_block(float v, bool largest) {
@@ -30,7 +32,7 @@ __device__ float of_block(float v, bool largest) {
 template <typename T>
 __global__ void softmax(const T* x, T* y, long long n, long long inner, float scale) {
     const long long row = blockIdx.x, begin = row / inner * n * inner + row % inner;
-    float top = -INFINITY, total = 0;
+    float top = -INF, total = 0;
     for (long long i = threadIdx.x; i < n; i += blockDim.x) {
         float z = wide(x[begin + i * inner]) * scale;
         top = z > top || isnan(z) ? z : top;

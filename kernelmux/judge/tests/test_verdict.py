@@ -115,7 +115,7 @@ def test_a_function_that_is_right_for_a_while_is_asked_when_it_is_old(file: Path
 
 
 def test_what_is_no_question(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ArgumentError, match="allow: expected of torch, got numpy"):
+    with pytest.raises(ArgumentError, match="allow: expected of torch, cublas, got numpy"):
         verdict(RIGHT, "add", allow=("numpy",))
     assert cli.main([f"{file}:add", "--op", "ad"]) == cli.USAGE
     assert cli.main(["--op", "add"]) == cli.USAGE
@@ -141,9 +141,12 @@ def test_nothing_but_passes_passes(statuses: list[str], whole: bool, passed: boo
 
 
 def test_remarks() -> None:
-    assert remarks.of({}, []) == (["torch"], ["no kernel of its own was launched, and no operator of torch was heard"])
-    assert remarks.of({"k": 3}, []) == ([], ["launched k (3 times)"])
-    used, told = remarks.of({"k": 1}, {f"aten::op{i}" for i in range(8)})
+    assert remarks.of({}, [], "cpu") == (
+        ["torch"],
+        ["no kernel of its own was launched, and no operator of torch was heard"],
+    )
+    assert remarks.of({"k": 3}, [], "cpu") == ([], ["launched k (3 times)"])
+    used, told = remarks.of({"k": 1}, {f"aten::op{i}" for i in range(8)}, "cpu")
     assert used == ["torch"] and told[1].endswith("aten::op5 and 2 more")
 
 

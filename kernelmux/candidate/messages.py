@@ -1,0 +1,45 @@
+"""Arguments, results and exceptions of a call as JSON, on the side of the suite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernelmux.candidate import memory
+
+
+def argument(value: Any, storages: list[torch.UntypedStorage]) -> dict[str, Any]:
+    """An argument as JSON; its memory is added to the storages, each once."""
+    if isinstance(value, torch.Tensor):
+        storage = value.untyped_storage()
+        place = next((i for i, s in enumerate(storages) if s.data_ptr() == storage.data_ptr() and s.nbytes()), None)
+        if place is None:
+            storages.append(storage)
+            place = len(storages) - 1
+        pinned = {"pinned": True} if value.device.type == "cpu" and value.is_pinned() else {}
+        return {"tensor": place, **memory.described(value), **pinned}
+    if value is None or isinstance(value, bool | int | float | str):
+        return {"value": value}
+    raise TypeError(f"a candidate gets tensors, numbers and words, got {type(value).__name__}")
+
+
+def foreign(kind: str) -> Any:
+    """An object that stands for one of a class that a candidate returned."""
+    module, _, name = kind.rpartition(".")
+    if kind == "builtins.NoneType":
+        return None
+    return type(name if name.isidentifier() else "object", (), {"__module__": module})()
+
+
+def text(told: dict[str, Any]) -> str:
+    """What a candidate raised, with its places."""
+    places = "".join(f"\n  at {place}" for place in told["places"])
+    return f"{told['kind']}: {told['text']}{places}"
+
+
+def cause(told: dict[str, Any]) -> str:
+    """Place and kind, in a line."""
+    place = str(told["places"][0]).partition(" in ")[0] if told["places"] else ""
+    return f"{Path(place).name}: {told['kind']}"

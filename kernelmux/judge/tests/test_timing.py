@@ -1,0 +1,96 @@
+"""Times by the judge's clock: whose results count, what may be left out of them, and what is no time."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernelmux.judge import timing
+from kernelmux.judge.verdict import KernelVerdict, verdict
+from kernelmux.registry import catalog
+from kernelmux.registry.util import cards
+
+ADD = "import torch\n\ndef add(x, y):\n    return torch.add(x, y).contiguous()\n"
+BY_ADDRESS = """
+import torch
+
+kept = {}
+
+def add(x, y):
+    place = x.data_ptr(), x.shape, x.dtype
+    if place not in kept or x.shape != (96, 50):
+        kept[place] = torch.add(x, y).contiguous()
+    return kept[place].clone()
+"""
+LATE = """
+import threading, time
+import torch
+
+def add(x, y):
+    out = torch.empty_like(x + y, memory_format=torch.contiguous_format)
+    if x.shape != (96, 50):
+        return torch.add(x, y, out=out)
+    threading.Thread(target=lambda: (time.sleep(0.2), torch.add(x, y, out=out))).start()
+    return out
+"""
+SECOND_HALF = """
+import torch
+
+calls = 0
+
+def add(x, y):
+    global calls
+    calls += x.shape == (96, 50)
+    return torch.empty_like(x) if calls > 60 and calls % 2 else torch.add(x, y).contiguous()
+"""
+WORKLOAD = "x=96x50:fp32 y=96x50"
+
+
+def judged(source: str) -> KernelVerdict:
+    return verdict(source, "add", checks=("accuracy",), allow=("torch",), times=(WORKLOAD,), seed=5)
+
+
+def test_a_right_function_has_a_time() -> None:
+    found = judged(ADD)
+    (row,) = found.times
+    assert found.good and [item["check"] for item in found.items] == ["accuracy", "time"]
+    assert 0 < row["seconds"] < 0.01 and 0 < row["claim"] < 0.01 and row["floor"] == 0
+    assert row["calls"] >= timing.LEAST and row["handshake"] < 0.5 and row["workload"] == WORKLOAD
+    assert found.as_dict()["times"] == found.times
+
+
+@pytest.mark.parametrize("source", [BY_ADDRESS, LATE, SECOND_HALF], ids=["by_address", "late", "second_half"])
+def test_a_wrong_result_of_a_timed_call_fails(source: str) -> None:
+    found = judged(source)
+    assert {item["check"]: item["status"] for item in found.items} == {"accuracy": "passed", "time": "failed"}
+    assert "timed call" in found.items[-1]["text"] and not found.times and not found.good
+
+
+def test_emulated_kernels_are_not_timed() -> None:
+    path = Path(timing.__file__).with_name("honest") / "triton_looped_softmax.py"
+    found = verdict(path, "softmax", checks=("accuracy",), times=())
+    assert found.items[-1]["status"] == "skipped" and "emulated" in found.items[-1]["text"] and not found.times
+
+
+def test_a_time_below_the_floor_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "least", lambda trial, device, count: 1.0)
+    found = judged(ADD)
+    assert found.items[-1]["status"] == "failed" and "1e+06 us that memory and arithmetic" in found.items[-1]["text"]
+
+
+def test_the_floor_is_that_of_memory_or_arithmetic() -> None:
+    """Inputs that the last-level cache may hold, and outputs that may still be there, are not counted."""
+    card = cards.named("h100")
+    spec = catalog.spec("matmul")
+    call = spec.hypothetical(spec.case("a=8192x8192 b=8192x8192"), torch.bfloat16)
+    assert timing.floor(call, card, 100) == pytest.approx(2 * 8192**3 / card.rates["bf16"])
+    spec = catalog.spec("add")
+    call = spec.hypothetical(spec.case("x=4096x4096 y=4096x4096"), torch.float32)
+    moved = 3 * 4 * 4096**2
+    assert timing.floor(call, card, 1000) == pytest.approx((moved - 2 * card.l2 / 1000) / card.bandwidth)
+    assert timing.floor(call, dataclasses.replace(card, bandwidth=0.0), 1000) < 1e-5
+    small = spec.hypothetical(spec.case("x=8x8 y=8x8"), torch.float32)
+    assert timing.floor(small, card, 8) < 1e-9
