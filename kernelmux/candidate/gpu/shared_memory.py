@@ -97,6 +97,7 @@ class GpuRegion:
 
     def __del__(self) -> None:
         if hasattr(self, "_device"):
+            torch.cuda.synchronize(self._device)  # to unmap is in no order with work of the GPU
             driver().cuMemUnmap(self._address, self._whole)
             driver().cuMemAddressFree(self._address, self._whole)
             driver().cuMemRelease(self._handle)

@@ -46,7 +46,7 @@ __global__ void softmax(const T* x, T* y, long long n, long long inner, float sc
 """
 NAMES = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
 _module = cupy.RawModule(
-    code=SOURCE, options=("-std=c++17",), name_expressions=[f"softmax<{n}>" for n in NAMES.values()]
+    code=SOURCE, options=("-std=c++17", "--fmad=false"), name_expressions=[f"softmax<{n}>" for n in NAMES.values()]
 )
 
 

@@ -125,7 +125,7 @@ def _witness(kernel: MutatedKernel, seed: str, own: Sequence[int], limits: Mutat
         if wrong is None:
             return _unshown(outcomes)
         own_call = wrong.turn
-        if _passes(names, seed, own, own_call, limits):
+        if _passes(names, seed, own, own_call, limits, slow=TIME_LIMIT in wrong.found):
             return wrong
         first = own_call + 1
     return TrialRow(EQUIVALENT, "its original is wrong as well")
@@ -178,9 +178,11 @@ def _first_wrong(
     return None
 
 
-def _passes(names: tuple[str, str, str], seed: str, own: Sequence[int], turn: int, limits: MutationLimits) -> bool:
+def _passes(
+    names: tuple[str, str, str], seed: str, own: Sequence[int], turn: int, limits: MutationLimits, slow: bool
+) -> bool:
     def work(send: Callable[[Any], None], folder: Path) -> None:
-        send(witness.passes(*names, seed, own, turn))
+        send(witness.passes(*names, seed, own, turn, slow))
 
     return any(kind == "said" and what is True for kind, what in messages(work, 2 * limits.call, 2 * limits.call))
 

@@ -27,6 +27,7 @@ from kernelmux.registry.dtypes import SHORT
 TURNS = 48  # calls of a search
 SECONDS = 20.0  # of a search: it draws no further call then
 PATIENCE = 10.0  # seconds for one emulated launch
+CLEARLY = 3  # times as fast as what was too slow has a kernel to be that is not
 RAISES = 6  # calls that all raise: what raises whatever it is given is no kernel
 COMPILING = ("CompileError", "CompileFailure", "CompilationError", "OutOfResources", "NvrtcUnavailableError")
 
@@ -68,9 +69,11 @@ def search(
             yield answer
 
 
-def passes(op: str, backend: str, variant: str, seed: str, own: Sequence[int], turn: int) -> bool:
-    """Whether the kernel of this process is right in one call of a search."""
-    answer = _asked(_probe(op, backend, variant), seed, turn, own)
+def passes(op: str, backend: str, variant: str, seed: str, own: Sequence[int], turn: int, slow: bool = False) -> bool:
+    """Whether the kernel of this process is right in one call of a search; slow: the mutant took too long for it."""
+    probe = _probe(op, backend, variant)
+    probe.patience /= CLEARLY if slow else 1
+    answer = _asked(probe, seed, turn, own)
     return answer is not None and answer.outcome == RIGHT
 
 
