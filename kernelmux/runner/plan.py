@@ -46,12 +46,14 @@ class _Group:
 class _Gpu:
     """What runs on a GPU. lone: the slot that has it alone in its turn; kept: the group that it is kept for."""
 
-    running: int = 0
-    alone: bool = False
-    promised: int = 0
+    running: list[WorkItem] = field(default_factory=list)
     lone: Slot | None = None
     kept: _Group | None = None
     last_alone: bool = False  # whether the item that began last had it alone
+
+    @property
+    def alone(self) -> bool:
+        return any(item.alone for item in self.running)
 
 
 @dataclass
@@ -59,19 +61,22 @@ class Plan:
     """The items that are left, and what runs. `next` gives a slot its item, `end` takes it back."""
 
     items: Iterable[WorkItem]
-    left: int = 0  # items that have not ended
-    seconds: float = 0.0  # that those which have not begun are expected to take
     _queues: dict[_Kind, list[_Group]] = field(default_factory=lambda: defaultdict(list))
     _owned: dict[str, _Group] = field(default_factory=dict)  # by slot
     _named: dict[tuple[_Kind, int, str], _Group] = field(default_factory=dict)  # those with items that have not begun
-    _open: set[str] = field(default_factory=set)  # items that have not ended
+    _open: dict[str, WorkItem] = field(default_factory=dict)  # those that have not ended
     _waiting: dict[str, list[WorkItem]] = field(default_factory=lambda: defaultdict(list))  # by the item before
     _gpus: dict[str, _Gpu] = field(default_factory=lambda: defaultdict(_Gpu))
-    _running: dict[str, tuple[WorkItem, Slot]] = field(default_factory=dict)
+    _running: dict[str, WorkItem] = field(default_factory=dict)  # by slot
     _number: int = 0
 
     def __post_init__(self) -> None:
         self.add(self.items)
+
+    @property
+    def left(self) -> int:
+        """How many items have not ended."""
+        return len(self._open)
 
     def add(self, items: Iterable[WorkItem]) -> None:
         """More items; those of a group that is there already come behind its others."""
@@ -80,8 +85,7 @@ class Plan:
         for item in every:
             if item.id in self._open:
                 raise ValueError(f"expected each item once, got {item.id} again")
-            self._open.add(item.id)
-            self.left, self.seconds = self.left + 1, self.seconds + item.seconds
+            self._open[item.id] = item
         for item in every:
             if item.after in self._open:
                 self._waiting[item.after].append(item)
@@ -128,10 +132,9 @@ class Plan:
     def _begin(self, group: _Group, slot: Slot, gpu: _Gpu | None) -> WorkItem:
         item = group.items.popleft() if group.owner == slot.id else group.items.pop()
         group.seconds -= item.seconds
-        self.seconds -= item.seconds
-        self._running[slot.id] = item, slot
+        self._running[slot.id] = item
         if gpu and item.gpus:
-            gpu.running, gpu.alone, gpu.promised = gpu.running + 1, item.alone, gpu.promised + item.memory
+            gpu.running.append(item)
             gpu.last_alone = item.alone
         if not group.items:
             self._owned.pop(group.owner, None)
@@ -139,9 +142,8 @@ class Plan:
         return item
 
     def _queues_of(self, slot: Slot) -> list[list[_Group]]:
-        return [
-            queue for queue in self._queues.values() if queue and slot.admits(queue[-1].items[0])
-        ]  # all of one kind
+        """Those of the kinds that a slot admits."""
+        return [queue for queue in self._queues.values() if queue and slot.admits(queue[-1].items[0])]
 
     def _unowned(self, slot: Slot, gpu: _Gpu | None, own: _Group | None) -> _Group | None:
         """The first group without an owner whose first item fits; if the slot has its own, only of a lower rank."""
@@ -181,27 +183,17 @@ class Plan:
         found = (g for g in others if slot.admits(g.items[-1]) and _fits(g.items[-1], slot, gpu))
         return max(found, key=lambda group: group.seconds, default=None)
 
-    def end(self, slot: Slot) -> WorkItem:
-        """The slot has ended its item; what waited for that may begin."""
-        item = self._release(slot)
-        self.left -= 1
-        self._open.discard(item.id)
+    def end(self, slot: Slot, again: bool = False) -> WorkItem:
+        """The slot has ended its item; what waited for that may begin. again: it has not, and comes before all others."""
+        item = self._running.pop(slot.id)
+        if slot.gpu and item.gpus:
+            self._gpus[slot.gpu].running.remove(item)
+        if again:
+            self._join([item], first=True)
+            return item
+        del self._open[item.id]
         for one in self._waiting.pop(item.id, ()):
             self._join([one])
-        return item
-
-    def again(self, slot: Slot) -> WorkItem:
-        """The slot has not ended its item: it comes before all others."""
-        item = self._release(slot)
-        self.seconds += item.seconds
-        self._join([item], first=True)
-        return item
-
-    def _release(self, slot: Slot) -> WorkItem:
-        item, _ = self._running.pop(slot.id)
-        if slot.gpu and item.gpus:
-            gpu = self._gpus[slot.gpu]
-            gpu.running, gpu.alone, gpu.promised = gpu.running - 1, False, gpu.promised - item.memory
         return item
 
     def drop(self, slot: Slot) -> None:
@@ -212,25 +204,14 @@ class Plan:
             group.owner = ""
             insort(self._queues[_kind(group.items[0])], group)
 
-    def over(self, slot: Slot) -> bool:
-        """Whether nothing that is left is for a slot, but for what others have begun."""
-        waiting = (item for items in self._waiting.values() for item in items)
-        begun = (group.items[-1] for group in self._owned.values())
-        return not self._queues_of(slot) and not any(slot.admits(item) for item in (*begun, *waiting))
-
     def rest(self) -> list[WorkItem]:
-        """Take all items that have not begun: nothing else begins."""
-        found = [i for q in self._queues.values() for g in reversed(q) for i in g.items]
-        found += [i for g in self._owned.values() for i in g.items]
-        found += [i for waiting in self._waiting.values() for i in waiting]
-        self._queues.clear()
-        self._owned.clear()
-        self._named.clear()
-        self._waiting.clear()
-        self._gpus.clear()
-        self.left -= len(found)
-        self.seconds = 0.0
-        return found
+        """The items that have not begun."""
+        begun = {item.id for item in self._running.values()}
+        return [item for item in self._open.values() if item.id not in begun]
+
+    def over(self, slot: Slot) -> bool:
+        """Whether nothing that is left is for a slot, but for what has begun."""
+        return not any(map(slot.admits, self.rest()))
 
     def waits_for(self, slot: Slot) -> str:
         """What a slot that got no item waits for."""
@@ -251,4 +232,5 @@ def _key(item: WorkItem) -> tuple[_Kind, int, str]:
 
 def _fits(item: WorkItem, slot: Slot, gpu: _Gpu | None) -> bool:
     """Whether its memory is free; an item that runs beside nothing always fits."""
-    return not gpu or not gpu.running or not slot.memory or gpu.promised + item.memory <= slot.memory
+    alone = not gpu or not gpu.running or not slot.memory
+    return alone or sum(one.memory for one in (item, *gpu.running)) <= slot.memory

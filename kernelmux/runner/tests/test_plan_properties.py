@@ -77,7 +77,7 @@ class Simulated:
     def _end(self, slot, item):
         fate = self.fates.pop() if self.fates else "ends"
         if fate != "ends":
-            assert self.plan.again(slot) == item
+            assert self.plan.end(slot, again=True) == item
             if fate == "drops" and len(self.slots) > 1:
                 self.plan.drop(self.slots.pop(slot.id))
             return
@@ -120,7 +120,6 @@ def test_every_item_runs_once(every, chosen, patience, ahead):
     assert run.plan.left == len(every) - len(ended)
     rest = run.plan.rest()
     assert {item.id for item in rest} == {item.id for item in every} - set(ended)
-    assert run.plan.left == 0
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
