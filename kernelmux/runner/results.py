@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,6 @@ SCHEMA = 1
 NAME, BEFORE = "rows.jsonl", "rows-before.jsonl"
 
 Row = dict[str, Any]
-
-
-class ResultsLost(ArgumentError):
-    """A row cannot be written."""
 
 
 @dataclass(frozen=True)
@@ -70,21 +67,19 @@ def _begun(path: Path) -> bool:
 class ResultsFile:
     """The file of one run, which it alone writes."""
 
-    def __init__(self, path: Path, file: int, size: int) -> None:
-        self.path, self._file, self._size = path, file, size
+    def __init__(self, path: Path, file: int) -> None:
+        self.path, self._file = path, file
 
     def append(self, row: Row) -> None:
-        """Write a row; ResultsLost if that fails, and then the file is as it was."""
-        data = json.dumps(row, separators=(",", ":")).encode() + b"\n"
+        """Write a row; ArgumentError if that fails, and then the file is as it was."""
+        data, size = json.dumps(row, separators=(",", ":")).encode() + b"\n", os.lseek(self._file, 0, os.SEEK_END)
         try:
-            written = 0
-            while written < len(data):
-                written += os.write(self._file, data[written:])
+            while data:
+                data = data[os.write(self._file, data) :]
         except OSError as error:
-            os.ftruncate(self._file, self._size)
+            os.ftruncate(self._file, size)
             told = f"{self.path}: a row cannot be written: {error.strerror}"
-            raise ResultsLost(f"{told}; the rows so far are whole: make room and go on with --resume") from error
-        self._size += len(data)
+            raise ArgumentError(f"{told}; the rows so far are whole: make room and go on with --resume") from error
 
 
 def folder(path: Path, option: str = "--out") -> Path:
@@ -92,9 +87,7 @@ def folder(path: Path, option: str = "--out") -> Path:
     try:
         found = path.resolve()
         found.mkdir(parents=True, exist_ok=True)
-        probe = found / f".writable-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
+        tempfile.TemporaryFile(dir=found).close()
     except (OSError, RuntimeError) as error:
         no_folder = isinstance(error, FileExistsError | NotADirectoryError)
         what = "a file is in its place" if no_folder else getattr(error, "strerror", None) or error
@@ -113,14 +106,14 @@ def opened(
     `rows-before.jsonl`; with `keep` those of all runs stay in the file, each behind its head. ArgumentError where another
     run has the file, or there is nothing to go on with.
     """
-    path, lock = home / NAME, FileLock(home / f".{NAME}.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise ArgumentError(f"{home}: another run writes there: wait for its end, or name another folder") from None
-    except OSError as error:
-        raise ArgumentError(f"{home}: expected a folder that can be written to: {error.strerror}") from error
-    try:
+    path = home / NAME
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(FileLock(home / f".{NAME}.lock", timeout=0))
+        except Timeout:
+            raise ArgumentError(f"{home}: another run writes there: wait for its end, or name another folder") from None
+        except OSError as error:
+            raise ArgumentError(f"{home}: expected a folder that can be written to: {error.strerror}") from error
         rows = _resumed(path, head) if resume else []
         stays = resume or (keep and _begun(path))
         try:
@@ -129,17 +122,12 @@ def opened(
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         except OSError as error:
             raise ArgumentError(f"{path}: expected a file that can be written to: {error.strerror}") from error
-        try:
-            size = read(path).size if stays else 0
-            os.ftruncate(file, size)
-            made = ResultsFile(path, file, size)
-            if not resume:
-                made.append({"kind": "rows", "schema": SCHEMA, **head})
-            yield made, rows
-        finally:
-            os.close(file)
-    finally:
-        lock.release()
+        stack.callback(os.close, file)
+        os.ftruncate(file, read(path).size if stays else 0)
+        made = ResultsFile(path, file)
+        if not resume:
+            made.append({"kind": "rows", "schema": SCHEMA, **head})
+        yield made, rows
 
 
 def _resumed(path: Path, head: Mapping[str, Any]) -> list[Row]:

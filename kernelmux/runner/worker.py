@@ -24,6 +24,7 @@ from typing import Any
 
 SOURCES = (".py", ".cu", ".cuh", ".toml")
 PARENT_DEATH_SIGNAL = 1  # of Linux's prctl
+WITHOUT = "PYTEST_XDIST_"  # variables of a pytest-xdist that the driver may be a worker of
 
 
 @functools.cache
@@ -67,11 +68,6 @@ def _detach(parent: int) -> None:
             os._exit(0)
 
 
-def _facts() -> dict[str, Any]:
-    """What rows say of their machine."""
-    return {"host": platform.node(), "python": platform.python_version()}
-
-
 def main(channel: Any) -> None:
     """Serve items until the channel ends. The first message says what, where, and with which variables."""
     told = json.loads(channel.receive())
@@ -79,9 +75,9 @@ def main(channel: Any) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     faulthandler.enable(os.fdopen(log, "w", closefd=False), all_threads=False)
+    for name in [name for name in os.environ if name.startswith(WITHOUT)]:
+        del os.environ[name]
     os.environ.update(told["environment"])
-    for name in told["without"]:
-        os.environ.pop(name, None)
     sys.path[:] = told["path"]
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     began = time.perf_counter()
@@ -90,7 +86,8 @@ def main(channel: Any) -> None:
 
     def items() -> Iterator[tuple[Any, float]]:
         nonlocal open_item
-        channel.send(json.dumps(["ready", {**_facts(), "version": version(), "imports": time.perf_counter() - began}]))
+        facts = {"host": platform.node(), "python": platform.python_version(), "version": version()}
+        channel.send(json.dumps(["ready", {**facts, "imports": time.perf_counter() - began}]))
         while True:
             if open_item:
                 raise RuntimeError(f"{told['serve']} asked for another item before it told a row of this one")
