@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Any
 import execnet
 
 from kernelmux.runner import worker
+from kernelmux.runner.interrupts import interrupts
 from kernelmux.runner.item import Slot, WorkItem
 
 START_LIMIT = 300.0  # seconds until a process has imported what it needs
@@ -81,7 +82,7 @@ class _Process:
 class LocalPool:
     """serve, setup: of the suite. logs: a folder for what the processes print."""
 
-    slots: Iterable[Slot]
+    slots: Sequence[Slot]
     serve: str
     setup: Any
     logs: Path
@@ -95,6 +96,7 @@ class LocalPool:
     def __enter__(self) -> LocalPool:
         self._group = execnet.Group(execmodel="thread")
         self._group.set_execmodel("thread", "main_thread_only")
+        interrupts.before_the_end = self.kill
         try:
             for slot in self.slots:
                 self._start(slot)
@@ -106,6 +108,7 @@ class LocalPool:
     def __exit__(self, *details: object) -> None:
         self.kill()
         self._processes.clear()
+        interrupts.before_the_end = bool
         with suppress(OSError):
             self._group.terminate(timeout=1.0)
 
@@ -133,6 +136,10 @@ class LocalPool:
             self._events.put((made, None))
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)  # and this one does, from here on
+
+    def cards(self) -> list[str]:
+        """The kinds of cards of the slots, "" for none."""
+        return sorted({slot.card for slot in self.slots})
 
     def starting(self) -> bool:
         """Whether a slot that is not ready may still become so."""

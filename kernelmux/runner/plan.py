@@ -25,14 +25,10 @@ _Kind = tuple[int, bool, bool, str]
 
 @dataclass(eq=False)
 class _Group:
-    """Items of one rank that one worker runs after one another; `order` of the first.
-
-    name: of theirs, "" for an item by itself. passed: how many went ahead.
-    """
+    """Items of one rank that one worker runs after one another; `order` of the first. passed: how many went ahead."""
 
     order: tuple[int, float, int]
     items: deque[WorkItem]
-    name: str = ""
     owner: str = ""
     seconds: float = 0.0
     passed: int = 0
@@ -66,7 +62,7 @@ class Plan:
     _named: dict[tuple[_Kind, int, str], _Group] = field(default_factory=dict)  # those with items that have not begun
     _open: dict[str, WorkItem] = field(default_factory=dict)  # those that have not ended
     _waiting: dict[str, list[WorkItem]] = field(default_factory=lambda: defaultdict(list))  # by the item before
-    _gpus: dict[str, _Gpu] = field(default_factory=lambda: defaultdict(_Gpu))
+    _gpus: dict[str, _Gpu] = field(default_factory=lambda: defaultdict(_Gpu))  # on "", of slots without, nothing runs
     _running: dict[str, WorkItem] = field(default_factory=dict)  # by slot
     _number: int = 0
 
@@ -104,48 +100,49 @@ class Plan:
             return
         self._number += 1
         order = (min(-1, rank) if first else rank, -seconds, self._number)
-        made = _Group(order, deque(items), "" if first else name, seconds=seconds)
+        made = _Group(order, deque(items), seconds=seconds)
         insort(self._queues[kind], made)
-        if made.name:
+        if name and not first:
             self._named[kind, rank, name] = made
 
     def next(self, slot: Slot) -> WorkItem | None:
         """The item that a slot begins now, None if there is none for it now; `waits_for` says why."""
-        gpu = self._gpus[slot.gpu] if slot.gpu else None
-        if gpu and slot.alone:
+        gpu = self._gpus[slot.gpu]
+        if slot.alone:
             gpu.lone = slot
-        if gpu and (gpu.alone or (slot.alone and gpu.running)):
+        if gpu.alone or (slot.alone and gpu.running):
             return None
-        own, kept = self._owned.get(slot.id), gpu and not slot.alone and gpu.kept
-        if kept and not kept.owner:
+        own, kept = self._owned.get(slot.id), gpu.kept
+        if kept and not kept.owner and not slot.alone:
             group = kept if _fits(kept.items[0], slot, gpu) else None
         else:
             own = own if own and _fits(own.items[0], slot, gpu) else None
             whole = own if own and own.items[0].together else None
             group = whole or self._unowned(slot, gpu, own) or own or self._longest(slot, gpu)
-        if group is None or (gpu and not slot.alone and self._is_for_lone(gpu, group)):
+        if group is None or (not slot.alone and self._is_for_lone(gpu, group)):
             return None
         if not group.owner:
             self._take(group, slot, gpu)
         return self._begin(group, slot, gpu)
 
-    def _begin(self, group: _Group, slot: Slot, gpu: _Gpu | None) -> WorkItem:
+    def _begin(self, group: _Group, slot: Slot, gpu: _Gpu) -> WorkItem:
         item = group.items.popleft() if group.owner == slot.id else group.items.pop()
         group.seconds -= item.seconds
         self._running[slot.id] = item
-        if gpu and item.gpus:
+        if item.gpus:
             gpu.running.append(item)
             gpu.last_alone = item.alone
         if not group.items:
             self._owned.pop(group.owner, None)
-            self._named.pop(_key(item), None) if group.name else None
+            if self._named.get(_key(item)) is group:
+                del self._named[_key(item)]
         return item
 
     def _queues_of(self, slot: Slot) -> list[list[_Group]]:
         """Those of the kinds that a slot admits."""
         return [queue for queue in self._queues.values() if queue and slot.admits(queue[-1].items[0])]
 
-    def _unowned(self, slot: Slot, gpu: _Gpu | None, own: _Group | None) -> _Group | None:
+    def _unowned(self, slot: Slot, gpu: _Gpu, own: _Group | None) -> _Group | None:
         """The first group without an owner whose first item fits; if the slot has its own, only of a lower rank."""
         firsts = (
             next((group for group in queue[: -AHEAD - 1 : -1] if _fits(group.items[0], slot, gpu)), None)
@@ -154,13 +151,13 @@ class Plan:
         found = max((group for group in firsts if group), default=None)
         return found if found and not (own and found.order[0] >= own.order[0]) else None
 
-    def _take(self, group: _Group, slot: Slot, gpu: _Gpu | None) -> None:
+    def _take(self, group: _Group, slot: Slot, gpu: _Gpu) -> None:
         """Make the slot the owner of a group; what it has goes back to the others."""
         queue = self._queues[_kind(group.items[0])]
         place = len(queue) - 1
         while queue[place] is not group:
             queue[place].passed += 1
-            if gpu and queue[place].passed % PATIENCE == 0:
+            if queue[place].passed % PATIENCE == 0:
                 gpu.kept = queue[place]
             place -= 1
         del queue[place]
@@ -177,7 +174,7 @@ class Plan:
         firsts += [self._owned[gpu.lone.id]] if gpu.lone.id in self._owned else []
         return bool(firsts) and (gpu.last_alone or max(firsts).order < group.order)
 
-    def _longest(self, slot: Slot, gpu: _Gpu | None) -> _Group | None:
+    def _longest(self, slot: Slot, gpu: _Gpu) -> _Group | None:
         """The group of another slot with most left, whose last item this one may take."""
         others = (g for g in self._owned.values() if not g.items[-1].together)
         found = (g for g in others if slot.admits(g.items[-1]) and _fits(g.items[-1], slot, gpu))
@@ -186,7 +183,7 @@ class Plan:
     def end(self, slot: Slot, again: bool = False) -> WorkItem:
         """The slot has ended its item; what waited for that may begin. again: it has not, and comes before all others."""
         item = self._running.pop(slot.id)
-        if slot.gpu and item.gpus:
+        if item.gpus:
             self._gpus[slot.gpu].running.remove(item)
         if again:
             self._join([item], first=True)
@@ -215,9 +212,9 @@ class Plan:
 
     def waits_for(self, slot: Slot) -> str:
         """What a slot that got no item waits for."""
-        gpu = self._gpus[slot.gpu] if slot.gpu else None
+        gpu = self._gpus[slot.gpu]
         if queues := self._queues_of(slot):
-            beside = not gpu or gpu.alone or slot.alone or any(_fits(q[-1].items[0], slot, gpu) for q in queues)
+            beside = gpu.alone or slot.alone or any(_fits(queue[-1].items[0], slot, gpu) for queue in queues)
             return OTHERS if beside else MEMORY
         return COMPILERS if self._waiting else NOTHING
 
@@ -230,7 +227,6 @@ def _key(item: WorkItem) -> tuple[_Kind, int, str]:
     return _kind(item), item.rank, item.group
 
 
-def _fits(item: WorkItem, slot: Slot, gpu: _Gpu | None) -> bool:
+def _fits(item: WorkItem, slot: Slot, gpu: _Gpu) -> bool:
     """Whether its memory is free; an item that runs beside nothing always fits."""
-    alone = not gpu or not gpu.running or not slot.memory
-    return alone or sum(one.memory for one in (item, *gpu.running)) <= slot.memory
+    return not gpu.running or not slot.memory or sum(one.memory for one in (item, *gpu.running)) <= slot.memory

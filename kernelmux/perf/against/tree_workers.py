@@ -12,7 +12,6 @@ from typing import Any
 
 from kernelmux.perf.against.trees import Tree, is_import_root
 from kernelmux.registry.errors import BackendUnavailable
-from kernelmux.runner.interrupts import interrupts
 from kernelmux.runner.item import Slot, WorkItem
 from kernelmux.runner.local_pool import CLOSED, READY, ROW, Event, LocalPool
 
@@ -95,7 +94,6 @@ class TreeWorkers:
         self.pool = LocalPool(slots, SERVE, {"device": device}, logs)
 
     def __enter__(self) -> TreeWorkers:
-        interrupts.before_the_end = self.pool.kill
         self.pool.__enter__()
         return self
 

@@ -69,6 +69,9 @@ class Engine:
         found, self.waiting = self.waiting, []
         return found
 
+    def cards(self) -> list[str]:
+        raise AssertionError
+
     def starting(self) -> bool:
         return bool(self.waiting)
 

@@ -92,6 +92,7 @@ class Pool:
     def __init__(self, slots: list[Slot], *rest: object) -> None:
         self.steps = {slot.id: worker.Steps() for slot in slots}
         self.waiting = [Event(slot, READY, {"version": version()}) for slot in slots]
+        self.slots = slots
 
     def __enter__(self) -> Pool:
         return self
@@ -111,6 +112,9 @@ class Pool:
     def events(self, timeout: float) -> list[Event]:
         told, self.waiting = self.waiting, []
         return told
+
+    def cards(self) -> list[str]:
+        return sorted({slot.card for slot in self.slots})
 
     def starting(self) -> bool:
         return any(event.kind == READY for event in self.waiting)
