@@ -42,8 +42,9 @@ BEGAN = "began"  # of what a process tells, what is no event
 
 @dataclass(frozen=True)
 class Event:
-    """What became of a slot. kind: READY (value: facts of its machine), ROW (value: the row, and whether the worker is
-    lost), GONE (value: the reason; the next READY is of a new process), CLOSED (value: the reason; nothing more comes).
+    """What became of a slot. kind: READY (value: facts of its machine), ROW (value: the row, and whether the process is
+    lost), GONE (value: the reason), CLOSED (value: the reason; nothing more comes). Behind a process that is lost or gone
+    the next READY is of a new one.
 
     outside: of GONE: something from outside ended it, so that its item may be tried again; began: it had begun that.
     """
@@ -154,11 +155,6 @@ class LocalPool:
         with suppress(OSError):  # the process is gone, which an event says
             process.channel.send(json.dumps([item.work, seconds]))
 
-    def renew(self, slot: Slot) -> None:
-        """End the process of a slot, whose context on the GPU is lost, and start another; no GONE comes of it."""
-        if self._leave(slot):
-            self._start(slot)
-
     def close(self, slot: Slot) -> None:
         """End the process of a slot for good, and wait until what it has of a GPU is free. No event comes of it."""
         if (process := self._leave(slot)) and process.gateway:
@@ -209,8 +205,11 @@ class LocalPool:
             process.ready, self._failures[slot.id] = True, 0
             yield Event(slot, READY, {**value, "pid": process.popen.pid})
         else:
-            row, lost = value
-            yield Event(slot, ROW, (row, lost or bool(process.ended)))
+            row, lost = value[0], value[1] or bool(process.ended)
+            if lost:
+                self._leave(slot)
+                self._start(slot)
+            yield Event(slot, ROW, (row, lost))
 
     def _gone(self, process: _Process) -> Event:
         """A process has ended, or its function has: start another, unless none of them gets ready."""

@@ -134,21 +134,17 @@ def _resumed(path: Path, head: Mapping[str, Any]) -> list[Row]:
     if not path.exists():
         raise ArgumentError(f"--resume: {path.parent} holds no run to go on with")
     found = read(path)
-    for name, value in json.loads(json.dumps(head)).items():
-        if (before := found.head.get(name)) != value:
-            name, before, value = _apart(name, before, value)
-            told = f"{name} was {_short(before)}, and is {_short(value)}"
-            raise ArgumentError(f"--resume: {path} is of another run: {told}; leave out --resume to begin anew")
+    before, now = {name: found.head.get(name) for name in head}, json.loads(json.dumps(head))
+    if told := _difference("", before, now):
+        raise ArgumentError(f"--resume: {path} is of another run: {told}; leave out --resume to begin anew")
     return list(found.rows)
 
 
-def _apart(name: str, before: Any, now: Any) -> tuple[str, Any, Any]:
-    """The first field in which two objects differ, or the two as they are."""
-    if not (isinstance(before, dict) and isinstance(now, dict)):
-        return name, before, now
-    return next((n, before.get(n), now.get(n)) for n in (*before, *now) if before.get(n) != now.get(n))
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) < 60 else f"{text[:56]}..."
+def _difference(name: str, before: Any, now: Any) -> str:
+    """How two values differ, "" if they do not; of objects the first field that does."""
+    if before == now:
+        return ""
+    if isinstance(before, dict) and isinstance(now, dict):
+        return next(filter(None, (_difference(key, before.get(key), now.get(key)) for key in {**before, **now})), "")
+    was, value = (text if len(text) < 60 else f"{text[:56]}..." for text in map(json.dumps, (before, now)))
+    return f"{name} was {was}, and is {value}"

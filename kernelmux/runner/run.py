@@ -32,7 +32,6 @@ class Engine(Protocol):
     """What has slots, and does for them what `LocalPool` says: that on this machine, `cluster.RayCluster` on many."""
 
     def send(self, slot: Slot, item: WorkItem, seconds: float) -> None: ...
-    def renew(self, slot: Slot) -> None: ...
     def close(self, slot: Slot) -> None: ...
     def events(self, timeout: float) -> list[Event]: ...
     def cards(self) -> list[str]: ...
@@ -265,8 +264,7 @@ class RunState:
         """kind: "late" for an item that a run which goes on with this one has to run."""
         item, slot = done.item, done.slot
         told = {"slot": slot.id, "node": slot.node, "card": slot.card, "seconds": round(done.seconds, 4)}
-        tries = {"tries": min(self.tries[item.id] + 1, TRIES)} if self.tries[item.id] else {}
-        self._write({kind: item.id, "row": done.row, **told, **tries})
+        self._write({kind: item.id, "row": done.row, **told})
         self._take(item, done.row)
 
     def _write(self, row: Row) -> None:
@@ -321,10 +319,7 @@ def run(run: RunState, engine: Engine) -> RunReport:
                 if event.kind == READY:
                     run.joins(event.slot, event.value)
                 elif event.kind == ROW:
-                    row, lost = event.value
-                    if lost:
-                        engine.renew(event.slot)
-                    run.take(event.slot, row, lost)
+                    run.take(event.slot, *event.value)
                 else:
                     run.gone(event)
     return run.conclude()

@@ -59,9 +59,6 @@ class Engine:
         self.sent.append((slot.id, item.id, item.limit))
         self.waiting.append(Event(slot, ROW, (item.id, False)))
 
-    def renew(self, slot: Slot) -> None:
-        raise AssertionError
-
     def close(self, slot: Slot) -> None:
         self.closed[slot.id] = len(self.sent)
 

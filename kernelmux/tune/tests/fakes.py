@@ -103,11 +103,11 @@ class Pool:
 
     def send(self, slot: Slot, item: WorkItem, seconds: float) -> None:
         work = json.loads(json.dumps(item.work))
-        self.waiting.append(Event(slot, ROW, json.loads(json.dumps(self.steps[slot.id].row(work)))))
-
-    def renew(self, slot: Slot) -> None:
-        Pool.renewed += 1
-        self.waiting.append(Event(slot, READY, {"version": version()}))
+        row, lost = json.loads(json.dumps(self.steps[slot.id].row(work)))
+        self.waiting.append(Event(slot, ROW, (row, lost)))
+        if lost:
+            Pool.renewed += 1
+            self.waiting.append(Event(slot, READY, {"version": version()}))
 
     def events(self, timeout: float) -> list[Event]:
         told, self.waiting = self.waiting, []
