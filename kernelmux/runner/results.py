@@ -18,6 +18,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from kernelmux.registry.errors import ArgumentError
+from kernelmux.runner.interrupts import interrupts
 
 SCHEMA = 1
 NAME, BEFORE = "rows.jsonl", "rows-before.jsonl"
@@ -74,8 +75,9 @@ class ResultsFile:
         """Write a row; ArgumentError if that fails, and then the file is as it was."""
         data, size = json.dumps(row, separators=(",", ":")).encode() + b"\n", os.lseek(self._file, 0, os.SEEK_END)
         try:
-            while data:
-                data = data[os.write(self._file, data) :]
+            with interrupts.held():
+                while data:
+                    data = data[os.write(self._file, data) :]
         except OSError as error:
             os.ftruncate(self._file, size)
             told = f"{self.path}: a row cannot be written: {error.strerror}"

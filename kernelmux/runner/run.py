@@ -119,7 +119,7 @@ class RunState:
         self,
         suite: Suite,
         items: Iterable[WorkItem],
-        file: ResultsFile | None = None,
+        file: ResultsFile,
         done: Iterable[Row] = (),
         limit: TimeLimit | None = None,
     ) -> None:
@@ -131,8 +131,7 @@ class RunState:
         self.working: dict[str, _Try] = {}
         self.held: list[_Try] = []  # what has failed, and may have been hurt by what still runs beside it
         self.states: dict[str, tuple[str, float]] = {}  # what each slot does or waits for, and since when
-        self.tries: Counter[str] = Counter()
-        self.missed: Counter[str] = Counter()
+        self.tries: Counter[tuple[str, bool]] = Counter()  # of an item, by whether its process had begun it
         self.version = version()  # of the sources at the start: a worker that imports others is none of this run
         self.started, self.first, self.last = time.monotonic(), 0.0, 0.0
 
@@ -167,7 +166,7 @@ class RunState:
             self.gone(Event(slot, CLOSED, why))
             return
         if slot.id not in self.slots:
-            self._write({"worker": slot.id, "node": slot.node, "card": slot.card, **facts})
+            self.file.append({"worker": slot.id, "node": slot.node, "card": slot.card, **facts})
             self.slots[slot.id], self.states[slot.id] = slot, (STARTING, self.started)
         self._turn(slot, NOTHING, time.monotonic())
         self.report.usage.workers = max(self.report.usage.workers, len(self.slots))
@@ -254,23 +253,18 @@ class RunState:
         if not reason:
             return False
         item, slot = done.item, done.slot
-        (self.tries if done.began else self.missed)[item.id] += 1
-        if self.tries[item.id] >= TRIES or self.missed[item.id] >= MISSED:
+        self.tries[item.id, done.began] += 1
+        if self.tries[item.id, done.began] >= (TRIES if done.began else MISSED):
             return False
-        self._write({"again": item.id, "reason": reason, "slot": slot.id, "node": slot.node, "failed": done.row})
+        self.file.append({"again": item.id, "reason": reason, "slot": slot.id, "node": slot.node, "failed": done.row})
         return True
 
     def _record(self, done: _Try, kind: str = "item") -> None:
         """kind: "late" for an item that a run which goes on with this one has to run."""
         item, slot = done.item, done.slot
         told = {"slot": slot.id, "node": slot.node, "card": slot.card, "seconds": round(done.seconds, 4)}
-        self._write({kind: item.id, "row": done.row, **told})
+        self.file.append({kind: item.id, "row": done.row, **told})
         self._take(item, done.row)
-
-    def _write(self, row: Row) -> None:
-        if self.file:
-            with interrupts.held():
-                self.file.append(row)
 
     def gives_up(self) -> None:
         """Say which items nothing can run any more."""

@@ -84,20 +84,16 @@ def main(channel: Any) -> None:
     serve = function(told["serve"])
     open_item = False  # whether one was given whose row is not told
 
-    def items() -> Iterator[tuple[Any, float]]:
+    def items() -> Iterator[list[Any]]:
         nonlocal open_item
         facts = {"host": platform.node(), "python": platform.python_version(), "version": version()}
         channel.send(json.dumps(["ready", {**facts, "imports": time.perf_counter() - began}]))
-        while True:
-            if open_item:
-                raise RuntimeError(f"{told['serve']} asked for another item before it told a row of this one")
-            try:
-                work, seconds = json.loads(channel.receive())
-            except EOFError:
-                return
+        for item in channel:
             open_item = True
             channel.send(json.dumps(["began", None]))
-            yield work, seconds
+            yield json.loads(item)
+            if open_item:
+                raise RuntimeError(f"{told['serve']} asked for another item before it told a row of this one")
 
     def tell(row: Any, lost: bool = False) -> None:
         nonlocal open_item
