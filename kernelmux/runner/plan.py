@@ -16,11 +16,13 @@ from dataclasses import dataclass, field
 
 from kernelmux.runner.item import Slot, WorkItem
 
-COMPILERS, MEMORY, OTHERS, NOTHING = "compilers", "memory", "others", "nothing"  # what a slot without an item waits for
+# What a slot without an item waits for; compilers: what a GPU alone is to time, others prepare.
+COMPILERS, MEMORY, OTHERS, NOTHING = "compilers", "memory", "others", "nothing"
 AHEAD = 16  # how many items behind one that does not fit are looked at
 PATIENCE = 64  # how many items go ahead of one that does not fit; then its GPU is kept for it
 
 _Kind = tuple[int, bool, bool, str]
+_Key = tuple[_Kind, int, str]
 
 
 @dataclass(eq=False)
@@ -59,9 +61,8 @@ class Plan:
     items: Iterable[WorkItem]
     _queues: dict[_Kind, list[_Group]] = field(default_factory=lambda: defaultdict(list))
     _owned: dict[str, _Group] = field(default_factory=dict)  # by slot
-    _named: dict[tuple[_Kind, int, str], _Group] = field(default_factory=dict)  # those with items that have not begun
+    _named: dict[_Key, _Group] = field(default_factory=dict)  # those with items that have not begun
     _open: dict[str, WorkItem] = field(default_factory=dict)  # those that have not ended
-    _waiting: dict[str, list[WorkItem]] = field(default_factory=lambda: defaultdict(list))  # by the item before
     _gpus: dict[str, _Gpu] = field(default_factory=lambda: defaultdict(_Gpu))  # on "", of slots without, nothing runs
     _running: dict[str, WorkItem] = field(default_factory=dict)  # by slot
     _number: int = 0
@@ -76,34 +77,26 @@ class Plan:
 
     def add(self, items: Iterable[WorkItem]) -> None:
         """More items; those of a group that is there already come behind its others."""
-        groups: dict[tuple[_Kind, int, str], list[WorkItem]] = {}
-        every = list(items)
-        for item in every:
+        groups: dict[_Key, list[WorkItem]] = defaultdict(list)
+        for item in items:
             if item.id in self._open:
                 raise ValueError(f"expected each item once, got {item.id} again")
             self._open[item.id] = item
-        for item in every:
-            if item.after in self._open:
-                self._waiting[item.after].append(item)
+            groups[_key(item)].append(item)
+        for key, found in groups.items():
+            if group := self._named.get(key):
+                group.items.extend(found)
+                group.seconds += sum(item.seconds for item in found)
             else:
-                groups.setdefault((_kind(item), item.rank, item.group or f"\0{item.id}"), []).append(item)
-        for found in groups.values():
-            self._join(found)
+                self._named[key] = self._queue(found, found[0].rank)
 
-    def _join(self, items: list[WorkItem], first: bool = False) -> None:
-        """Put items of one group behind those of it that have not begun, or make it. first: before all others."""
-        kind, rank, name = _key(items[0])
-        seconds = sum(item.seconds for item in items)
-        if name and not first and (group := self._named.get((kind, rank, name))):
-            group.items.extend(items)
-            group.seconds += seconds
-            return
+    def _queue(self, items: list[WorkItem], rank: int) -> _Group:
+        """A new group."""
         self._number += 1
-        order = (min(-1, rank) if first else rank, -seconds, self._number)
-        made = _Group(order, deque(items), seconds=seconds)
-        insort(self._queues[kind], made)
-        if name and not first:
-            self._named[kind, rank, name] = made
+        seconds = sum(item.seconds for item in items)
+        made = _Group((rank, -seconds, self._number), deque(items), seconds=seconds)
+        insort(self._queues[_kind(items[0])], made)
+        return made
 
     def next(self, slot: Slot) -> WorkItem | None:
         """The item that a slot begins now, None if there is none for it now; `waits_for` says why."""
@@ -181,16 +174,14 @@ class Plan:
         return max(found, key=lambda group: group.seconds, default=None)
 
     def end(self, slot: Slot, again: bool = False) -> WorkItem:
-        """The slot has ended its item; what waited for that may begin. again: it has not, and comes before all others."""
+        """The slot has ended its item. again: it has not, and the item comes before all others."""
         item = self._running.pop(slot.id)
         if item.gpus:
             self._gpus[slot.gpu].running.remove(item)
         if again:
-            self._join([item], first=True)
-            return item
-        del self._open[item.id]
-        for one in self._waiting.pop(item.id, ()):
-            self._join([one])
+            self._queue([item], min(-1, item.rank))
+        else:
+            del self._open[item.id]
         return item
 
     def drop(self, slot: Slot) -> None:
@@ -216,15 +207,16 @@ class Plan:
         if queues := self._queues_of(slot):
             beside = gpu.alone or slot.alone or any(_fits(queue[-1].items[0], slot, gpu) for queue in queues)
             return OTHERS if beside else MEMORY
-        return COMPILERS if self._waiting else NOTHING
+        return COMPILERS if slot.alone and not all(item.alone for item in self._open.values()) else NOTHING
 
 
 def _kind(item: WorkItem) -> _Kind:
     return item.gpus, item.cpu, item.alone, item.card
 
 
-def _key(item: WorkItem) -> tuple[_Kind, int, str]:
-    return _kind(item), item.rank, item.group
+def _key(item: WorkItem) -> _Key:
+    """What items of a group have in common; of an item without one its own."""
+    return _kind(item), item.rank, item.group or f"\0{item.id}"
 
 
 def _fits(item: WorkItem, slot: Slot, gpu: _Gpu) -> bool:

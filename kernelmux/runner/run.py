@@ -194,12 +194,6 @@ class RunState:
         self._turn(slot, self.plan.waits_for(slot), time.monotonic())
         return None
 
-    def leaves(self, slot: Slot) -> bool:
-        """Whether a slot without an item is to end, as nothing is left for it; it is forgotten then."""
-        if over := slot.ends and self.plan.over(slot):
-            del self.slots[slot.id], self.states[slot.id]
-        return over
-
     def take(self, slot: Slot, row: Any, lost: bool = False) -> None:
         """A slot has ended its item. lost: and its GPU answers it no more."""
         done, failed = self.working[slot.id], bool(slot.gpu) and self.suite.failed(row)
@@ -207,7 +201,7 @@ class RunState:
         self._ended(done, row, harm, done.hurt if failed else "", doubted=failed and not lost)
 
     def gone(self, event: Event) -> None:
-        """The process of a slot has ended."""
+        """The process of a slot has ended, or the slot itself."""
         slot, reason = event.slot, event.value
         if done := self.working.get(slot.id):
             done.began = event.began
@@ -304,8 +298,9 @@ def run(run: RunState, engine: Engine) -> RunReport:
             for slot in run.idle():
                 if begun := run.begin(slot):
                     engine.send(slot, *begun)
-                elif run.leaves(slot):
+                elif slot.ends and run.plan.over(slot):
                     engine.close(slot)
+                    run.gone(Event(slot, CLOSED, outside=True))
             if not run.plan.left or not (run.working or engine.starting()):
                 run.gives_up()
                 break

@@ -49,7 +49,9 @@ def execute(
         if callable(items):
             every = list(items([card for card in cards if card]))
         elif engine:
-            every = _for_cards(list(items), chosen(cards, on))
+            every, kinds = list(items), chosen(cards, on)
+            if kinds:
+                every = [replace(item, id=f"{item.id}@{card}", card=card) for card in kinds for item in every]
             head = {**head, "items": len(every)}
         else:  # one process is for all
             every = [replace(item, gpus=0, cpu=False, alone=False, card="") for item in items]
@@ -82,14 +84,3 @@ def chosen(cards: Sequence[str], on: Sequence[str]) -> list[str]:
     every = not on or ALL in on
     found = [card for card in cards if every or any(name.lower() in card for name in on)]
     return found if len(cards) > 1 else []
-
-
-def _for_cards(items: list[WorkItem], cards: Sequence[str]) -> list[WorkItem]:
-    """Every item once for each card."""
-    if not cards:
-        return items
-    return [
-        replace(item, id=f"{item.id}@{card}", card=card, after=f"{item.after}@{card}" if item.after else "")
-        for card in cards
-        for item in items
-    ]

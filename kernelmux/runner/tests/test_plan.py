@@ -64,28 +64,29 @@ def test_a_lower_rank_goes_before_the_slots_own_group():
     assert plan.left == 0
 
 
-def test_after_waits_for_the_end():
-    plan = Plan(
-        [WorkItem("run", after="compile", seconds=9), WorkItem("compile"), WorkItem("free", after="of another plan")]
-    )
-    one, two = slots(2)
-    assert plan.next(one).id == "compile"
-    assert plan.next(two).id == "free"
-    plan.end(two)
-    assert plan.next(two) is None
-    assert plan.waits_for(two) == COMPILERS
-    plan.end(one)
-    assert plan.next(two).id == "run"
-    assert plan.waits_for(one) == NOTHING
+def test_who_times_waits_for_those_who_compile():
+    plan = Plan([WorkItem("compile", gpus=1)])
+    assert plan.next(ONE).id == "compile"
+    assert [plan.next(ALONE), plan.waits_for(ALONE), plan.next(TWO), plan.waits_for(TWO)] == [
+        None,
+        COMPILERS,
+        None,
+        NOTHING,
+    ]
+    plan.add([WorkItem("time", gpus=1, alone=True)])
+    plan.end(ONE)
+    assert plan.next(ALONE).id == "time"
+    assert plan.waits_for(ALONE_OTHER) == NOTHING
 
 
-def test_again_comes_before_all_others_and_waits_are_kept():
-    plan = Plan([WorkItem("a", seconds=1), WorkItem("b", seconds=9), WorkItem("after a", after="a", seconds=99)])
+def test_again_comes_before_all_others():
+    plan = Plan([WorkItem("a", seconds=1), WorkItem("b", seconds=9)])
     one, two = slots(2)
     plan.next(one), plan.next(two)
+    plan.add([WorkItem("longer", seconds=99)])
     assert plan.end(one, again=True).id == "b"
     assert plan.end(two, again=True).id == "a"
-    assert taken(plan, one) == ["b", "a", "after a"]
+    assert taken(plan, one) == ["b", "a", "longer"]
 
 
 def test_drop_gives_back_what_the_slot_owned():
@@ -102,15 +103,14 @@ def test_the_rest_is_everything_that_has_not_begun():
         [
             WorkItem("a"),
             WorkItem("b"),
-            WorkItem("after b", after="b"),
             *(WorkItem(f"g{i}", group="g") for i in range(2)),
         ]
     )
     one, two = slots(2)
     begun = {plan.next(one).id}
     rest = {item.id for item in plan.rest()}
-    assert begun | rest == {"a", "b", "after b", "g0", "g1"}
-    assert plan.left == 5
+    assert begun | rest == {"a", "b", "g0", "g1"}
+    assert plan.left == 4
     assert plan.next(two).id in rest
 
 

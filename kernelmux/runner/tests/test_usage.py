@@ -14,11 +14,11 @@ def adds_up(usage):
 
 
 def test_seconds_add_up(tmp_path):
-    """Of workers that are busy, that wait for another item, that have nothing to do, and that are started anew."""
+    """Of workers that are busy, that have nothing to do, and that are started anew."""
     every = [
         *toy.items(8, 0.1),
         WorkItem("compiles", ["passes", 0.6], 9),
-        WorkItem("runs", ["passes", 0.5], 8, after="compiles"),
+        WorkItem("runs", ["passes", 0.5], 8),
         WorkItem("loses", ["loses"], 7),
         WorkItem("killed", ["killed_once", str(tmp_path / "was_killed")], 6),
         WorkItem("raises", ["raises"], 5),
