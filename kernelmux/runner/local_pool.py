@@ -166,7 +166,7 @@ class LocalPool:
         found: list[Event] = []
         with suppress(queue.Empty):
             while True:
-                found += self._told(*self._events.get(timeout=timeout))
+                found += self._events_of(*self._events.get(timeout=timeout))
                 timeout = 0.0
         self._end_late(time.monotonic())
         return found
@@ -188,7 +188,7 @@ class LocalPool:
             elif process.gateway and process.gone_at == math.inf and process.popen.poll() is not None:
                 process.gone_at = now + 1.0
 
-    def _told(self, process: _Process, text: str | None) -> Iterator[Event]:
+    def _events_of(self, process: _Process, text: str | None) -> Iterator[Event]:
         """What a process, but none before it in its slot, tells of; None: it has ended."""
         slot = process.slot
         if self._processes.get(slot.id) is not process:

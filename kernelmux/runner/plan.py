@@ -47,11 +47,7 @@ class _Gpu:
     running: list[WorkItem] = field(default_factory=list)
     lone: Slot | None = None
     kept: _Group | None = None
-    last_alone: bool = False  # whether the item that began last had it alone
-
-    @property
-    def alone(self) -> bool:
-        return any(item.alone for item in self.running)
+    last_alone: bool = False  # whether the item that began last has it alone, or had
 
 
 @dataclass
@@ -103,7 +99,7 @@ class Plan:
         gpu = self._gpus[slot.gpu]
         if slot.alone:
             gpu.lone = slot
-        if gpu.alone or (slot.alone and gpu.running):
+        if gpu.running and (slot.alone or gpu.last_alone):
             return None
         own, kept = self._owned.get(slot.id), gpu.kept
         if kept and not kept.owner and not slot.alone:
@@ -205,8 +201,8 @@ class Plan:
         """What a slot that got no item waits for."""
         gpu = self._gpus[slot.gpu]
         if queues := self._queues_of(slot):
-            beside = gpu.alone or slot.alone or any(_fits(queue[-1].items[0], slot, gpu) for queue in queues)
-            return OTHERS if beside else MEMORY
+            alone = slot.alone or (gpu.running and gpu.last_alone)
+            return OTHERS if alone or any(_fits(queue[-1].items[0], slot, gpu) for queue in queues) else MEMORY
         return COMPILERS if slot.alone and not all(item.alone for item in self._open.values()) else NOTHING
 
 

@@ -132,7 +132,6 @@ class RunState:
         self.held: list[_Try] = []  # what has failed, and may have been hurt by what still runs beside it
         self.states: dict[str, tuple[str, float]] = {}  # what each slot does or waits for, and since when
         self.tries: Counter[tuple[str, bool]] = Counter()  # of an item, by whether its process had begun it
-        self.version = version()  # of the sources at the start: a worker that imports others is none of this run
         self.started, self.first, self.last = time.monotonic(), 0.0, 0.0
 
     def _add(self, items: Iterable[WorkItem]) -> None:
@@ -161,7 +160,7 @@ class RunState:
 
     def joins(self, slot: Slot, facts: Mapping[str, Any]) -> None:
         """A process is ready in a slot, which may work if its sources are those of the run."""
-        if facts.get("version", "") != self.version:
+        if facts.get("version", "") != version():
             why = "its sources are not those of this process: were files changed during the run?"
             self.gone(Event(slot, CLOSED, why))
             return
@@ -243,7 +242,7 @@ class RunState:
                 self._record(held)
 
     def _again(self, done: _Try, reason: str) -> bool:
-        """Whether an item is tried once more; a line says why, "" for no reason to. One that had not begun is not tried."""
+        """Whether an item is tried once more for this reason, "" for none; a line says so. `MISSED`: it had not begun."""
         if not reason:
             return False
         item, slot = done.item, done.slot

@@ -15,6 +15,7 @@ import importlib.util
 import json
 import os
 import platform
+import runpy
 import signal
 import sys
 import time
@@ -47,14 +48,9 @@ def version_of(folders: Iterable[str | Path]) -> str:
 def function(place: str) -> Any:
     """What "package.module:function" or "folder/file.py:function" names."""
     module, _, name = place.rpartition(":")
-    if not module.endswith(".py"):
-        return getattr(importlib.import_module(module), name)
-    spec = importlib.util.spec_from_file_location(f"{Path(module).stem}_served", module)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{module} is no Python file")
-    sys.modules[spec.name] = made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return getattr(made, name)
+    if module.endswith(".py"):
+        return runpy.run_path(module, run_name=f"{Path(module).stem}_served")[name]
+    return getattr(importlib.import_module(module), name)
 
 
 def _detach(parent: int) -> None:
