@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,22 +29,14 @@ class VisibleGpu:
 
 def visible() -> list[VisibleGpu]:
     """The GPUs, in the order of CUDA_VISIBLE_DEVICES where that is set; [] without a driver."""
-    with _nvml() as nvml:
-        return [_gpu(nvml, handle) for handle in _handles(nvml)] if nvml else []
-
-
-@contextmanager
-def _nvml() -> Iterator[Any]:
-    """The module, for as long as its library is open; None where it or a driver is missing."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
     except Exception:  # of the import, of a library that is not there, of a driver that does not answer
-        yield None
-        return
+        return []
     try:
-        yield pynvml
+        return [_gpu(pynvml, handle) for handle in _handles(pynvml)]
     finally:
         pynvml.nvmlShutdown()
 

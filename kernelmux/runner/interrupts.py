@@ -42,15 +42,11 @@ class Interrupts:
             self.first = now
             if not self._waits:
                 raise KeyboardInterrupt
-        elif now - self.first > ONE:
-            self._end()
-
-    def _end(self) -> None:
-        """End the process, with one line and no traceback."""
-        self.before_the_end()
-        cursor = SHOW_CURSOR if sys.stdout.isatty() else ""
-        os.write(sys.stderr.fileno(), f"{cursor}{self.program}: interrupted\n".encode())
-        os._exit(INTERRUPTED)
+        elif now - self.first > ONE:  # the process ends with one line and no traceback
+            self.before_the_end()
+            cursor = SHOW_CURSOR if sys.stdout.isatty() else ""
+            os.write(sys.stderr.fileno(), f"{cursor}{self.program}: interrupted\n".encode())
+            os._exit(INTERRUPTED)
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -17,8 +17,7 @@ class WorkItem:
     group run in one worker where there are groups enough, in the order of the plan; together: in any case. gpus: 0 for an
     item that any worker can run; 1 or 2 for so many GPUs. cpu: only a worker without a GPU can run it. alone: nothing else
     runs on its GPU meanwhile. memory: bytes of its GPU that it may take. card: the only kind of card that it is for
-    ("nvidia_h200"), "" for any. after: the id of an item that has to end first. limit: seconds after which its worker is
-    ended.
+    ("nvidia_h200"), "" for any. limit: seconds after which its worker is ended.
     """
 
     id: str
@@ -32,7 +31,6 @@ class WorkItem:
     alone: bool = False
     memory: int = 0
     card: str = ""
-    after: str = ""
     limit: float = math.inf
 
 

@@ -16,23 +16,21 @@ from dataclasses import dataclass, field
 
 from kernelmux.runner.item import Slot, WorkItem
 
-COMPILERS, MEMORY, OTHERS, NOTHING = "compilers", "memory", "others", "nothing"  # what a slot without an item waits for
+# What a slot without an item waits for; compilers: what a GPU alone is to time, others prepare.
+COMPILERS, MEMORY, OTHERS, NOTHING = "compilers", "memory", "others", "nothing"
 AHEAD = 16  # how many items behind one that does not fit are looked at
 PATIENCE = 64  # how many items go ahead of one that does not fit; then its GPU is kept for it
 
 _Kind = tuple[int, bool, bool, str]
+_Key = tuple[_Kind, int, str]
 
 
 @dataclass(eq=False)
 class _Group:
-    """Items of one rank that one worker runs after one another; `order` of the first.
-
-    name: of theirs, "" for an item by itself. passed: how many went ahead.
-    """
+    """Items of one rank that one worker runs after one another; `order` of the first. passed: how many went ahead."""
 
     order: tuple[int, float, int]
     items: deque[WorkItem]
-    name: str = ""
     owner: str = ""
     seconds: float = 0.0
     passed: int = 0
@@ -46,12 +44,10 @@ class _Group:
 class _Gpu:
     """What runs on a GPU. lone: the slot that has it alone in its turn; kept: the group that it is kept for."""
 
-    running: int = 0
-    alone: bool = False
-    promised: int = 0
+    running: list[WorkItem] = field(default_factory=list)
     lone: Slot | None = None
     kept: _Group | None = None
-    last_alone: bool = False  # whether the item that began last had it alone
+    last_alone: bool = False  # whether the item that began last has it alone, or had
 
 
 @dataclass
@@ -59,91 +55,83 @@ class Plan:
     """The items that are left, and what runs. `next` gives a slot its item, `end` takes it back."""
 
     items: Iterable[WorkItem]
-    left: int = 0  # items that have not ended
-    seconds: float = 0.0  # that those which have not begun are expected to take
     _queues: dict[_Kind, list[_Group]] = field(default_factory=lambda: defaultdict(list))
     _owned: dict[str, _Group] = field(default_factory=dict)  # by slot
-    _named: dict[tuple[_Kind, int, str], _Group] = field(default_factory=dict)  # those with items that have not begun
-    _open: set[str] = field(default_factory=set)  # items that have not ended
-    _waiting: dict[str, list[WorkItem]] = field(default_factory=lambda: defaultdict(list))  # by the item before
-    _gpus: dict[str, _Gpu] = field(default_factory=lambda: defaultdict(_Gpu))
-    _running: dict[str, tuple[WorkItem, Slot]] = field(default_factory=dict)
+    _named: dict[_Key, _Group] = field(default_factory=dict)  # those with items that have not begun
+    _open: dict[str, WorkItem] = field(default_factory=dict)  # those that have not ended
+    _gpus: dict[str, _Gpu] = field(default_factory=lambda: defaultdict(_Gpu))  # on "", of slots without, nothing runs
+    _running: dict[str, WorkItem] = field(default_factory=dict)  # by slot
     _number: int = 0
 
     def __post_init__(self) -> None:
         self.add(self.items)
 
+    @property
+    def left(self) -> int:
+        """How many items have not ended."""
+        return len(self._open)
+
     def add(self, items: Iterable[WorkItem]) -> None:
         """More items; those of a group that is there already come behind its others."""
-        groups: dict[tuple[_Kind, int, str], list[WorkItem]] = {}
-        every = list(items)
-        for item in every:
+        groups: dict[_Key, list[WorkItem]] = defaultdict(list)
+        for item in items:
             if item.id in self._open:
                 raise ValueError(f"expected each item once, got {item.id} again")
-            self._open.add(item.id)
-            self.left, self.seconds = self.left + 1, self.seconds + item.seconds
-        for item in every:
-            if item.after in self._open:
-                self._waiting[item.after].append(item)
+            self._open[item.id] = item
+            groups[_key(item)].append(item)
+        for key, found in groups.items():
+            if group := self._named.get(key):
+                group.items.extend(found)
+                group.seconds += sum(item.seconds for item in found)
             else:
-                groups.setdefault((_kind(item), item.rank, item.group or f"\0{item.id}"), []).append(item)
-        for found in groups.values():
-            self._join(found)
+                self._named[key] = self._queue(found, found[0].rank)
 
-    def _join(self, items: list[WorkItem], first: bool = False) -> None:
-        """Put items of one group behind those of it that have not begun, or make it. first: before all others."""
-        kind, rank, name = _key(items[0])
-        seconds = sum(item.seconds for item in items)
-        if name and not first and (group := self._named.get((kind, rank, name))):
-            group.items.extend(items)
-            group.seconds += seconds
-            return
+    def _queue(self, items: list[WorkItem], rank: int) -> _Group:
+        """A new group."""
         self._number += 1
-        order = (min(-1, rank) if first else rank, -seconds, self._number)
-        made = _Group(order, deque(items), "" if first else name, seconds=seconds)
-        insort(self._queues[kind], made)
-        if made.name:
-            self._named[kind, rank, name] = made
+        seconds = sum(item.seconds for item in items)
+        made = _Group((rank, -seconds, self._number), deque(items), seconds=seconds)
+        insort(self._queues[_kind(items[0])], made)
+        return made
 
     def next(self, slot: Slot) -> WorkItem | None:
         """The item that a slot begins now, None if there is none for it now; `waits_for` says why."""
-        gpu = self._gpus[slot.gpu] if slot.gpu else None
-        if gpu and slot.alone:
+        gpu = self._gpus[slot.gpu]
+        if slot.alone:
             gpu.lone = slot
-        if gpu and (gpu.alone or (slot.alone and gpu.running)):
+        if gpu.running and (slot.alone or gpu.last_alone):
             return None
-        own, kept = self._owned.get(slot.id), gpu and not slot.alone and gpu.kept
-        if kept and not kept.owner:
+        own, kept = self._owned.get(slot.id), gpu.kept
+        if kept and not kept.owner and not slot.alone:
             group = kept if _fits(kept.items[0], slot, gpu) else None
         else:
             own = own if own and _fits(own.items[0], slot, gpu) else None
             whole = own if own and own.items[0].together else None
             group = whole or self._unowned(slot, gpu, own) or own or self._longest(slot, gpu)
-        if group is None or (gpu and not slot.alone and self._is_for_lone(gpu, group)):
+        if group is None or (not slot.alone and self._is_for_lone(gpu, group)):
             return None
         if not group.owner:
             self._take(group, slot, gpu)
         return self._begin(group, slot, gpu)
 
-    def _begin(self, group: _Group, slot: Slot, gpu: _Gpu | None) -> WorkItem:
+    def _begin(self, group: _Group, slot: Slot, gpu: _Gpu) -> WorkItem:
         item = group.items.popleft() if group.owner == slot.id else group.items.pop()
         group.seconds -= item.seconds
-        self.seconds -= item.seconds
-        self._running[slot.id] = item, slot
-        if gpu and item.gpus:
-            gpu.running, gpu.alone, gpu.promised = gpu.running + 1, item.alone, gpu.promised + item.memory
+        self._running[slot.id] = item
+        if item.gpus:
+            gpu.running.append(item)
             gpu.last_alone = item.alone
         if not group.items:
             self._owned.pop(group.owner, None)
-            self._named.pop(_key(item), None) if group.name else None
+            if self._named.get(_key(item)) is group:
+                del self._named[_key(item)]
         return item
 
     def _queues_of(self, slot: Slot) -> list[list[_Group]]:
-        return [
-            queue for queue in self._queues.values() if queue and slot.admits(queue[-1].items[0])
-        ]  # all of one kind
+        """Those of the kinds that a slot admits."""
+        return [queue for queue in self._queues.values() if queue and slot.admits(queue[-1].items[0])]
 
-    def _unowned(self, slot: Slot, gpu: _Gpu | None, own: _Group | None) -> _Group | None:
+    def _unowned(self, slot: Slot, gpu: _Gpu, own: _Group | None) -> _Group | None:
         """The first group without an owner whose first item fits; if the slot has its own, only of a lower rank."""
         firsts = (
             next((group for group in queue[: -AHEAD - 1 : -1] if _fits(group.items[0], slot, gpu)), None)
@@ -152,13 +140,13 @@ class Plan:
         found = max((group for group in firsts if group), default=None)
         return found if found and not (own and found.order[0] >= own.order[0]) else None
 
-    def _take(self, group: _Group, slot: Slot, gpu: _Gpu | None) -> None:
+    def _take(self, group: _Group, slot: Slot, gpu: _Gpu) -> None:
         """Make the slot the owner of a group; what it has goes back to the others."""
         queue = self._queues[_kind(group.items[0])]
         place = len(queue) - 1
         while queue[place] is not group:
             queue[place].passed += 1
-            if gpu and queue[place].passed % PATIENCE == 0:
+            if queue[place].passed % PATIENCE == 0:
                 gpu.kept = queue[place]
             place -= 1
         del queue[place]
@@ -175,33 +163,21 @@ class Plan:
         firsts += [self._owned[gpu.lone.id]] if gpu.lone.id in self._owned else []
         return bool(firsts) and (gpu.last_alone or max(firsts).order < group.order)
 
-    def _longest(self, slot: Slot, gpu: _Gpu | None) -> _Group | None:
+    def _longest(self, slot: Slot, gpu: _Gpu) -> _Group | None:
         """The group of another slot with most left, whose last item this one may take."""
         others = (g for g in self._owned.values() if not g.items[-1].together)
         found = (g for g in others if slot.admits(g.items[-1]) and _fits(g.items[-1], slot, gpu))
         return max(found, key=lambda group: group.seconds, default=None)
 
-    def end(self, slot: Slot) -> WorkItem:
-        """The slot has ended its item; what waited for that may begin."""
-        item = self._release(slot)
-        self.left -= 1
-        self._open.discard(item.id)
-        for one in self._waiting.pop(item.id, ()):
-            self._join([one])
-        return item
-
-    def again(self, slot: Slot) -> WorkItem:
-        """The slot has not ended its item: it comes before all others."""
-        item = self._release(slot)
-        self.seconds += item.seconds
-        self._join([item], first=True)
-        return item
-
-    def _release(self, slot: Slot) -> WorkItem:
-        item, _ = self._running.pop(slot.id)
-        if slot.gpu and item.gpus:
-            gpu = self._gpus[slot.gpu]
-            gpu.running, gpu.alone, gpu.promised = gpu.running - 1, False, gpu.promised - item.memory
+    def end(self, slot: Slot, again: bool = False) -> WorkItem:
+        """The slot has ended its item. again: it has not, and the item comes before all others."""
+        item = self._running.pop(slot.id)
+        if item.gpus:
+            self._gpus[slot.gpu].running.remove(item)
+        if again:
+            self._queue([item], min(-1, item.rank))
+        else:
+            del self._open[item.id]
         return item
 
     def drop(self, slot: Slot) -> None:
@@ -212,43 +188,33 @@ class Plan:
             group.owner = ""
             insort(self._queues[_kind(group.items[0])], group)
 
-    def over(self, slot: Slot) -> bool:
-        """Whether nothing that is left is for a slot, but for what others have begun."""
-        waiting = (item for items in self._waiting.values() for item in items)
-        begun = (group.items[-1] for group in self._owned.values())
-        return not self._queues_of(slot) and not any(slot.admits(item) for item in (*begun, *waiting))
-
     def rest(self) -> list[WorkItem]:
-        """Take all items that have not begun: nothing else begins."""
-        found = [i for q in self._queues.values() for g in reversed(q) for i in g.items]
-        found += [i for g in self._owned.values() for i in g.items]
-        found += [i for waiting in self._waiting.values() for i in waiting]
-        self._queues.clear()
-        self._owned.clear()
-        self._named.clear()
-        self._waiting.clear()
-        self._gpus.clear()
-        self.left -= len(found)
-        self.seconds = 0.0
-        return found
+        """The items that have not begun."""
+        begun = {item.id for item in self._running.values()}
+        return [item for item in self._open.values() if item.id not in begun]
+
+    def over(self, slot: Slot) -> bool:
+        """Whether nothing that is left is for a slot, but for what has begun."""
+        return not any(map(slot.admits, self.rest()))
 
     def waits_for(self, slot: Slot) -> str:
         """What a slot that got no item waits for."""
-        gpu = self._gpus[slot.gpu] if slot.gpu else None
+        gpu = self._gpus[slot.gpu]
         if queues := self._queues_of(slot):
-            beside = not gpu or gpu.alone or slot.alone or any(_fits(q[-1].items[0], slot, gpu) for q in queues)
-            return OTHERS if beside else MEMORY
-        return COMPILERS if self._waiting else NOTHING
+            alone = slot.alone or (gpu.running and gpu.last_alone)
+            return OTHERS if alone or any(_fits(queue[-1].items[0], slot, gpu) for queue in queues) else MEMORY
+        return COMPILERS if slot.alone and not all(item.alone for item in self._open.values()) else NOTHING
 
 
 def _kind(item: WorkItem) -> _Kind:
     return item.gpus, item.cpu, item.alone, item.card
 
 
-def _key(item: WorkItem) -> tuple[_Kind, int, str]:
-    return _kind(item), item.rank, item.group
+def _key(item: WorkItem) -> _Key:
+    """What items of a group have in common; of an item without one its own."""
+    return _kind(item), item.rank, item.group or f"\0{item.id}"
 
 
-def _fits(item: WorkItem, slot: Slot, gpu: _Gpu | None) -> bool:
+def _fits(item: WorkItem, slot: Slot, gpu: _Gpu) -> bool:
     """Whether its memory is free; an item that runs beside nothing always fits."""
-    return not gpu or not gpu.running or not slot.memory or gpu.promised + item.memory <= slot.memory
+    return not gpu.running or not slot.memory or sum(one.memory for one in (item, *gpu.running)) <= slot.memory

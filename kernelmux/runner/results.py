@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,12 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from kernelmux.registry.errors import ArgumentError
+from kernelmux.runner.interrupts import interrupts
 
 SCHEMA = 1
 NAME, BEFORE = "rows.jsonl", "rows-before.jsonl"
 
 Row = dict[str, Any]
-
-
-class ResultsLost(ArgumentError):
-    """A row cannot be written."""
 
 
 @dataclass(frozen=True)
@@ -70,21 +68,20 @@ def _begun(path: Path) -> bool:
 class ResultsFile:
     """The file of one run, which it alone writes."""
 
-    def __init__(self, path: Path, file: int, size: int) -> None:
-        self.path, self._file, self._size = path, file, size
+    def __init__(self, path: Path, file: int) -> None:
+        self.path, self._file = path, file
 
     def append(self, row: Row) -> None:
-        """Write a row; ResultsLost if that fails, and then the file is as it was."""
-        data = json.dumps(row, separators=(",", ":")).encode() + b"\n"
+        """Write a row; ArgumentError if that fails, and then the file is as it was."""
+        data, size = json.dumps(row, separators=(",", ":")).encode() + b"\n", os.lseek(self._file, 0, os.SEEK_END)
         try:
-            written = 0
-            while written < len(data):
-                written += os.write(self._file, data[written:])
+            with interrupts.held():
+                while data:
+                    data = data[os.write(self._file, data) :]
         except OSError as error:
-            os.ftruncate(self._file, self._size)
+            os.ftruncate(self._file, size)
             told = f"{self.path}: a row cannot be written: {error.strerror}"
-            raise ResultsLost(f"{told}; the rows so far are whole: make room and go on with --resume") from error
-        self._size += len(data)
+            raise ArgumentError(f"{told}; the rows so far are whole: make room and go on with --resume") from error
 
 
 def folder(path: Path, option: str = "--out") -> Path:
@@ -92,9 +89,7 @@ def folder(path: Path, option: str = "--out") -> Path:
     try:
         found = path.resolve()
         found.mkdir(parents=True, exist_ok=True)
-        probe = found / f".writable-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
+        tempfile.TemporaryFile(dir=found).close()
     except (OSError, RuntimeError) as error:
         no_folder = isinstance(error, FileExistsError | NotADirectoryError)
         what = "a file is in its place" if no_folder else getattr(error, "strerror", None) or error
@@ -113,14 +108,14 @@ def opened(
     `rows-before.jsonl`; with `keep` those of all runs stay in the file, each behind its head. ArgumentError where another
     run has the file, or there is nothing to go on with.
     """
-    path, lock = home / NAME, FileLock(home / f".{NAME}.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise ArgumentError(f"{home}: another run writes there: wait for its end, or name another folder") from None
-    except OSError as error:
-        raise ArgumentError(f"{home}: expected a folder that can be written to: {error.strerror}") from error
-    try:
+    path = home / NAME
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(FileLock(home / f".{NAME}.lock", timeout=0))
+        except Timeout:
+            raise ArgumentError(f"{home}: another run writes there: wait for its end, or name another folder") from None
+        except OSError as error:
+            raise ArgumentError(f"{home}: expected a folder that can be written to: {error.strerror}") from error
         rows = _resumed(path, head) if resume else []
         stays = resume or (keep and _begun(path))
         try:
@@ -129,38 +124,29 @@ def opened(
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         except OSError as error:
             raise ArgumentError(f"{path}: expected a file that can be written to: {error.strerror}") from error
-        try:
-            size = read(path).size if stays else 0
-            os.ftruncate(file, size)
-            made = ResultsFile(path, file, size)
-            if not resume:
-                made.append({"kind": "rows", "schema": SCHEMA, **head})
-            yield made, rows
-        finally:
-            os.close(file)
-    finally:
-        lock.release()
+        stack.callback(os.close, file)
+        os.ftruncate(file, read(path).size if stays else 0)
+        made = ResultsFile(path, file)
+        if not resume:
+            made.append({"kind": "rows", "schema": SCHEMA, **head})
+        yield made, rows
 
 
 def _resumed(path: Path, head: Mapping[str, Any]) -> list[Row]:
     if not path.exists():
         raise ArgumentError(f"--resume: {path.parent} holds no run to go on with")
     found = read(path)
-    for name, value in json.loads(json.dumps(head)).items():
-        if (before := found.head.get(name)) != value:
-            name, before, value = _apart(name, before, value)
-            told = f"{name} was {_short(before)}, and is {_short(value)}"
-            raise ArgumentError(f"--resume: {path} is of another run: {told}; leave out --resume to begin anew")
+    before, now = {name: found.head.get(name) for name in head}, json.loads(json.dumps(head))
+    if told := _difference("", before, now):
+        raise ArgumentError(f"--resume: {path} is of another run: {told}; leave out --resume to begin anew")
     return list(found.rows)
 
 
-def _apart(name: str, before: Any, now: Any) -> tuple[str, Any, Any]:
-    """The first field in which two objects differ, or the two as they are."""
-    if not (isinstance(before, dict) and isinstance(now, dict)):
-        return name, before, now
-    return next((n, before.get(n), now.get(n)) for n in (*before, *now) if before.get(n) != now.get(n))
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) < 60 else f"{text[:56]}..."
+def _difference(name: str, before: Any, now: Any) -> str:
+    """How two values differ, "" if they do not; of objects the first field that does."""
+    if before == now:
+        return ""
+    if isinstance(before, dict) and isinstance(now, dict):
+        return next(filter(None, (_difference(key, before.get(key), now.get(key)) for key in {**before, **now})), "")
+    was, value = (text if len(text) < 60 else f"{text[:56]}..." for text in map(json.dumps, (before, now)))
+    return f"{name} was {was}, and is {value}"

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from kernelmux.runner.interrupts import interrupts
 from kernelmux.runner.item import Slot, WorkItem
-from kernelmux.runner.local_pool import CLOSED, GONE, READY, ROW, Event
+from kernelmux.runner.local_pool import CLOSED, READY, ROW, Event
 from kernelmux.runner.plan import NOTHING, Plan
 from kernelmux.runner.results import ResultsFile, Row
 from kernelmux.runner.suite import Suite
@@ -21,7 +21,7 @@ from kernelmux.runner.worker import function, version
 TRIES = 3  # of an item whose worker went for no fault of the item's
 MISSED = 10  # workers that went before they had begun it
 POLL = 0.5  # seconds, for limits of time
-STARTING = "new processes"  # what a slot waits for until it is ready
+BUSY, STARTING = "busy", "new processes"  # what a slot does, or waits for, beside what `plan` says
 
 
 class EndRun(Exception):
@@ -29,65 +29,50 @@ class EndRun(Exception):
 
 
 class Engine(Protocol):
-    """What has slots: `local_pool.LocalPool` on this machine, `cluster.RayCluster` on many."""
+    """What has slots, and does for them what `LocalPool` says: that on this machine, `cluster.RayCluster` on many."""
 
-    def send(self, slot: Slot, item: WorkItem, seconds: float) -> None:
-        """Give a slot an item, and the seconds that it may take."""
-
-    def renew(self, slot: Slot) -> None:
-        """Start another process in a slot."""
-
-    def close(self, slot: Slot) -> None:
-        """End the process of a slot for good."""
-
-    def events(self, timeout: float) -> list[Event]:
-        """What has happened."""
-
-    def starting(self) -> bool:
-        """Whether a slot that is not ready may still become so."""
+    def send(self, slot: Slot, item: WorkItem, seconds: float) -> None: ...
+    def close(self, slot: Slot) -> None: ...
+    def events(self, timeout: float) -> list[Event]: ...
+    def cards(self) -> list[str]: ...
+    def starting(self) -> bool: ...
 
 
 @dataclass
 class Usage:
     """Where the workers' seconds went, from the first item to the last. workers: how many there were at most.
 
-    waits: by what a worker without an item waited for (`plan`).
+    busy: with an item; waits: without one, by what they waited for (`plan`). until_first: from the start of the run.
     """
 
     workers: int = 0
     seconds: float = 0.0
     busy: float = 0.0
     waits: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    until_first: float = 0.0  # from the start of the run
-    imports: float = 0.0  # of that, the longest import in a worker
-
-    @property
-    def share(self) -> float:
-        """Busy seconds over workers x seconds."""
-        return self.busy / (self.workers * self.seconds) if self.workers and self.seconds else 0.0
+    until_first: float = 0.0
 
     def __str__(self) -> str:
-        whole = self.workers * self.seconds
-        busy = f"{self.workers} workers were busy {100 * self.share:.0f} % of {self.seconds:.0f} s"
-        waited = sorted(self.waits.items(), key=lambda told: -told[1])
-        said = [(s, "without work" if why == NOTHING else f"waiting for {why}") for why, s in waited]
-        others = [f"{100 * s / whole:.0f} % {what}" for s, what in said if whole and s > 0.01 * whole]
-        return ", ".join([busy, *others])
+        whole = self.workers * self.seconds or math.inf
+        told = [f"{self.workers} workers were busy {100 * self.busy / whole:.0f} % of {self.seconds:.0f} s"]
+        for why, seconds in sorted(self.waits.items(), key=lambda wait: -wait[1]):
+            if seconds > 0.01 * whole:
+                what = "without work" if why == NOTHING else f"waiting for {why}"
+                told.append(f"{100 * seconds / whole:.0f} % {what}")
+        return ", ".join(told)
 
 
 @dataclass
 class RunReport:
-    """What came of a run. rows: by item, those of the run before it too, if it went on with that. errors: why items could
-    not be run at all. machines: facts of each slot's machine.
+    """What came of a run. rows: by item, those of the run before it too, if it went on with that: `resumed` of them.
+
+    errors: why items could not be run at all.
     """
 
     rows: dict[str, Any] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
     interrupted: bool = False
-    enough: bool = False
     resumed: int = 0
-    machines: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -109,24 +94,22 @@ class TimeLimit:
         return item.limit
 
 
-@dataclass
-class _Working:
-    """An item in a slot."""
+@dataclass(eq=False)
+class _Try:
+    """An item in a slot, from `since` on. row, seconds: once it has ended.
+
+    beside: slots of the same GPU with items that ran at the same time and still do; hurt: what became of such a one.
+    began: whether its process had begun it.
+    """
 
     item: WorkItem
-    since: float
-    beside: str = ""  # what happened on the same GPU meanwhile
-
-
-@dataclass
-class _Held:
-    """An item that has failed. beside: slots with what still runs on its GPU, and may turn out to have hurt it."""
-
-    item: WorkItem
-    row: Any
     slot: Slot
-    seconds: float
-    beside: set[str]
+    since: float = 0.0
+    beside: set[str] = field(default_factory=set)
+    hurt: str = ""
+    row: Any = None
+    seconds: float = 0.0
+    began: bool = True
 
 
 class RunState:
@@ -136,7 +119,7 @@ class RunState:
         self,
         suite: Suite,
         items: Iterable[WorkItem],
-        file: ResultsFile | None = None,
+        file: ResultsFile,
         done: Iterable[Row] = (),
         limit: TimeLimit | None = None,
     ) -> None:
@@ -145,12 +128,10 @@ class RunState:
         self.plan, self._done = Plan(()), {line["item"]: line["row"] for line in done if "item" in line}
         self._add(items)
         self.slots: dict[str, Slot] = {}
-        self.working: dict[str, _Working] = {}
-        self.idle: dict[str, tuple[float, str]] = {}
-        self.held: list[_Held] = []
-        self.tries: Counter[str] = Counter()
-        self.missed: Counter[str] = Counter()
-        self.version = version()  # of the sources at the start: a worker that imports others is none of this run
+        self.working: dict[str, _Try] = {}
+        self.held: list[_Try] = []  # what has failed, and may have been hurt by what still runs beside it
+        self.states: dict[str, tuple[str, float]] = {}  # what each slot does or waits for, and since when
+        self.tries: Counter[tuple[str, bool]] = Counter()  # of an item, by whether its process had begun it
         self.started, self.first, self.last = time.monotonic(), 0.0, 0.0
 
     def _add(self, items: Iterable[WorkItem]) -> None:
@@ -167,138 +148,131 @@ class RunState:
         self.report.rows[item.id] = row
         self._add(self.suite.takes(item, row) or ())
 
+    def _turn(self, slot: Slot, state: str, now: float) -> None:
+        """From now on a slot is busy, or waits for this; its seconds until now are counted."""
+        before, since = self.states.get(slot.id, (state, now))
+        self.states[slot.id] = state, now
+        seconds = max(0.0, now - max(since, self.first)) if self.first else 0.0
+        if before == BUSY:
+            self.report.usage.busy += seconds
+        else:
+            self.report.usage.waits[before] += seconds
+
+    def joins(self, slot: Slot, facts: Mapping[str, Any]) -> None:
+        """A process is ready in a slot, which may work if its sources are those of the run."""
+        if facts.get("version", "") != version():
+            why = "its sources are not those of this process: were files changed during the run?"
+            self.gone(Event(slot, CLOSED, why))
+            return
+        if slot.id not in self.slots:
+            self.file.append({"worker": slot.id, "node": slot.node, "card": slot.card, **facts})
+            self.slots[slot.id], self.states[slot.id] = slot, (STARTING, self.started)
+        self._turn(slot, NOTHING, time.monotonic())
+        self.report.usage.workers = max(self.report.usage.workers, len(self.slots))
+
+    def idle(self) -> list[Slot]:
+        """The slots that may begin an item."""
+        return [slot for name, slot in self.slots.items() if self.states[name][0] not in (BUSY, STARTING)]
+
     def begin(self, slot: Slot) -> tuple[WorkItem, float] | None:
         """The next item of a slot, with the seconds that it may take."""
         while (item := self.plan.next(slot)) is not None:
             share = self.limit.share(item, self.plan.left, max(1, len(self.slots)))
-            now = time.monotonic()
             if share is None:
-                self._record(self.plan.end(slot), self.suite.late(item), slot, 0.0, "late")
+                self._record(_Try(self.plan.end(slot), slot, row=self.suite.late(item)), "late")
                 continue
+            now = time.monotonic()
             self.first = self.first or now
-            self._waits(slot, now, NOTHING)
-            del self.idle[slot.id]
-            self.working[slot.id] = _Working(item, now)
+            self._turn(slot, BUSY, now)
+            beside = {name for name, other in self.working.items() if slot.gpu and other.slot.gpu == slot.gpu}
+            for name in beside:
+                self.working[name].beside.add(slot.id)
+            self.working[slot.id] = _Try(item, slot, now, beside)
             self.suite.begins(item)
             return replace(item, limit=self.limit.most(item)), share
-        self._waits(slot, time.monotonic(), self.plan.waits_for(slot))
+        self._turn(slot, self.plan.waits_for(slot), time.monotonic())
         return None
 
     def take(self, slot: Slot, row: Any, lost: bool = False) -> None:
         """A slot has ended its item. lost: and its GPU answers it no more."""
-        done, now = self.working.pop(slot.id), time.monotonic()
-        self.report.usage.busy += now - done.since
-        self.last = now
-        if lost:
-            self.idle[slot.id] = now, STARTING
-            self._hurt(slot, f"{done.item.id} lost the context of the GPU")
-        failed = slot.gpu and self.suite.failed(row)
-        if failed and done.beside and self._again(done.item, slot, done.beside, row):
-            self.plan.again(slot)
-        elif failed and not lost and (beside := {other for other in self.working if self.slots[other].gpu == slot.gpu}):
-            self.held.append(_Held(self.plan.end(slot), row, slot, now - done.since, beside))
-        else:
-            self._record(self.plan.end(slot), row, slot, now - done.since)
-        self._settle(slot)
+        done, failed = self.working[slot.id], bool(slot.gpu) and self.suite.failed(row)
+        harm = f"{done.item.id} lost the context of the GPU" if lost else ""
+        self._ended(done, row, harm, done.hurt if failed else "", doubted=failed and not lost)
 
-    def gone(self, slot: Slot, reason: str, outside: bool, closed: bool, began: bool = True) -> None:
-        """The process of a slot has ended. closed: no other one takes its place. began: it had begun its item."""
-        done, now = self.working.pop(slot.id, None), time.monotonic()
-        self._waits(slot, now, STARTING)
-        if done:
-            self.report.usage.busy += now - done.since
-            self.last = now
-            self._hurt(slot, f"the process of {done.item.id} ended")
-            if outside and self._again(done.item, slot, reason, None, began):
-                self.plan.again(slot)
-            else:
-                self._record(self.plan.end(slot), self.suite.lost(done.item, reason), slot, now - done.since)
-            self._settle(slot)
-        if closed:
-            self._waits(slot, now, STARTING)
+    def gone(self, event: Event) -> None:
+        """The process of a slot has ended, or the slot itself."""
+        slot, reason = event.slot, event.value
+        if done := self.working.get(slot.id):
+            done.began = event.began
+            row, harm = self.suite.lost(done.item, reason), f"the process of {done.item.id} ended"
+            self._ended(done, row, harm, reason if event.outside else "")
+        self._turn(slot, STARTING, time.monotonic())
+        if event.kind == CLOSED:
             self.plan.drop(slot)
             self.slots.pop(slot.id, None)
-            self.idle.pop(slot.id, None)
-            if not outside:
+            del self.states[slot.id]
+            if not event.outside:
                 self.report.errors.append(f"worker {slot.id}: {reason}")
 
-    def _waits(self, slot: Slot, now: float, why: str) -> None:
-        """From now on a slot waits, for this; what it waited for until now is counted."""
-        since, before = self.idle.get(slot.id, (now, why))
-        if self.first:
-            self.report.usage.waits[before] += now - max(since, self.first)
-        self.idle[slot.id] = now, why
+    def _ended(self, done: _Try, row: Any, harm: str, again: str, doubted: bool = False) -> None:
+        """An item has ended.
 
-    def leaves(self, slot: Slot) -> bool:
-        """Whether a slot without an item is to end, as nothing is left for it; it is forgotten then."""
-        if not slot.ends or not self.plan.over(slot):
-            return False
-        self._waits(slot, time.monotonic(), NOTHING)
-        del self.slots[slot.id], self.idle[slot.id]
-        return True
-
-    def _hurt(self, slot: Slot, what: str) -> None:
-        """What runs on the same GPU may fail by what has happened there, and what ran beside it may have."""
-        for other, working in self.working.items():
-            if slot.gpu and self.slots[other].gpu == slot.gpu:
-                working.beside = f"{what} beside it"
-        for held in [held for held in self.held if slot.id in held.beside]:
-            if self._again(held.item, held.slot, f"{what} beside it", held.row):
-                self.held.remove(held)
-                self.plan.add([held.item])
-
-    def _settle(self, slot: Slot) -> None:
-        """What runs in a slot can hurt nothing more: what has failed beside it, and beside nothing else, has failed."""
-        for held in self.held:
-            held.beside.discard(slot.id)
-        for held in [held for held in self.held if not held.beside]:
+        harm: what became of its process, by which others on its GPU may fail. again: why it is no fault of the item's.
+        doubted: what still runs beside it may turn out to have been the cause.
+        """
+        slot, now = done.slot, time.monotonic()
+        done.row, done.seconds, self.last = row, now - done.since, now
+        del self.working[slot.id]
+        self._turn(slot, STARTING if harm else NOTHING, now)
+        for other in (*self.working.values(), *self.held):
+            if slot.id in other.beside:
+                other.beside.discard(slot.id)
+                other.hurt = f"{harm} beside it" if harm else other.hurt
+        retried = self._again(done, again)
+        self.plan.end(slot, retried)
+        if doubted and done.beside and not retried:
+            self.held.append(done)
+        elif not retried:
+            self._record(done)
+        for held in [held for held in self.held if held.hurt or not held.beside]:
             self.held.remove(held)
-            self._record(held.item, held.row, held.slot, held.seconds)
+            if self._again(held, held.hurt):
+                self.plan.add([held.item])
+            else:
+                self._record(held)
 
-    def _again(self, item: WorkItem, slot: Slot, reason: str, row: Any, began: bool = True) -> bool:
-        """Whether an item is tried once more; a line says why. One that its process had not begun has not been tried."""
-        (self.tries if began else self.missed)[item.id] += 1
-        if self.tries[item.id] >= TRIES or self.missed[item.id] >= MISSED:
+    def _again(self, done: _Try, reason: str) -> bool:
+        """Whether an item is tried once more for this reason, "" for none; a line says so. `MISSED`: it had not begun."""
+        if not reason:
             return False
-        self._write({"again": item.id, "reason": reason, "slot": slot.id, "node": slot.node, "failed": row})
+        item, slot = done.item, done.slot
+        self.tries[item.id, done.began] += 1
+        if self.tries[item.id, done.began] >= (TRIES if done.began else MISSED):
+            return False
+        self.file.append({"again": item.id, "reason": reason, "slot": slot.id, "node": slot.node, "failed": done.row})
         return True
 
-    def _record(self, item: WorkItem, row: Any, slot: Slot, seconds: float, kind: str = "item") -> None:
+    def _record(self, done: _Try, kind: str = "item") -> None:
         """kind: "late" for an item that a run which goes on with this one has to run."""
-        told = {"slot": slot.id, "node": slot.node, "card": slot.card, "seconds": round(seconds, 4)}
-        tries = {"tries": min(self.tries[item.id] + 1, TRIES)} if self.tries[item.id] else {}
-        self._write({kind: item.id, "row": row, **told, **tries})
-        self._take(item, row)
+        item, slot = done.item, done.slot
+        told = {"slot": slot.id, "node": slot.node, "card": slot.card, "seconds": round(done.seconds, 4)}
+        self.file.append({kind: item.id, "row": done.row, **told})
+        self._take(item, done.row)
 
-    def _write(self, row: Row) -> None:
-        if self.file:
-            with interrupts.held():
-                self.file.append(row)
-
-    def joins(self, slot: Slot, facts: Mapping[str, Any]) -> str:
-        """A slot is ready; "" or why it may not work."""
-        if facts.get("version", "") != self.version:
-            return "its sources are not those of this process: were files changed during the run?"
-        if slot.id not in self.report.machines:
-            self._write({"worker": slot.id, "node": slot.node, "card": slot.card, **facts})
-        self.report.machines[slot.id] = facts
-        if slot.id not in self.slots:
-            self.slots[slot.id] = slot
-            self.idle[slot.id] = self.started, STARTING
-        self.report.usage.imports = max(self.report.usage.imports, float(facts.get("imports", 0.0)))
-        self.report.usage.workers = max(self.report.usage.workers, len(self.slots))
-        return ""
+    def gives_up(self) -> None:
+        """Say which items nothing can run any more."""
+        if rest := self.plan.rest():
+            shown = ", ".join(item.id for item in rest[:3]) + (", ..." if len(rest) > 3 else "")
+            self.report.errors.append(f"no worker is left that can run {len(rest)} of the items: {shown}")
 
     def conclude(self) -> RunReport:
         """The report, once everything has ended."""
-        held, self.held = self.held, []
-        for one in held:  # the run ends before what ran beside it
+        for held in [held for held in self.held if not held.hurt]:  # the run ends before what ran beside it
             with suppress(EndRun):
-                self._record(one.item, one.row, one.slot, one.seconds)
+                self._record(held)
         usage, end = self.report.usage, self.last or self.first
-        for since, why in self.idle.values():
-            if self.first:
-                usage.waits[why] += max(0.0, end - max(since, self.first))
+        for slot in self.slots.values():
+            self._turn(slot, NOTHING, end)
         usage.seconds = end - self.first
         usage.until_first = (self.first or time.monotonic()) - self.started
         return self.report
@@ -310,57 +284,33 @@ def _ending(report: RunReport) -> Iterator[None]:
     try:
         yield
     except EndRun:
-        report.enough = True
+        pass
     except KeyboardInterrupt:
         report.interrupted = True
 
 
 def run(run: RunState, engine: Engine) -> RunReport:
     """Run a plan to its end on the slots of an engine."""
-    idle: dict[str, Slot] = {}
     with _ending(run.report), interrupts.held():  # no row is to be taken in by half
         before = interrupts.first
         while run.plan.left and interrupts.first == before:
-            for slot in [slot for slot in idle.values() if run.leaves(slot)]:
-                engine.close(idle.pop(slot.id))
-            for slot in list(idle.values()):
+            for slot in run.idle():
                 if begun := run.begin(slot):
-                    del idle[slot.id]
                     engine.send(slot, *begun)
-            if run.plan.left and not run.working and not engine.starting():
-                run.report.errors.append(_stuck(run))
-            if not run.plan.left:
+                elif slot.ends and run.plan.over(slot):
+                    engine.close(slot)
+                    run.gone(Event(slot, CLOSED, outside=True))
+            if not run.plan.left or not (run.working or engine.starting()):
+                run.gives_up()
                 break
             for event in engine.events(POLL):
-                _handle(event, run, engine, idle)
+                if event.kind == READY:
+                    run.joins(event.slot, event.value)
+                elif event.kind == ROW:
+                    run.take(event.slot, *event.value)
+                else:
+                    run.gone(event)
     return run.conclude()
-
-
-def _stuck(run: RunState) -> str:
-    """Give up the items that nothing can run any more; says which."""
-    rest = run.plan.rest()
-    shown = ", ".join(item.id for item in rest[:3]) + (", ..." if len(rest) > 3 else "")
-    return f"no worker is left that can run {len(rest)} of the items: {shown}"
-
-
-def _handle(event: Event, run: RunState, engine: Engine, idle: dict[str, Slot]) -> None:
-    slot = event.slot
-    if event.kind == READY:
-        if why := run.joins(slot, event.value):
-            run.report.errors.append(f"worker {slot.id}: {why}")
-            run.gone(slot, why, outside=True, closed=True)
-            return
-        idle[slot.id] = slot
-    elif event.kind == ROW:
-        row, lost = event.value
-        if lost:
-            engine.renew(slot)
-        else:
-            idle[slot.id] = slot
-        run.take(slot, row, lost)
-    elif event.kind in (GONE, CLOSED):
-        idle.pop(slot.id, None)
-        run.gone(slot, event.value, event.outside, event.kind == CLOSED, event.began)
 
 
 def run_here(run: RunState) -> RunReport:
@@ -374,6 +324,5 @@ def run_here(run: RunState) -> RunReport:
 
     with _ending(run.report):
         function(run.suite.serve)(run.suite.setup, items(), lambda row, lost=False: run.take(slot, row, lost))
-        if run.plan.left:
-            run.report.errors.append(_stuck(run))
+        run.gives_up()
     return run.conclude()

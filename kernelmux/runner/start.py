@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.runner import results
 from kernelmux.runner.arguments import ALL
-from kernelmux.runner.interrupts import interrupts
 from kernelmux.runner.item import WorkItem
 from kernelmux.runner.local_pool import LocalPool
 from kernelmux.runner.machine import Workers
@@ -45,40 +44,33 @@ def execute(
     """
     home = results.folder(home)
     head: Mapping[str, Any] = {"program": suite.name, "version": version(), "asked": asked}
-    if workers is None:
-        found = items([]) if callable(items) else items
-        every = [replace(item, gpus=0, cpu=False, alone=False, card="") for item in found]  # one process is for all
-        with results.opened(home, head, resume, keep) as (file, done):
-            return run_here(RunState(suite, every, file, done, limit))
-    with _engine(suite, workers, home, cluster) as (engine, cards):
+    with _engine(suite, workers, home, cluster) if workers else nullcontext() as engine:
+        cards = engine.cards() if engine else []
         if callable(items):
-            every, count = list(items([card for card in cards if card])), {}
-        else:
-            every = _for_cards(list(items), chosen(cards, on))
-            count = {"items": len(every)}
-        with results.opened(home, {**head, **count}, resume, keep) as (file, done):
-            report = run(RunState(suite, every, file, done, limit), engine)
+            every = list(items([card for card in cards if card]))
+        elif engine:
+            every, kinds = list(items), chosen(cards, on)
+            if kinds:
+                every = [replace(item, id=f"{item.id}@{card}", card=card) for card in kinds for item in every]
+            head = {**head, "items": len(every)}
+        else:  # one process is for all
+            every = [replace(item, gpus=0, cpu=False, alone=False, card="") for item in items]
+        with results.opened(home, head, resume, keep) as (file, done):
+            made = RunState(suite, every, file, done, limit)
+            report = run(made, engine) if engine else run_here(made)
             report.errors += getattr(engine, "problems", [])  # of a cluster: nodes that could not be used
             return report
 
 
-@contextmanager
-def _engine(suite: Suite, workers: Workers, home: Path, cluster: str) -> Iterator[tuple[Engine, list[str]]]:
-    """What has the workers, and the kinds of cards that they are for."""
+def _engine(suite: Suite, workers: Workers, home: Path, cluster: str) -> AbstractContextManager[Engine]:
+    """What has the worker processes, once it is entered."""
     if cluster:
         from kernelmux.runner.cluster.engine import RayCluster  # the extra `cluster`
 
-        with RayCluster(cluster, suite.serve, suite.setup, workers) as engine:
-            yield engine, engine.cards()
-        return
+        return RayCluster(cluster, suite.serve, suite.setup, workers)
     if not (slots := workers.slots()):
         raise ArgumentError("no GPU is seen by NVML: the package nvidia-ml-py is needed, and a driver")
-    with LocalPool(slots, suite.serve, suite.setup, results.folder(home / "logs")) as pool:
-        interrupts.before_the_end = pool.kill
-        try:
-            yield pool, sorted({slot.card for slot in slots})
-        finally:
-            interrupts.before_the_end = bool
+    return LocalPool(slots, suite.serve, suite.setup, results.folder(home / "logs"))
 
 
 def chosen(cards: Sequence[str], on: Sequence[str]) -> list[str]:
@@ -92,14 +84,3 @@ def chosen(cards: Sequence[str], on: Sequence[str]) -> list[str]:
     every = not on or ALL in on
     found = [card for card in cards if every or any(name.lower() in card for name in on)]
     return found if len(cards) > 1 else []
-
-
-def _for_cards(items: list[WorkItem], cards: Sequence[str]) -> list[WorkItem]:
-    """Every item once for each card."""
-    if not cards:
-        return items
-    return [
-        replace(item, id=f"{item.id}@{card}", card=card, after=f"{item.after}@{card}" if item.after else "")
-        for card in cards
-        for item in items
-    ]

@@ -15,6 +15,7 @@ import importlib.util
 import json
 import os
 import platform
+import runpy
 import signal
 import sys
 import time
@@ -24,6 +25,7 @@ from typing import Any
 
 SOURCES = (".py", ".cu", ".cuh", ".toml")
 PARENT_DEATH_SIGNAL = 1  # of Linux's prctl
+WITHOUT = "PYTEST_XDIST_"  # variables of a pytest-xdist that the driver may be a worker of
 
 
 @functools.cache
@@ -46,14 +48,9 @@ def version_of(folders: Iterable[str | Path]) -> str:
 def function(place: str) -> Any:
     """What "package.module:function" or "folder/file.py:function" names."""
     module, _, name = place.rpartition(":")
-    if not module.endswith(".py"):
-        return getattr(importlib.import_module(module), name)
-    spec = importlib.util.spec_from_file_location(f"{Path(module).stem}_served", module)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{module} is no Python file")
-    sys.modules[spec.name] = made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return getattr(made, name)
+    if module.endswith(".py"):
+        return runpy.run_path(module, run_name=f"{Path(module).stem}_served")[name]
+    return getattr(importlib.import_module(module), name)
 
 
 def _detach(parent: int) -> None:
@@ -67,11 +64,6 @@ def _detach(parent: int) -> None:
             os._exit(0)
 
 
-def _facts() -> dict[str, Any]:
-    """What rows say of their machine."""
-    return {"host": platform.node(), "python": platform.python_version()}
-
-
 def main(channel: Any) -> None:
     """Serve items until the channel ends. The first message says what, where, and with which variables."""
     told = json.loads(channel.receive())
@@ -79,28 +71,25 @@ def main(channel: Any) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     faulthandler.enable(os.fdopen(log, "w", closefd=False), all_threads=False)
+    for name in [name for name in os.environ if name.startswith(WITHOUT)]:
+        del os.environ[name]
     os.environ.update(told["environment"])
-    for name in told["without"]:
-        os.environ.pop(name, None)
     sys.path[:] = told["path"]
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     began = time.perf_counter()
     serve = function(told["serve"])
     open_item = False  # whether one was given whose row is not told
 
-    def items() -> Iterator[tuple[Any, float]]:
+    def items() -> Iterator[list[Any]]:
         nonlocal open_item
-        channel.send(json.dumps(["ready", {**_facts(), "version": version(), "imports": time.perf_counter() - began}]))
-        while True:
-            if open_item:
-                raise RuntimeError(f"{told['serve']} asked for another item before it told a row of this one")
-            try:
-                work, seconds = json.loads(channel.receive())
-            except EOFError:
-                return
+        facts = {"host": platform.node(), "python": platform.python_version(), "version": version()}
+        channel.send(json.dumps(["ready", {**facts, "imports": time.perf_counter() - began}]))
+        for item in channel:
             open_item = True
             channel.send(json.dumps(["began", None]))
-            yield work, seconds
+            yield json.loads(item)
+            if open_item:
+                raise RuntimeError(f"{told['serve']} asked for another item before it told a row of this one")
 
     def tell(row: Any, lost: bool = False) -> None:
         nonlocal open_item

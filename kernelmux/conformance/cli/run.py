@@ -115,7 +115,7 @@ def _execute(
             ways.on,
         )
     except EndRun:  # by what the run before had found
-        return RunReport(enough=True)
+        return RunReport()
     except (Exception, KeyboardInterrupt) as reason:  # Ctrl-C inside of a lock leaves as an error of that
         if not isinstance(reason, KeyboardInterrupt) and interrupts.first is None:
             raise

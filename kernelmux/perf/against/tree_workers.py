@@ -12,7 +12,6 @@ from typing import Any
 
 from kernelmux.perf.against.trees import Tree, is_import_root
 from kernelmux.registry.errors import BackendUnavailable
-from kernelmux.runner.interrupts import interrupts
 from kernelmux.runner.item import Slot, WorkItem
 from kernelmux.runner.local_pool import CLOSED, READY, ROW, Event, LocalPool
 
@@ -49,7 +48,10 @@ class TreeWorker:
             event = self.workers.wait_for(self)
             if event.kind == CLOSED:
                 raise Failure(self, str(event.value))
-            self.ready = event.kind == READY or (self.ready and event.kind == ROW)  # a row: of a question given up
+            given_up = (
+                event.kind == ROW and not event.value[1]
+            )  # a row of a question that was, by a process that goes on
+            self.ready = event.kind == READY or (self.ready and given_up)
 
     def send(self, request: str, *arguments: Any) -> None:
         """Ask; `receive` takes the answer to the last question."""
@@ -61,8 +63,7 @@ class TreeWorker:
             event = self.workers.wait_for(self)
             if event.kind == ROW:
                 (number, status, told), lost = event.value
-                if lost:
-                    self.workers.renew(self)
+                self.ready = not lost
                 if number != self.asked:  # of a question given up
                     continue
                 if status != "ok":
@@ -95,7 +96,6 @@ class TreeWorkers:
         self.pool = LocalPool(slots, SERVE, {"device": device}, logs)
 
     def __enter__(self) -> TreeWorkers:
-        interrupts.before_the_end = self.pool.kill
         self.pool.__enter__()
         return self
 
@@ -108,11 +108,6 @@ class TreeWorkers:
         work = [number, request, *arguments]
         self.pool.send(worker.slot, WorkItem(request, work, limit=self.limit), self.limit)
         return number
-
-    def renew(self, worker: TreeWorker) -> None:
-        """End a process whose GPU answers no more, and start another."""
-        worker.ready = False
-        self.pool.renew(worker.slot)
 
     def wait_for(self, worker: TreeWorker) -> Event:
         """The next thing that is heard of a worker; the pool ends one that takes too long."""

@@ -20,9 +20,7 @@ PACKAGES = ("torch", "triton", "cupy-cuda13x", "cupy-cuda12x")
 CACHES = ("TRITON_CACHE_DIR", "CUPY_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "KERNELMUX_CACHE_DIR")
 GATHER = 0.01  # seconds after an event in which others are waited for: an answer costs the driver about a millisecond
 
-# A slot, the item that it is to begin, and its seconds; None: a new process, or with CLOSE none any more.
-Given = tuple[str, WorkItem | None, float]
-CLOSE = -1.0
+Given = tuple[str, WorkItem | None, float]  # a slot, the item that it is to begin, and its seconds; None: it is to end
 
 
 class Agent:
@@ -42,7 +40,7 @@ class Agent:
         """Begin what is given; what has happened, at the latest after `wait` seconds."""
         for name, item, seconds in given:
             if item is None:
-                (self.pool.close if seconds == CLOSE else self.pool.renew)(self.slots[name])
+                self.pool.close(self.slots[name])
             else:
                 self.pool.send(self.slots[name], item, seconds)
         found = self.pool.events(wait)

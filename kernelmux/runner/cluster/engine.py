@@ -16,7 +16,7 @@ from typing import Any
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.util.files import file_stem
 from kernelmux.runner.cluster import shipping
-from kernelmux.runner.cluster.agent import CLOSE, Agent, Given
+from kernelmux.runner.cluster.agent import Agent, Given
 from kernelmux.runner.item import Slot, WorkItem
 from kernelmux.runner.local_pool import CLOSED, READY, Event
 from kernelmux.runner.machine import Workers
@@ -113,11 +113,8 @@ class RayCluster:
     def send(self, slot: Slot, item: WorkItem, seconds: float) -> None:
         self._give(slot, item, seconds)
 
-    def renew(self, slot: Slot) -> None:
-        self._give(slot, None, 0.0)
-
     def close(self, slot: Slot) -> None:
-        self._give(slot, None, CLOSE)
+        self._give(slot, None, 0.0)
 
     def _give(self, slot: Slot, item: WorkItem | None, seconds: float) -> None:
         if node := self.nodes.get(slot.node):

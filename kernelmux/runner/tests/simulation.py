@@ -29,7 +29,7 @@ PER_WORKER = 60  # items
 SEED = 1
 HOW = (
     "the seconds of items are log-normal. plan_ms: CPU of this process for an item, the heap included: 100,000 items over "
-    "64 workers; plan_ms_gpus: 20,000 items with groups, ranks, memory, 1 % alone and 10 % after another over 64 slots of "
+    "64 workers; plan_ms_gpus: 20,000 items with groups, ranks, memory and 1 % alone over 64 slots of "
     "8 GPUs and 8 for items alone. driver_s: CPU of the driver for an empty item, with two real workers. rows: the driver "
     "takes events one by one, each in driver_s; of_the_bound: the larger of all seconds over the workers and the longest "
     "item, over the makespan"
@@ -77,7 +77,7 @@ def drawn(number, mean, seed=SEED):
 
 
 def mixed(number, gpus=8, each=8, seed=SEED):
-    """Items for GPUs: groups, memory, some alone, some that wait for another; and the slots of a node."""
+    """Items for GPUs: groups, memory, some alone; and the slots of a node."""
     chance, items = random.Random(seed), drawn(number, 0.5, seed)
     made = [
         WorkItem(
@@ -88,7 +88,6 @@ def mixed(number, gpus=8, each=8, seed=SEED):
             gpus=1,
             alone=chance.random() < 0.01,
             memory=int(2**30 * chance.lognormvariate(0, 1.5)),
-            after=f"i{i // 2}" if i and chance.random() < 0.1 else "",
         )
         for i, item in enumerate(items)
     ]

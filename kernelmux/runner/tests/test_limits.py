@@ -78,7 +78,7 @@ def test_without_time_items_are_late_and_required_ones_begin(tmp_path):
 
 
 def test_what_was_late_is_run_by_the_run_that_goes_on(tmp_path):
-    every = [*toy.items(2), WorkItem("after", ["passes"], 60, after="passes0")]
+    every = [*toy.items(2), WorkItem("long", ["passes"], 60)]
     toy.go(tmp_path, every, 1, limit=TimeLimit(time.monotonic()))
     report, rows = toy.go(tmp_path, every, 1, resume=True)
     assert (report.resumed, len(rows)) == (0, 3)

@@ -46,18 +46,6 @@ def test_later_items_of_a_group_stay_with_its_worker():
     assert plan.left == 3
 
 
-def test_items_that_waited_join_their_group():
-    plan = Plan(
-        [WorkItem("first", rank=-1), WorkItem("a0", group="a"), WorkItem("a1", group="a", after="first"), WorkItem("z")]
-    )
-    slot = Slot("one")
-    begun = []
-    while item := plan.next(slot):
-        begun.append(item.id)
-        plan.end(slot)
-    assert begun == ["first", "a0", "a1", "z"]
-
-
 def test_a_name_that_is_there_is_no_new_item():
     plan = Plan([WorkItem("a")])
     with pytest.raises(ValueError, match="expected each item once, got a again"):

@@ -3,7 +3,7 @@
 import pytest
 
 from kernelmux.runner.item import Slot, WorkItem
-from kernelmux.runner.run import RunState
+from kernelmux.runner.run import EndRun, RunState
 from kernelmux.runner.tests import toy
 
 
@@ -54,6 +54,27 @@ def test_a_neighbour_that_has_failed_waits_for_what_still_runs_beside_it(tmp_pat
     assert again == (["beside"] if verb == "loses_late" else [])
 
 
+class Once(toy.Toy):
+    """Ends the run with the first row."""
+
+    def takes(self, item, row):
+        super().takes(item, row)
+        raise EndRun
+
+
+def test_a_run_that_ends_tells_no_failure_of_an_item_that_was_hurt(tmp_path):
+    """The run that goes on with it runs the item."""
+    folder = tmp_path / "there"
+    folder.mkdir()
+    every = [
+        WorkItem("it", here(0, "loses_late", folder), gpus=1, seconds=9),
+        WorkItem("beside", here(1, "fails_first", folder), gpus=1, seconds=8),
+        WorkItem("elsewhere", here(2, "passes_later", folder), gpus=1, seconds=7),
+    ]
+    report, rows = run_in_order(tmp_path, every, Once())
+    assert rows.keys() == report.rows.keys() == {"it"} and rows["it"]["status"] == "failed"
+
+
 def test_neighbours_that_pass_are_kept_and_the_worker_is_another(tmp_path):
     folder = tmp_path / "there"
     folder.mkdir()
@@ -82,7 +103,7 @@ def kept(row):
     return {name: row[name] for name in ("pid", "seconds")}
 
 
-def run_in_order(home, every):
+def run_in_order(home, every, suite=None):
     """Each of the first three items in the slot of its number, whichever process is ready first."""
 
     class Ordered(RunState):
@@ -95,6 +116,6 @@ def run_in_order(home, every):
 
     before, toy.RunState = toy.RunState, Ordered
     try:
-        return toy.go(home, every, slots())
+        return toy.go(home, every, slots(), suite)
     finally:
         toy.RunState = before

@@ -23,7 +23,7 @@ def taken(plan, slot):
 def test_the_longest_begin_first_within_a_rank():
     plan = Plan([WorkItem("short", seconds=1), WorkItem("long", seconds=9), WorkItem("first", seconds=2, rank=-1)])
     assert taken(plan, *slots(1)) == ["first", "long", "short"]
-    assert (plan.left, plan.seconds) == (0, 0)
+    assert plan.left == 0
 
 
 def test_as_long_ones_begin_in_their_order():
@@ -58,60 +58,60 @@ def test_a_lower_rank_goes_before_the_slots_own_group():
     one, two = slots(2)
     assert plan.next(one).id == "a0"
     assert plan.next(two).id == "a2"
-    plan.again(two)
+    plan.end(two, again=True)
     plan.end(one)
     assert taken(plan, one) == ["a2", "a1"]
     assert plan.left == 0
 
 
-def test_after_waits_for_the_end():
-    plan = Plan(
-        [WorkItem("run", after="compile", seconds=9), WorkItem("compile"), WorkItem("free", after="of another plan")]
-    )
-    one, two = slots(2)
-    assert plan.next(one).id == "compile"
-    assert plan.next(two).id == "free"
-    plan.end(two)
-    assert plan.next(two) is None
-    assert plan.waits_for(two) == COMPILERS
-    plan.end(one)
-    assert plan.next(two).id == "run"
-    assert plan.waits_for(one) == NOTHING
+def test_who_times_waits_for_those_who_compile():
+    plan = Plan([WorkItem("compile", gpus=1)])
+    assert plan.next(ONE).id == "compile"
+    assert [plan.next(ALONE), plan.waits_for(ALONE), plan.next(TWO), plan.waits_for(TWO)] == [
+        None,
+        COMPILERS,
+        None,
+        NOTHING,
+    ]
+    plan.add([WorkItem("time", gpus=1, alone=True)])
+    plan.end(ONE)
+    assert plan.next(ALONE).id == "time"
+    assert plan.waits_for(ALONE_OTHER) == NOTHING
 
 
-def test_again_comes_before_all_others_and_waits_are_kept():
-    plan = Plan([WorkItem("a", seconds=1), WorkItem("b", seconds=9), WorkItem("after a", after="a", seconds=99)])
+def test_again_comes_before_all_others():
+    plan = Plan([WorkItem("a", seconds=1), WorkItem("b", seconds=9)])
     one, two = slots(2)
     plan.next(one), plan.next(two)
-    assert plan.again(one).id == "b"
-    assert plan.again(two).id == "a"
-    assert taken(plan, one) == ["b", "a", "after a"]
+    plan.add([WorkItem("longer", seconds=99)])
+    assert plan.end(one, again=True).id == "b"
+    assert plan.end(two, again=True).id == "a"
+    assert taken(plan, one) == ["b", "a", "longer"]
 
 
 def test_drop_gives_back_what_the_slot_owned():
     plan = Plan([WorkItem(f"a{i}", group="a") for i in range(3)])
     one, two = slots(2)
     plan.next(one)
-    plan.again(one)
+    plan.end(one, again=True)
     plan.drop(one)
     assert taken(plan, two) == ["a0", "a1", "a2"]
 
 
-def test_rest_takes_everything_that_has_not_begun():
+def test_the_rest_is_everything_that_has_not_begun():
     plan = Plan(
         [
             WorkItem("a"),
             WorkItem("b"),
-            WorkItem("after b", after="b"),
             *(WorkItem(f"g{i}", group="g") for i in range(2)),
         ]
     )
     one, two = slots(2)
     begun = {plan.next(one).id}
     rest = {item.id for item in plan.rest()}
-    assert begun | rest == {"a", "b", "after b", "g0", "g1"}
-    assert plan.left == 1
-    assert plan.next(two) is None
+    assert begun | rest == {"a", "b", "g0", "g1"}
+    assert plan.left == 4
+    assert plan.next(two).id in rest
 
 
 def test_cards_and_gpus_are_respected():
@@ -203,7 +203,7 @@ def test_the_own_group_does_not_hold_up_what_fits():
     )
     assert plan.next(ONE).id == "g0"
     plan.end(ONE)
-    plan._gpus[ONE.gpu].promised, plan._gpus[ONE.gpu].running = 90, 1
+    plan._gpus[ONE.gpu].running.append(WorkItem("beside", gpus=1, memory=90))
     assert plan.next(ONE).id == "c"
     assert [item.id for item in plan.rest()] == ["g1"]
 
@@ -221,15 +221,16 @@ def test_a_big_item_is_passed_a_number_of_times(monkeypatch):
     plan = Plan(
         [WorkItem("big", gpus=1, memory=90, seconds=5), *(WorkItem(f"i{i}", gpus=1, memory=20) for i in range(40))]
     )
-    plan._gpus[ONE.gpu].promised = plan._gpus[ONE.gpu].running = 20
+    beside = WorkItem("beside", gpus=1, memory=20)
+    plan._gpus[ONE.gpu].running.append(beside)
     begun = []
     while item := plan.next(ONE):
         begun.append(item.id)
         plan.end(ONE)
     assert len(begun) == 5
-    plan._gpus[OTHER.gpu].promised = plan._gpus[OTHER.gpu].running = 20
+    plan._gpus[OTHER.gpu].running.append(beside)
     assert plan.next(OTHER).id == "i5"
-    plan._gpus[ONE.gpu].promised = plan._gpus[ONE.gpu].running = 0
+    plan._gpus[ONE.gpu].running.clear()
     assert [plan.next(TWO).id, plan.next(ONE)] == ["big", None]
     plan.end(TWO)
     assert plan.next(ONE).id == "i6"

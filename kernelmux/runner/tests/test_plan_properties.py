@@ -29,7 +29,6 @@ def items(draw):
     made = []
     for i in range(draw(st.integers(1, 30))):
         gpus = draw(st.integers(0, 2))
-        before = draw(st.sampled_from(["", "", f"i{i - 1}", f"i{i // 2}", "unknown"]))
         made.append(
             WorkItem(
                 f"i{i}",
@@ -41,7 +40,6 @@ def items(draw):
                 alone=gpus > 0 and draw(st.booleans()) and draw(st.booleans()),
                 memory=draw(st.sampled_from([0, 10, 40, 60, 90, 150])) if gpus else 0,
                 card=draw(st.sampled_from(CARDS)),
-                after="" if before == f"i{i}" else before,
             )
         )
     return draw(st.permutations(made))
@@ -52,8 +50,9 @@ class Simulated:
 
     def __init__(self, every, chosen, fates):
         self.every, self.slots, self.fates = {item.id: item for item in every}, {s.id: s for s in chosen}, fates
-        self.plan, self.ended, self.running = Plan([item for item in every if not item.after]), [], {}
-        self.plan.add(item for item in every if item.after)
+        half = len(every) // 2
+        self.plan, self.ended, self.running = Plan(every[:half]), [], {}
+        self.plan.add(every[half:])
 
     def go(self):
         """Run until nothing can begin; the ids that have ended."""
@@ -77,7 +76,7 @@ class Simulated:
     def _end(self, slot, item):
         fate = self.fates.pop() if self.fates else "ends"
         if fate != "ends":
-            assert self.plan.again(slot) == item
+            assert self.plan.end(slot, again=True) == item
             if fate == "drops" and len(self.slots) > 1:
                 self.plan.drop(self.slots.pop(slot.id))
             return
@@ -86,8 +85,6 @@ class Simulated:
 
     def check(self, item, slot):
         assert slot.admits(item)
-        if item.after in self.every:
-            assert item.after in self.ended
         if slot.gpu:
             beside = [i for name, i in self.running.items() if self.slots[name].gpu == slot.gpu and i.gpus]
             assert len(beside) <= 1 or not any(i.alone for i in beside)
@@ -95,15 +92,8 @@ class Simulated:
 
 
 def possible(every, chosen):
-    """The items that the slots can run: with what they wait for."""
-    known, found = {item.id: item for item in every}, set()
-    while more := {
-        i.id
-        for i in every
-        if i.id not in found and any(slot.admits(i) for slot in chosen) and (i.after not in known or i.after in found)
-    }:
-        found |= more
-    return found
+    """The items that the slots can run."""
+    return {item.id for item in every if any(slot.admits(item) for slot in chosen)}
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -120,7 +110,6 @@ def test_every_item_runs_once(every, chosen, patience, ahead):
     assert run.plan.left == len(every) - len(ended)
     rest = run.plan.rest()
     assert {item.id for item in rest} == {item.id for item in every} - set(ended)
-    assert run.plan.left == 0
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -136,7 +125,6 @@ def test_items_that_are_tried_again_and_slots_that_go(every, chosen, fates):
 @settings(max_examples=50, deadline=None)
 @given(items())
 def test_of_one_worker_ranks_are_in_order(every):
-    """But for what had to wait."""
     free = [WorkItem(i.id, seconds=i.seconds, rank=i.rank, group=i.group) for i in every]
     ended = Simulated(free, [Slot("cpu")], []).go()
     ranks = [next(i.rank for i in free if i.id == name) for name in ended]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kernelmux.runner import gpus, worker
+from kernelmux.runner import gpus, results, worker
 from kernelmux.runner.item import Slot, WorkItem
 from kernelmux.runner.local_pool import READY, ROW, Event, LocalPool
 from kernelmux.runner.machine import Workers
@@ -59,15 +59,15 @@ class Engine:
         self.sent.append((slot.id, item.id, item.limit))
         self.waiting.append(Event(slot, ROW, (item.id, False)))
 
-    def renew(self, slot: Slot) -> None:
-        raise AssertionError
-
     def close(self, slot: Slot) -> None:
         self.closed[slot.id] = len(self.sent)
 
     def events(self, timeout: float) -> list[Event]:
         found, self.waiting = self.waiting, []
         return found
+
+    def cards(self) -> list[str]:
+        raise AssertionError
 
     def starting(self) -> bool:
         return bool(self.waiting)
@@ -96,10 +96,11 @@ class Short(TimeLimit):
         return min(item.limit, 7.0)
 
 
-def test_those_that_share_a_gpu_end_once_nothing_is_left_for_them() -> None:
+def test_those_that_share_a_gpu_end_once_nothing_is_left_for_them(tmp_path: Path) -> None:
     engine = Engine([SHARED, FIRST])
-    made = RunState(Suite(), [WorkItem(f"compile{i}", gpus=1) for i in range(3)], limit=Short())
-    found = run(made, engine).rows
+    with results.opened(tmp_path, {}, resume=False) as (file, _):
+        made = RunState(Suite(), [WorkItem(f"compile{i}", gpus=1) for i in range(3)], file, limit=Short())
+        found = run(made, engine).rows
     assert sorted(found) == ["compile0", "compile1", "compile2", "time00", "time10", "time20"]
     compiled = [place for place, (slot, _, _) in enumerate(engine.sent) if slot == "gpu0"]
     assert len(compiled) == 3 and engine.closed.keys() == {"gpu0"} and engine.closed["gpu0"] > compiled[-1]

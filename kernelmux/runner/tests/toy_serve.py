@@ -112,9 +112,9 @@ def loses_late(folder, name, number):
     return {"status": "failed"}
 
 
-def passes_beside(folder, name, number):
+def passes_beside(folder, name, number, seconds=0.5):
     meets(folder, name, number)
-    time.sleep(0.5)
+    time.sleep(seconds)
 
 
 def loses(folder=None, name="", number=0):
@@ -173,6 +173,7 @@ VERBS = {
     "fails_first": fails_first,
     "fails_beside": fails_beside,
     "passes_beside": passes_beside,
+    "passes_later": partial(passes_beside, seconds=5.0),
     "jumps": jumps,
     "reads": reads,
     "starts_a_process": starts_a_process,

@@ -92,6 +92,7 @@ class Pool:
     def __init__(self, slots: list[Slot], *rest: object) -> None:
         self.steps = {slot.id: worker.Steps() for slot in slots}
         self.waiting = [Event(slot, READY, {"version": version()}) for slot in slots]
+        self.slots = slots
 
     def __enter__(self) -> Pool:
         return self
@@ -102,15 +103,18 @@ class Pool:
 
     def send(self, slot: Slot, item: WorkItem, seconds: float) -> None:
         work = json.loads(json.dumps(item.work))
-        self.waiting.append(Event(slot, ROW, json.loads(json.dumps(self.steps[slot.id].row(work)))))
-
-    def renew(self, slot: Slot) -> None:
-        Pool.renewed += 1
-        self.waiting.append(Event(slot, READY, {"version": version()}))
+        row, lost = json.loads(json.dumps(self.steps[slot.id].row(work)))
+        self.waiting.append(Event(slot, ROW, (row, lost)))
+        if lost:
+            Pool.renewed += 1
+            self.waiting.append(Event(slot, READY, {"version": version()}))
 
     def events(self, timeout: float) -> list[Event]:
         told, self.waiting = self.waiting, []
         return told
+
+    def cards(self) -> list[str]:
+        return sorted({slot.card for slot in self.slots})
 
     def starting(self) -> bool:
         return any(event.kind == READY for event in self.waiting)
