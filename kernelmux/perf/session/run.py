@@ -134,7 +134,7 @@ class PerfSuite:
     def lost(self, item: WorkItem, reason: str) -> Any:
         """What ended a compiler before its limit is the timing worker's to report; at the limit the row is late."""
         if item.work[0] == COMPILE:
-            return {"lost": reason, "stopped": time.monotonic() >= self.limit.compile_until}
+            return {"lost": reason, "stopped": not item.cpu and time.monotonic() >= self.limit.compile_until}
         row = _row(item)
         told = f"the worker process did not survive it: {reason}"
         return {"result": encode(row.not_timed(SKIPPED if row.backend == peers.NAME else FAILED, told))}
