@@ -33,14 +33,15 @@ CONTEXT, COPIES = 1 << 30, 3  # bytes of a process on a GPU; inputs and outputs,
 def items(rows: list[Row], options: PerfOptions) -> list[WorkItem]:
     """What there is to do at first: to compile, and to time the groups of which nothing is to be compiled.
 
-    Compiling has the lower ranks: what is compiled on a GPU is so before the first row is timed there.
+    Compiling has the lower ranks: what is compiled on a GPU is so before the first row is timed there. Where the host time
+    of rows is asked for too, which busy cores would disturb, nothing is timed before all is compiled.
     """
     groups = _groups(rows)
     compiling = [row for row in rows if _compiles(row)] if options.device == "cuda" and options.jobs else []
     if len(compiling) < WORTH:
         compiling = []
     compiled = {row.group for row in compiling}
-    first = [row for row in rows if row.group not in compiled]
+    first = [row for row in rows if row.group not in compiled] if options.brief or not compiled else []
     return [*(_compile(row, groups[row.group]) for row in compiling), *timing(first, rows, options)]
 
 
