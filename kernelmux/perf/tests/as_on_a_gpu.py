@@ -20,12 +20,11 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 from triton.runtime import driver
 
+from kernelmux import emulator
 from kernelmux.backends.cuda._launch import launch_cuda, runtime, tensor_map
 from kernelmux.backends.triton._launch import launch
 from kernelmux.backends.triton._launch.packed import PackedLaunch
 from kernelmux.emulator import nvrtc
-from kernelmux.emulator.compilers import compile_cache
-from kernelmux.emulator.compilers.triton_driver import DEVICES
 from kernelmux.perf.planning import plan
 from kernelmux.perf.planning.plan import Row
 from kernelmux.perf.rows.options import PerfOptions
@@ -58,7 +57,7 @@ class TritonThere(DriverBase):  # type: ignore[misc]
 
     launcher_cls = staticmethod(lambda source, metadata: nothing)
     utils = SimpleNamespace(
-        get_device_properties=lambda device: DEVICES["sm_90"],
+        get_device_properties=lambda device: emulator.triton_driver.DEVICES["sm_90"],
         load_binary=lambda name, cubin, shared, device: (None, 0, 0, 0, 1024),
         unload_module=nothing,
     )
@@ -96,7 +95,7 @@ def there(wanted: list[Row]) -> dict[str, list[int]]:
     """Call the rows on the GPU; how many kernels were asked for, and how many were not in the caches."""
     for name, place in (("TRITON_CACHE_DIR", "triton"), ("KERNELMUX_CACHE_DIR", "ours")):
         os.environ[name] = str(Path(HOME[0], place))
-    compile_cache.cache_folder.cache_clear()
+    emulator.cache_folder.cache_clear()
     nvrtc._memory.clear()
     hits: list[bool] = []
     knobs.compilation.listener = lambda **told: hits.append(told["cache_hit"])
@@ -146,7 +145,7 @@ def main(ops: list[str]) -> None:
         told["empty"] = there(wanted)
         GPU[0], HOME[0] = 2, other
         os.environ |= {"TRITON_CACHE_DIR": f"{other}/triton", "KERNELMUX_CACHE_DIR": f"{other}/ours"}
-        compile_cache.cache_folder.cache_clear()
+        emulator.cache_folder.cache_clear()
         nvrtc._memory.clear()
         os.environ[cards.VARIABLE] = NAME
         cards._by_variable.cache_clear()
