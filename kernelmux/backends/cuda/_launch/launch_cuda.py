@@ -1,4 +1,4 @@
-"""Launches on a CUDA device: CuPy compiles and launches, torch owns memory, device and stream."""
+"""Launches on a CUDA device: NVRTC compiles, CuPy loads and launches, torch owns memory, device and stream."""
 
 import hashlib
 import os
