@@ -1,1 +1,1 @@
-"""From a CUDA source to a launch: compiled, cached, its arguments checked; run by CuPy on a GPU, by the emulator on a CPU."""
+"""From a CUDA source to a launch: compiled, cached, its arguments checked; run by CuPy on a GPU, else by the emulator."""
