@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -99,11 +100,8 @@ def there(wanted: list[Row]) -> dict[str, list[int]]:
     nvrtc._memory.clear()
     hits: list[bool] = []
     knobs.compilation.listener = lambda **told: hits.append(told["cache_hit"])
-    asked, compiled, compile_cubin, compile = [], [], nvrtc.compile_cubin, nvrtc._compile
-    vars(nvrtc).update(
-        compile_cubin=lambda *given: asked.append(given) or compile_cubin(*given),
-        _compile=lambda *given: compiled.append(given) or compile(*given),
-    )
+    asked, compiled, compile_cubin, compile = list[Any](), list[Any](), nvrtc.compile_cubin, nvrtc._compile
+    vars(nvrtc).update(compile_cubin=_noted(asked, compile_cubin), _compile=_noted(compiled, compile))
     before, available = driver._active, torch.cuda.is_available
     vars(torch.cuda)["is_available"] = lambda: True  # so that tuned configurations are read
     driver.set_active(TritonThere())
@@ -122,7 +120,17 @@ def there(wanted: list[Row]) -> dict[str, list[int]]:
     return {"triton": [len(hits), hits.count(False)], "cuda": [len(asked), len(compiled)]}
 
 
-HOME = [""]
+HOME = [""]  # the folder of the caches
+
+
+def _noted(calls: list[Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, whose calls are noted."""
+
+    def noted(*given: Any) -> Any:
+        calls.append(given)
+        return function(*given)
+
+    return noted
 
 
 def _on_gpu(x: torch.Tensor) -> torch.Tensor:

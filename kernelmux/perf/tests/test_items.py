@@ -264,6 +264,27 @@ def test_compilers_and_a_timing_worker_share_a_gpu_in_turns(on_a_gpu: Path, tmp_
     assert names == [f"test_row[{row.id}]" for row in (TORCH, *ROWS) if row is not ROWS[3]]
 
 
+def test_a_worker_without_a_gpu_compiles_for_the_one_beside_it(
+    on_a_gpu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "caches"
+    environment = {
+        "CUDA_VISIBLE_DEVICES": "",
+        "KERNELMUX_EMULATED_GPU": "NVIDIA A100-SXM4-80GB",
+        "KERNELMUX_CACHE_DIR": str(home),
+    }
+    compiler = Slot("cpu0", "n", environment=environment, ends=True)
+    monkeypatch.setattr(Pretended, "slots", lambda self: [compiler, *slots(1, compilers=0)])
+    monkeypatch.setattr(items, "WORTH", 1)
+    rows = [replace(TORCH, workload="x=17 y=17", backend="cuda", variant=name) for name in ("scalar", "vectorized")]
+    options = PerfOptions(ops=("add",), jobs=1, samples=3, brief=True, out=str(tmp_path / "out"))
+    (found,) = run.run(rows, options, lambda seen: None)
+    assert [row.status for row in found.rows] == [OK, OK] and found.compiled.keys() == {row.id for row in rows}
+    assert not (tmp_path / "out/logs/worker-cpu0.log").read_text().count("Error")
+    made = [path.read_bytes() for path in (home / "ptx").iterdir()]
+    assert sum(b"\x7fELF" in code for code in made) == len(rows), "machine code of each, by the worker that compiles"
+
+
 class FromTheFirst(Minutes):
     """Compiling ends some seconds after it has begun, however long the processes took to start."""
 
