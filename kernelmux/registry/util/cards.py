@@ -1,7 +1,8 @@
 """GPUs as data: what selection, launchers and compilers may ask about the card at hand, or about one that is not there.
 
 `of(index)` is the card of a CUDA device, read from the device; of(-1) is the one that the emulator stands for: an H200, or
-what KERNELMUX_EMULATED_GPU names ("rtx4090", "sm_89", "8.9"). `cards.toml` is the table, with the source of each number.
+what KERNELMUX_EMULATED_GPU names ("rtx4090", "sm_89", "8.9", or as the driver does). `cards.toml` is the table, with the
+source of each number.
 """
 
 from __future__ import annotations
