@@ -6,10 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from kernelmux import emulator
+from kernelmux.backends.cuda._launch import launch_cuda
 from kernelmux.emulator import nvrtc
 from kernelmux.perf.planning.plan import Row
 from kernelmux.perf.session import ahead
@@ -59,3 +62,24 @@ def test_other_backends_and_a_gpu_that_stands_for_a_lesser_card_are_compiled_for
     assert [ahead.able(name) for name in ("cuda", "triton", "torch_ref", "peer")] == [True, True, False, False]
     monkeypatch.setenv(cards.AS_VARIABLE, "a100")
     assert not ahead.able("cuda")
+
+
+@pytest.mark.parametrize("lesser", [False, True])
+def test_what_our_nvrtc_cannot_compile_is_left_to_cupy_but_for_a_lesser_card(
+    lesser: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unavailable(*given: object) -> None:
+        raise nvrtc.NvrtcUnavailableError("no headers")
+
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(RawModule=lambda code, options: (code, options)))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
+    monkeypatch.setattr(cards, "_device", lambda index: cards.named("a100" if lesser else "h200"))
+    monkeypatch.setattr(launch_cuda, "architecture", lambda index: cards.of(index).arch)
+    for name in ("compile_ptx", "compile_cubin"):
+        monkeypatch.setattr(nvrtc, name, unavailable)
+    given = ("text", ("-DN=1",), "rows.cu", (), 0)
+    if lesser:
+        with pytest.raises(nvrtc.NvrtcUnavailableError):
+            launch_cuda._module(*given)
+    else:
+        assert launch_cuda._module(*given) == ("text", ("-DN=1", "-lineinfo", "-arch=sm_90a"))
