@@ -15,7 +15,7 @@ VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 @dataclass(frozen=True)
 class VisibleGpu:
-    """uuid: as CUDA_VISIBLE_DEVICES takes it. memory: bytes. capability: (9, 0)."""
+    """uuid: as CUDA_VISIBLE_DEVICES takes it. memory: bytes. capability: (9, 0), or (0, 0) if unknown."""
 
     uuid: str
     name: str
@@ -76,4 +76,8 @@ def _gpu(nvml: Any, handle: Any) -> VisibleGpu:
     driver = str(nvml.nvmlSystemGetDriverVersion())
     memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
     uuid, name = str(nvml.nvmlDeviceGetUUID(handle)), str(nvml.nvmlDeviceGetName(handle))
-    return VisibleGpu(uuid, name, memory, driver, tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle)))
+    try:
+        capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle))
+    except nvml.NVMLError:  # a slice of a GPU need not tell it
+        capability = (0, 0)
+    return VisibleGpu(uuid, name, memory, driver, capability)
