@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes, _get_current_di
 
 from kernelmux.candidate import limits
 from kernelmux.candidate.allocations import Guard, Virtual
+from kernelmux.candidate.calls_ahead import CallsAhead, Collected
 from kernelmux.candidate.errors import CandidateError
 from kernelmux.candidate.limits import Limits
 from kernelmux.candidate.worker_process import Worker
@@ -42,6 +43,10 @@ class CandidateProcess:
         self._worker: Worker | None = None
         self._deaths = 0
         self._gathering: _Gathering | None = None
+        self._collected: list[Sequence[Any]] | None = None
+        self._flying: CallsAhead | None = None  # sent, and not settled
+        self._ahead: CallsAhead | None = None  # whose results are taken
+        self.pace = float("inf")  # seconds that a call was waited for lately
 
     def __enter__(self) -> CandidateProcess:
         return self
@@ -58,6 +63,7 @@ class CandidateProcess:
     def resident(self) -> int:
         """Bytes of memory that the process has for itself, and what it has started; 0 without a process."""
         with self._turn:
+            self._settle()
             return limits.in_use(self._worker.popen.pid).memory if self._worker else 0
 
     def claims(self) -> dict[str, Any]:
@@ -73,11 +79,81 @@ class CandidateProcess:
     def awake(self, seconds: float) -> str:
         """What of its process goes on while nothing is asked of it, looked at for so long: in words, "" for nothing."""
         with self._turn:
+            self._settle()
             return limits.awake(self._worker.popen.pid, seconds) if self._worker else ""
 
     def call(self, values: Sequence[Any]) -> Any:
         """The result for these arguments; CandidateError, or an EmulatorError of a kernel that it has launched."""
-        return self._gathering.call(values) if self._gathering else self.calls([values])[0]
+        if self._collected is not None:
+            self._collected.append(values)
+            raise Collected
+        if self._gathering:
+            return self._gathering.call(values)
+        return self._ahead.take(values, self._one) if self._ahead else self._one(values)
+
+    def _one(self, values: Sequence[Any]) -> Any:
+        return self.calls([values])[0]
+
+    @contextmanager
+    def collected(self) -> Iterator[list[Sequence[Any]]]:
+        """Calls in here raise `Collected`, and reach no process: their arguments are listed."""
+        self._collected = found = list[Sequence[Any]]()
+        try:
+            yield found
+        finally:
+            self._collected = None
+
+    def send(self, each: Sequence[Sequence[Any]]) -> CallsAhead:
+        """Have calls made, one after another, beside what goes on here; their tensors have to stay as they are.
+
+        Anything else that is asked of the process waits for them.
+        """
+        with self._turn, _disable_current_modes():
+            self._settle()
+            if not each:
+                return CallsAhead((), list)
+            try:
+                worker = self._ready()
+                asked = worker.begin(each)
+            except CandidateError as error:  # what is asked next tells it again, or all is well
+                self._after(self._worker)
+                self._flying = failed = CallsAhead(each, partial(_raise, error))
+                return failed
+            self._flying = CallsAhead(each, partial(self._finish, worker, asked))
+            return self._flying
+
+    @contextmanager
+    def answering(self, ahead: CallsAhead) -> Iterator[None]:
+        """Calls in here have the results of those that were made ahead, as far as they are among them."""
+        with self._turn:
+            ahead.settle()
+            self._flying = None if self._flying is ahead else self._flying
+            self._ahead = ahead
+        try:
+            yield
+        finally:
+            self._ahead = None
+
+    def _finish(self, worker: Worker, asked: Any) -> list[Any]:
+        begun = time.monotonic()
+        with _disable_current_modes():
+            try:
+                return worker.finish(asked, ahead=True)
+            finally:
+                self.pace = (time.monotonic() - begun) / asked.count
+                self._after(worker)
+
+    def _settle(self) -> None:
+        if self._flying:
+            self._flying.settle()
+            self._flying = None
+
+    def _after(self, worker: Worker | None) -> None:
+        """A process that is of no more use goes."""
+        if worker and worker.over and worker is self._worker:
+            self._deaths += 1
+            worker.kill()
+            self._worker = None
 
     @contextmanager
     def gathered(self, count: int, threads: bool) -> Iterator[None]:
@@ -98,7 +174,11 @@ class CandidateProcess:
         guard = next((m for m in reversed(modes) if isinstance(m, Guard)), None)
         virtual = any(isinstance(m, Virtual) for m in modes)
         with self._turn, _disable_current_modes(), self._watched() as worker:  # what a suite listens to is not this
-            return worker.calls(each, guard, virtual, threads, order)
+            begun = time.monotonic()
+            try:
+                return worker.finish(worker.begin(each, guard, virtual, threads, order))
+            finally:
+                self.pace = (time.monotonic() - begun) / len(each)
 
     def timed(self, message: dict[str, Any], files: Sequence[int] = ()) -> tuple[dict[str, Any], float]:
         """The answer to a message of `gpu.timed_calls`, and the seconds that it took."""
@@ -108,14 +188,12 @@ class CandidateProcess:
     @contextmanager
     def _watched(self) -> Iterator[Worker]:
         """The process; one that is of no more use afterwards is ended."""
+        self._settle()
         worker = self._ready()
         try:
             yield worker
         finally:
-            if worker.over:
-                self._deaths += 1
-                worker.kill()
-                self._worker = None
+            self._after(worker)
 
     def _ready(self) -> Worker:
         if self._worker is None:
@@ -130,6 +208,10 @@ class CandidateProcess:
                 raise
             self._worker = made
         return self._worker
+
+
+def _raise(error: Exception) -> list[Any]:
+    raise error
 
 
 class _Gathering:

@@ -165,11 +165,13 @@ def _owned(judge: Judge) -> None:
 def _finished(judge: Judge) -> None:
     """When a call returns, its results are there, and nothing of it goes on. The second call: the first may import."""
     judge.call()
-    problem = returned.unfinished(judge.trial.spec, judge.call, judge.trial.values)
-    judge.require(not problem, problem)
     if process := implementation.process_of(judge.probe.implementation.fn):
+        judge.call()
         problem = process.awake(returned.LATER)
         judge.require(not problem, f"the call has returned, and {problem}")
+        return
+    problem = returned.unfinished(judge.trial.spec, judge.call, judge.trial.values)
+    judge.require(not problem, problem)
 
 
 def _empty(probe: Probe) -> Iterator[Trial]:
