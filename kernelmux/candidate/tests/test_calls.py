@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from kernelmux.candidate.calls_ahead import CallsAhead
 from kernelmux.candidate.errors import CandidateError
+from kernelmux.candidate.limits import Limits
 from kernelmux.candidate.process import CandidateProcess
 
 Open = Callable[[str], CandidateProcess]
@@ -55,6 +58,72 @@ def test_calls_in_threads_are_there_at_once(opened: Open, kept: str) -> None:
 def test_one_that_raises_fails_all_that_were_gathered(opened: Open) -> None:
     with pytest.raises(CandidateError, match="raised ValueError: no"):
         gathered(opened("def f(x): raise ValueError('no')"), threads=True)
+
+
+# --- calls ahead --------------------------------------------------------------------------------------------------
+
+
+def ahead(process: CandidateProcess, count: int = 4) -> tuple[list[Any], CallsAhead]:
+    """The results of calls that were made in one message, and what is left of it: of one that raises its exception."""
+    each = [(X + turn,) for turn in range(count)]
+    sent, found = process.send(each), list[Any]()
+    with process.answering(sent):
+        for values in each:
+            try:
+                found.append(process.call(values))
+            except CandidateError as error:
+                found.append(error)
+    return found, sent
+
+
+COUNT = "calls = 0\ndef f(x):\n    global calls\n    calls += 1\n"
+
+
+def test_calls_ahead_are_made_once_and_answered_by_their_arguments(opened: Open) -> None:
+    process = opened(f"{COUNT}    return x + calls")
+    found, sent = ahead(process)
+    assert [one[0, 0].item() for one in found] == [1, 3, 5, 7] and sent.error is None
+    assert process.call((X,))[0, 0].item() == 5  # the fifth
+
+
+def test_other_calls_wait_for_those_ahead(opened: Open) -> None:
+    process = opened(f"{COUNT}    time.sleep(0.1)\n    return x + calls")
+    sent = process.send([(X,), (X,)])
+    assert process.call((X,))[0, 0].item() == 3
+    with process.answering(sent):
+        assert process.call((X,))[0, 0].item() == 1
+
+
+def test_one_that_always_fails_is_shown_by_itself(opened: Open) -> None:
+    found, sent = ahead(opened("def f(x):\n    if x[0, 0] == 2: raise ValueError('two')\n    return x"))
+    assert [isinstance(one, CandidateError) for one in found] == [False, False, True, False]
+    assert sent.error is None
+
+
+@pytest.mark.parametrize(
+    ("work", "told"),
+    [
+        ("if calls == 3: raise ValueError('third')", "raised ValueError: third"),
+        ("if calls == 3: os._exit(0)", ""),
+        ("if calls == 3: x.mul_(2)", "it changed its inputs"),
+    ],
+)
+def test_what_goes_wrong_in_a_row_alone_is_left(opened: Open, work: str, told: str) -> None:
+    """One that ends begins anew: its third call is that of the third arguments."""
+    found, sent = ahead(opened(f"{COUNT}    {work}\n    return x + 1"))
+    assert [isinstance(one, CandidateError) for one in found] == [False, False, not told, False]
+    assert (told in str(sent.error)) if told else sent.error is None
+
+
+def test_each_call_in_a_row_has_the_limit_of_one(tmp_path: Path) -> None:
+    text = "import time\ndef f(x):\n    time.sleep(1.2 if x[0, 0] < 3 else 30)\n    return x"
+    (tmp_path / "mine.py").write_text(text, encoding="utf-8")
+    with CandidateProcess(tmp_path / "mine.py", "f", "cpu", Limits(call=2.0)) as process:
+        found, sent = ahead(process, 3)
+        assert all(torch.equal(one, X + turn) for turn, one in enumerate(found)) and sent.error is None
+        begun = time.monotonic()
+        found, _ = ahead(process, 4)
+        assert time.monotonic() - begun < 25 and "no answer within the limit" in str(found[3])
 
 
 # --- what outlives a call -----------------------------------------------------------------------------------------
