@@ -41,7 +41,7 @@ def run(probe: Probe) -> None:
     for turn, base in enumerate(_bases(probe)):
         case = resize.case_of(probe, base)
         for axis in resize.axes(probe.spec, case):
-            if not _alone(probe, base, case, axis) or not _long(probe, base, case, axis, LONG):
+            if not _counted_by_grids(probe, base, case, axis) or not _long(probe, base, case, axis, LONG):
                 _long(probe, base, case, axis, LESS)
         if turn == 0:
             _regular(probe, base, case)
@@ -49,7 +49,7 @@ def run(probe: Probe) -> None:
         probe.skip_all("no axis may be that long")
 
 
-def _alone(probe: Probe, base: Trial, case: Case, axis: AxisName) -> bool:
+def _counted_by_grids(probe: Probe, base: Trial, case: Case, axis: AxisName) -> bool:
     """Whether that axis is to be as long as can be. In tier smoke, where calls are emulated, only one that a grid counts:
     a block that has all of another one takes minutes to compile, and one that walks along it seconds to emulate.
     """
@@ -112,7 +112,7 @@ def _regular(probe: Probe, base: Trial, case: Case) -> None:
     last = resize.names(probe.spec, case, probe.spec.leading.name)[-2:]
     short = {axis: min(n, SHORT) for axis, n in _lengths(probe.spec, case).items()}
     flat = all(name.letter == "..." for name in names)
-    most = ELEMENTWISE if flat and _alone(probe, base, case, names[-1]) else REGULAR[0]
+    most = ELEMENTWISE if flat and _counted_by_grids(probe, base, case, names[-1]) else REGULAR[0]
     single = [dict.fromkeys(names, 1) | {names[-1]: most}] if flat else []
     square = [lengths for n in REGULAR for lengths in (dict.fromkeys(names, n), short | dict.fromkeys(last, n))]
     for tries in (single, square):
