@@ -19,7 +19,6 @@ from kernelmux.candidate.errors import CandidateError
 from kernelmux.candidate.limits import Limits
 from kernelmux.candidate.worker_process import Worker
 
-PATIENCE = 60.0  # seconds until as many threads as were said have made their calls
 DEATHS = 3  # of the process of one candidate in a run, after which it is not started again
 
 
@@ -42,7 +41,6 @@ class CandidateProcess:
         self._turn = threading.RLock()
         self._worker: Worker | None = None
         self._deaths = 0
-        self._gathering: _Gathering | None = None
         self._collected: list[Sequence[Any]] | None = None
         self._flying: CallsAhead | None = None  # sent, and not settled
         self._ahead: CallsAhead | None = None  # whose results are taken
@@ -87,8 +85,6 @@ class CandidateProcess:
         if self._collected is not None:
             self._collected.append(values)
             raise Collected
-        if self._gathering:
-            return self._gathering.call(values)
         return self._ahead.take(values, self._one) if self._ahead else self._one(values)
 
     def _one(self, values: Sequence[Any]) -> Any:
@@ -155,16 +151,6 @@ class CandidateProcess:
             worker.kill()
             self._worker = None
 
-    @contextmanager
-    def gathered(self, count: int, threads: bool) -> Iterator[None]:
-        """Calls in here come from so many threads of the caller, and reach the process as one message: `calls`."""
-        patience = PATIENCE + count * self.limits.call
-        self._gathering = _Gathering(count, partial(self.calls, threads=threads), patience)
-        try:
-            yield
-        finally:
-            self._gathering = None
-
     def calls(self, each: Sequence[Sequence[Any]], threads: bool = False, order: str = "") -> list[Any]:
         """The results of several calls without a pause between them; threads: from as many threads, all at once.
 
@@ -212,28 +198,3 @@ class CandidateProcess:
 
 def _raise(error: Exception) -> list[Any]:
     raise error
-
-
-class _Gathering:
-    """The calls of several threads, made as one: each thread gets the result of its own, or the error of all."""
-
-    def __init__(self, count: int, calls: Callable[[Sequence[Sequence[Any]]], list[Any]], patience: float) -> None:
-        self._calls, self._each, self._results = calls, list[Sequence[Any]](), list[Any]()
-        self._patience = patience
-        self._error: BaseException | None = None
-        self._lock, self._all = threading.Lock(), threading.Barrier(count, self._make)
-
-    def call(self, values: Sequence[Any]) -> Any:
-        with self._lock:
-            own = len(self._each)
-            self._each.append(values)
-        self._all.wait(self._patience)
-        if self._error:
-            raise self._error
-        return self._results[own]
-
-    def _make(self) -> None:
-        try:
-            self._results = self._calls(self._each)
-        except BaseException as error:
-            self._error = error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,29 +34,28 @@ def opened(tmp_path: Path) -> Iterator[Open]:
         one.close()
 
 
-def gathered(process: CandidateProcess, threads: bool) -> list[Any]:
-    with process.gathered(4, threads), ThreadPoolExecutor(4) as pool:
-        return list(pool.map(lambda turn: process.call((X + turn,)), range(4)))
+def together(process: CandidateProcess, threads: bool) -> list[Any]:
+    return process.calls([(X + turn,) for turn in range(4)], threads)
 
 
 def test_calls_in_a_row_have_no_pause_between_them(opened: Open) -> None:
     soon = "last = [0.0, None]\ndef f(x):\n    y = last[1] if time.monotonic() - last[0] < 5e-4 else x + 1\n"
     process = opened(f"{soon}    last[:] = time.monotonic(), y\n    return y.clone()")
     assert all(torch.equal(process.call((X + turn,)), X + turn + 1) for turn in range(4))  # as each crosses
-    assert sum(torch.equal(found, X + turn + 1) for turn, found in enumerate(gathered(process, threads=False))) < 4
+    assert sum(torch.equal(found, X + turn + 1) for turn, found in enumerate(together(process, threads=False))) < 4
 
 
 @pytest.mark.parametrize("kept", ["types.SimpleNamespace()", "threading.local()"])
 def test_calls_in_threads_are_there_at_once(opened: Open, kept: str) -> None:
     code = "def f(x):\n    kept.x = x\n    time.sleep(0.2)\n    return kept.x + 1"
-    found = gathered(opened(f"import threading, types\nkept = {kept}\n{code}"), threads=True)
+    found = together(opened(f"import threading, types\nkept = {kept}\n{code}"), threads=True)
     right = [torch.equal(one, X + turn + 1) for turn, one in enumerate(found)]
     assert all(right) == ("threading" in kept)
 
 
-def test_one_that_raises_fails_all_that_were_gathered(opened: Open) -> None:
+def test_one_that_raises_fails_all_of_its_message(opened: Open) -> None:
     with pytest.raises(CandidateError, match="raised ValueError: no"):
-        gathered(opened("def f(x): raise ValueError('no')"), threads=True)
+        together(opened("def f(x): raise ValueError('no')"), threads=True)
 
 
 # --- calls ahead --------------------------------------------------------------------------------------------------

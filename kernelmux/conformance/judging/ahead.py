@@ -56,7 +56,7 @@ def _in_turn(
     def begun() -> tuple[list[One], CallsAhead]:
         some = _some(waiting, values, process)
         with probe.environment():
-            return some, process.send(_arguments(probe, process, map(values, some)))
+            return some, process.send(arguments(probe, process, map(values, some), Exception))
 
     some, sent = begun()
     while some:
@@ -92,11 +92,13 @@ def _some(waiting: Iterator[One], values: Callable[[One], tuple[Any, ...]], proc
     return found
 
 
-def _arguments(probe: Probe, process: CandidateProcess, each: Iterable[tuple[Any, ...]]) -> list[Sequence[Any]]:
-    """What the calls give the function: they go as far as that. One that is refused before is left out."""
+def arguments(
+    probe: Probe, process: CandidateProcess, each: Iterable[tuple[Any, ...]], *left_out: type[Exception]
+) -> list[Sequence[Any]]:
+    """What calls give the function: they go as far as that. left_out: errors of those that do not come so far."""
     with process.collected() as found:
         for values in each:
-            with suppress(Collected, Exception):
+            with suppress(Collected, *left_out):
                 dispatch.call(probe.spec, values, probe.label)
     return found
 
