@@ -17,6 +17,11 @@ class WarmPool:
         self._waiting: deque[Worker] = deque()
         self._lock = threading.Lock()
 
+    @property
+    def waiting(self) -> int:
+        """How many were started and not taken."""
+        return len(self._waiting)
+
     def take(self) -> Worker:
         """One that waits; it is the caller's from here on."""
         with self._lock:
