@@ -48,8 +48,9 @@ class Channel:
         head = HEAD.pack(len(data), len(files))
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))] if files else []
         try:
-            self.end.sendmsg([head], rights)
-            self.end.sendall(data)
+            sent = self.end.sendmsg([head, data], rights)  # in one, so that the other side wakes once
+            if sent < len(head) + len(data):
+                self.end.sendall((head + data)[sent:])
         except OSError as error:
             raise ChannelClosed(str(error)) from error
 

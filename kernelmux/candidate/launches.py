@@ -7,10 +7,11 @@ launched, and the memory of its arguments. The suite's side (`run`) knows what r
 from __future__ import annotations
 
 import fcntl
+import importlib
 import os
 import threading
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,15 @@ def driver() -> Any:
     except ImportError:
         return None
     return triton_driver
+
+
+def prepare() -> None:
+    """What the first compilation of a kernel by Triton would do before it: half a second."""
+    if driver() is None:
+        return
+    with suppress(ImportError, AttributeError):
+        importlib.import_module("triton.experimental.gluon")
+        importlib.import_module("triton.runtime.cache").triton_key()
 
 
 class RemoteModule:

@@ -120,8 +120,9 @@ def family(pid: int) -> Iterator[Path]:
     for name in os.listdir("/proc"):
         if name.isdigit():
             with suppress(OSError, ValueError, IndexError):
-                stat = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
-                parents.setdefault(int(stat[1]), []).append(int(name))
+                with open(f"/proc/{name}/stat", "rb", buffering=0) as file:
+                    parent = int(file.read(512).rpartition(b")")[2].split(None, 2)[1])
+                parents.setdefault(parent, []).append(int(name))
     found = [pid]
     for one in found:
         yield Path(f"/proc/{one}")

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from kernelmux.candidate import memory
+from kernelmux.candidate import global_state, memory
+from kernelmux.candidate.allocations import Guard
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Calls that a process was asked for: the number of the message, how many they are, and what they were given.
+
+    together: in threads, or among other work: they have one limit of time.
+    """
+
+    nonce: str
+    count: int
+    storages: list[torch.UntypedStorage]
+    used: list[int]
+    guard: Guard | None
+    virtual: bool
+    together: bool
 
 
 def argument(value: Any, storages: list[torch.UntypedStorage]) -> dict[str, Any]:
@@ -43,3 +61,9 @@ def cause(told: dict[str, Any]) -> str:
     """Place and kind, in a line."""
     place = str(told["places"][0]).partition(" in ")[0] if told["places"] else ""
     return f"{Path(place).name}: {told['kind']}"
+
+
+def surroundings() -> list[str] | None:
+    """The settings that the suite has made around this call. No kernel sees autocast: arguments come cast."""
+    asked = global_state.asked()
+    return None if asked is None else [name for name in asked if name != global_state.AUTOCAST]

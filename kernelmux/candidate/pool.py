@@ -10,19 +10,25 @@ from kernelmux.candidate.worker_process import Worker
 
 
 class WarmPool:
-    """size: how many wait. They start where one is taken, and import beside what its taker does."""
+    """size: how many wait. They import beside what else goes on: where the last one is taken, or `fill` is called."""
 
-    def __init__(self, size: int = 1, limits: Limits | None = None) -> None:
+    def __init__(self, size: int = 2, limits: Limits | None = None) -> None:
         self.limits, self.size = limits or Limits(), size
         self._waiting: deque[Worker] = deque()
         self._lock = threading.Lock()
 
+    @property
+    def waiting(self) -> int:
+        """How many were started and not taken."""
+        return len(self._waiting)
+
     def take(self) -> Worker:
         """One that waits; it is the caller's from here on."""
         with self._lock:
-            self._fill(self.size or 1)
+            self._fill(1)
             found = self._waiting.popleft()
-            self._fill(self.size)
+            if not self._waiting:
+                self._fill(self.size)
             return found
 
     def fill(self) -> None:

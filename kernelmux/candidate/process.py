@@ -14,11 +14,11 @@ from torch.utils._python_dispatch import _disable_current_modes, _get_current_di
 
 from kernelmux.candidate import limits
 from kernelmux.candidate.allocations import Guard, Virtual
+from kernelmux.candidate.calls_ahead import CallsAhead, Collected
 from kernelmux.candidate.errors import CandidateError
 from kernelmux.candidate.limits import Limits
 from kernelmux.candidate.worker_process import Worker
 
-PATIENCE = 60.0  # seconds until as many threads as were said have made their calls
 DEATHS = 3  # of the process of one candidate in a run, after which it is not started again
 
 
@@ -41,7 +41,10 @@ class CandidateProcess:
         self._turn = threading.RLock()
         self._worker: Worker | None = None
         self._deaths = 0
-        self._gathering: _Gathering | None = None
+        self._collected: list[Sequence[Any]] | None = None
+        self._flying: CallsAhead | None = None  # sent, and not settled
+        self._ahead: CallsAhead | None = None  # whose results are taken
+        self.pace = float("inf")  # seconds that a call was waited for lately
 
     def __enter__(self) -> CandidateProcess:
         return self
@@ -58,6 +61,7 @@ class CandidateProcess:
     def resident(self) -> int:
         """Bytes of memory that the process has for itself, and what it has started; 0 without a process."""
         with self._turn:
+            self._settle()
             return limits.in_use(self._worker.popen.pid).memory if self._worker else 0
 
     def claims(self) -> dict[str, Any]:
@@ -73,21 +77,79 @@ class CandidateProcess:
     def awake(self, seconds: float) -> str:
         """What of its process goes on while nothing is asked of it, looked at for so long: in words, "" for nothing."""
         with self._turn:
+            self._settle()
             return limits.awake(self._worker.popen.pid, seconds) if self._worker else ""
 
     def call(self, values: Sequence[Any]) -> Any:
         """The result for these arguments; CandidateError, or an EmulatorError of a kernel that it has launched."""
-        return self._gathering.call(values) if self._gathering else self.calls([values])[0]
+        if self._collected is not None:
+            self._collected.append(values)
+            raise Collected
+        return self._ahead.take(values, self._one) if self._ahead else self._one(values)
+
+    def _one(self, values: Sequence[Any]) -> Any:
+        return self.calls([values])[0]
 
     @contextmanager
-    def gathered(self, count: int, threads: bool) -> Iterator[None]:
-        """Calls in here come from so many threads of the caller, and reach the process as one message: `calls`."""
-        patience = PATIENCE + count * self.limits.call
-        self._gathering = _Gathering(count, partial(self.calls, threads=threads), patience)
+    def collected(self) -> Iterator[list[Sequence[Any]]]:
+        """Calls in here raise `Collected`, and reach no process: their arguments are listed."""
+        self._collected = found = list[Sequence[Any]]()
+        try:
+            yield found
+        finally:
+            self._collected = None
+
+    def send(self, each: Sequence[Sequence[Any]]) -> CallsAhead:
+        """Have calls made, one after another, beside what goes on here; their tensors have to stay as they are.
+
+        Anything else that is asked of the process waits for them.
+        """
+        with self._turn, _disable_current_modes():
+            self._settle()
+            if not each:
+                return CallsAhead((), list)
+            try:
+                worker = self._ready()
+                asked = worker.begin(each)
+            except CandidateError as error:  # what is asked next tells it again, or all is well
+                self._after(self._worker)
+                self._flying = failed = CallsAhead(each, partial(_raise, error))
+                return failed
+            self._flying = CallsAhead(each, partial(self._finish, worker, asked))
+            return self._flying
+
+    @contextmanager
+    def answering(self, ahead: CallsAhead) -> Iterator[None]:
+        """Calls in here have the results of those that were made ahead, as far as they are among them."""
+        with self._turn:
+            ahead.settle()
+            self._flying = None if self._flying is ahead else self._flying
+            self._ahead = ahead
         try:
             yield
         finally:
-            self._gathering = None
+            self._ahead = None
+
+    def _finish(self, worker: Worker, asked: Any) -> list[Any]:
+        begun = time.monotonic()
+        with _disable_current_modes():
+            try:
+                return worker.finish(asked, ahead=True)
+            finally:
+                self.pace = (time.monotonic() - begun) / asked.count
+                self._after(worker)
+
+    def _settle(self) -> None:
+        if self._flying:
+            self._flying.settle()
+            self._flying = None
+
+    def _after(self, worker: Worker | None) -> None:
+        """A process that is of no more use goes."""
+        if worker and worker.over and worker is self._worker:
+            self._deaths += 1
+            worker.kill()
+            self._worker = None
 
     def calls(self, each: Sequence[Sequence[Any]], threads: bool = False, order: str = "") -> list[Any]:
         """The results of several calls without a pause between them; threads: from as many threads, all at once.
@@ -98,7 +160,11 @@ class CandidateProcess:
         guard = next((m for m in reversed(modes) if isinstance(m, Guard)), None)
         virtual = any(isinstance(m, Virtual) for m in modes)
         with self._turn, _disable_current_modes(), self._watched() as worker:  # what a suite listens to is not this
-            return worker.calls(each, guard, virtual, threads, order)
+            begun = time.monotonic()
+            try:
+                return worker.finish(worker.begin(each, guard, virtual, threads, order))
+            finally:
+                self.pace = (time.monotonic() - begun) / len(each)
 
     def timed(self, message: dict[str, Any], files: Sequence[int] = ()) -> tuple[dict[str, Any], float]:
         """The answer to a message of `gpu.timed_calls`, and the seconds that it took."""
@@ -108,14 +174,12 @@ class CandidateProcess:
     @contextmanager
     def _watched(self) -> Iterator[Worker]:
         """The process; one that is of no more use afterwards is ended."""
+        self._settle()
         worker = self._ready()
         try:
             yield worker
         finally:
-            if worker.over:
-                self._deaths += 1
-                worker.kill()
-                self._worker = None
+            self._after(worker)
 
     def _ready(self) -> Worker:
         if self._worker is None:
@@ -132,26 +196,5 @@ class CandidateProcess:
         return self._worker
 
 
-class _Gathering:
-    """The calls of several threads, made as one: each thread gets the result of its own, or the error of all."""
-
-    def __init__(self, count: int, calls: Callable[[Sequence[Sequence[Any]]], list[Any]], patience: float) -> None:
-        self._calls, self._each, self._results = calls, list[Sequence[Any]](), list[Any]()
-        self._patience = patience
-        self._error: BaseException | None = None
-        self._lock, self._all = threading.Lock(), threading.Barrier(count, self._make)
-
-    def call(self, values: Sequence[Any]) -> Any:
-        with self._lock:
-            own = len(self._each)
-            self._each.append(values)
-        self._all.wait(self._patience)
-        if self._error:
-            raise self._error
-        return self._results[own]
-
-    def _make(self) -> None:
-        try:
-            self._results = self._calls(self._each)
-        except BaseException as error:
-            self._error = error
+def _raise(error: Exception) -> list[Any]:
+    raise error

@@ -15,8 +15,9 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -34,6 +35,7 @@ from kernelmux.candidate.listener import Listener
 from kernelmux.registry.backend import tamper_guard
 
 MODULE = "kernelmux_candidate"
+SLOW = 1.0  # seconds of calls in a row from which a sign of life is given: each has a limit of its own
 FRAMES = 3  # places of an exception that are told
 
 
@@ -45,7 +47,7 @@ def main(descriptor: int, waits: bool) -> None:
         torch.zeros(1)
     global_state.snapshot()
     if waits:
-        launches.driver()
+        launches.prepare()
     try:
         channel.send({"ready": True})
         Server(channel).run()
@@ -144,7 +146,16 @@ class Server:
     def _results(self, each: list[list[Any]], message: dict[str, Any]) -> list[Any]:
         if message["order"]:
             return order.results(self.function, each, message["order"])
-        return self._in_threads(each) if message["threads"] else [self.function(*values) for values in each]
+        return self._in_threads(each) if message["threads"] else list(self._in_a_row(each))
+
+    def _in_a_row(self, each: list[list[Any]]) -> Iterator[Any]:
+        """The results of calls one after another; of slow ones it is said that they get on."""
+        told = time.monotonic()
+        for values in each:
+            yield self.function(*values)
+            if len(each) > 1 and time.monotonic() - told > SLOW:
+                self.channel.send({"further": True})
+                told = time.monotonic()
 
     def _in_threads(self, each: list[list[Any]]) -> list[Any]:
         """The results of calls that begin at once, each in a thread of its own."""

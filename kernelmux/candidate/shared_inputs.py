@@ -55,6 +55,10 @@ class SharedInputs:
         """Those that the emulator can read."""
         return {number: region for number, region in self.by_number.items() if isinstance(region, memory.Region)}
 
+    def changed(self, storages: Sequence[torch.UntypedStorage], used: Sequence[int]) -> bool:
+        """Whether a call has done something to its inputs."""
+        return any(_differs(self.by_number[number], x) for x, number in zip(storages, used, strict=True))
+
     def close(self) -> None:
         """Give all regions back."""
         while self.by_number:
@@ -73,6 +77,12 @@ def _fill(region: memory.Region | GpuRegion, storage: torch.UntypedStorage, fres
         torch.cuda.current_stream(storage.device).synchronize()
     else:
         memory.fill(region.bytes, memory.held(storage), fresh)
+
+
+def _differs(region: memory.Region | GpuRegion, storage: torch.UntypedStorage) -> bool:
+    if isinstance(region, GpuRegion):
+        return not torch.equal(memory.whole(storage), memory.whole(region.storage()))
+    return any(True for _ in memory.changed(region, memory.held(storage)))
 
 
 def _take(region: memory.Region | GpuRegion, storage: torch.UntypedStorage) -> None:

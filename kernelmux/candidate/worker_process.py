@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from kernelmux.candidate import global_state, launches, limits, memory, messages, sandbox
+from kernelmux.candidate import launches, limits, memory, messages, sandbox
 from kernelmux.candidate.allocations import Guard, Guarded, TooLarge
 from kernelmux.candidate.channel import Channel, ChannelClosed, Late, Unexpected, close
 from kernelmux.candidate.errors import CandidateError
@@ -91,21 +91,21 @@ class Worker:
         ends = time.monotonic() + self.limits.start
         with _Failing(self, "while its file was imported"):
             self.channel.receive(ends)  # it is there
-            answer, files = self._ask({**message, "memory": self.limits.memory}, (), ends)
+            answer, files = self._answer(self._send({**message, "memory": self.limits.memory}, ()), ends)
         close(files)
         if "raised" in answer:
             raise CandidateError(f"{path.name} cannot be imported: {messages.text(answer['raised'])}")
         self.claims, self.loaded = answer["claims"], time.monotonic()
 
-    def calls(
+    def begin(
         self,
         each: Sequence[Sequence[Any]],
         guard: Guard | None = None,
         virtual: bool = False,
         threads: bool = False,
         order: str = "",
-    ) -> list[Any]:
-        """Hand the arguments of all calls over, wait, take the results and what has become of the inputs.
+    ) -> messages.Asked:
+        """Hand the arguments of all calls over; `finish` has to be the next that is asked of it.
 
         The calls follow one another without a pause; threads: each comes from a thread of its own, all at once. guard: gets
         what was allocated on the way; virtual: what is allocated takes no room until it is used. order: on a GPU, as
@@ -126,20 +126,27 @@ class Worker:
             "released": [self._released.pop() for _ in range(len(self._released))],
             "seed": torch.initial_seed(),
             "grad": torch.is_grad_enabled(),
-            "surroundings": _surroundings(),
+            "surroundings": messages.surroundings(),
             "listen": not self._listened,
             "memory": "guarded" if guard else "virtual" if virtual else "",
         }
         self._found = None
         with _Failing(self, "in the call"):
-            ends = time.monotonic() + self.limits.call * len(each)
-            answer, files = self._ask(message, [self._inputs.by_number[n].file for n in new], ends)
+            nonce = self._send(message, [self._inputs.by_number[n].file for n in new])
+        return messages.Asked(nonce, len(each), storages, used, guard, virtual, threads or bool(order))
+
+    def finish(self, asked: messages.Asked, ahead: bool = False) -> list[Any]:
+        """The results of calls, and what has become of their inputs; ahead: which have to stay as they are."""
+        most = asked.count if asked.together else 1
+        with _Failing(self, "in the call"):
+            answer, files = self._answer(asked.nonce, time.monotonic() + self.limits.call * most, asked.count)
         try:
-            self._inputs.take_back(storages, used)
+            if not ahead:
+                self._inputs.take_back(asked.storages, asked.used)
             if self._found:
                 raise self._found
             if "raised" in answer:
-                if virtual and answer["raised"]["kind"] == TooLarge.__name__:
+                if asked.virtual and answer["raised"]["kind"] == TooLarge.__name__:
                     raise TooLarge(str(answer["raised"]["text"]))
                 raise CandidateError(f"raised {messages.text(answer['raised'])}", messages.cause(answer["raised"]))
             self._listened = True
@@ -150,9 +157,11 @@ class Worker:
                 raise CandidateError(f"patches {', '.join(map(str, answer['patched']))}")
             if answer["changed"]:
                 raise CandidateError(f"the call changed {'; '.join(map(str, answer['changed']))}")
-            found = self._results(answer, files, storages, guard)
-            if len(found) != len(each):
-                raise memory.MisplacedTensor(f"{len(found)} results of {len(each)} calls")
+            if ahead and self._inputs.changed(asked.storages, asked.used):
+                raise CandidateError("it changed its inputs")
+            found = self._results(answer, files, asked.storages, asked.guard)
+            if len(found) != asked.count:
+                raise memory.MisplacedTensor(f"{len(found)} results of {asked.count} calls")
             return found
         except (memory.MisplacedTensor, KeyError, TypeError, IndexError, ValueError) as error:
             self.over = True
@@ -165,7 +174,7 @@ class Worker:
         self._look()
         with _Failing(self, "in timed calls"):
             begun = time.perf_counter()
-            answer, received = self._ask(message, files, time.monotonic() + self.limits.call)
+            answer, received = self._answer(self._send(message, files), time.monotonic() + self.limits.call)
             seconds = time.perf_counter() - begun
         close(received)
         if "raised" in answer:
@@ -174,14 +183,18 @@ class Worker:
             )
         return answer, seconds
 
-    def _ask(self, message: dict[str, Any], files: Sequence[int], ends: float) -> tuple[Any, list[int]]:
-        """The answer to a message; on the way its launches are run."""
+    def _send(self, message: dict[str, Any], files: Sequence[int]) -> str:
+        """Ask something; the number that the answer has to have."""
         self._look()
         if self.channel.waiting():
             self._raise_if_gone()
             raise Unexpected("it answered before it was asked, or twice")
         nonce = secrets.token_hex(8)
         self.channel.send({**message, "nonce": nonce}, files)
+        return nonce
+
+    def _answer(self, nonce: str, ends: float, more: int = 0) -> tuple[Any, list[int]]:
+        """The answer to a message; on the way its launches are run. more: so often it may say that it has got on."""
         while True:
             answer, received = self.channel.receive(ends)
             if not isinstance(answer, dict):
@@ -194,6 +207,10 @@ class Worker:
                 finally:
                     close(received)
                 ends += time.monotonic() - begun
+                continue
+            if "further" in answer and more > 0:
+                close(received)
+                ends, more = time.monotonic() + self.limits.call, more - 1
                 continue
             if answer.get("nonce") != nonce:
                 close(received)
@@ -377,9 +394,3 @@ class _Failing:
         if isinstance(error, Unexpected):
             return f"its process broke the channel: {error}"
         return self.worker.ended()
-
-
-def _surroundings() -> list[str] | None:
-    """The settings that the suite has made around this call. No kernel sees autocast: arguments come cast."""
-    asked = global_state.asked()
-    return None if asked is None else [name for name in asked if name != global_state.AUTOCAST]

@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from kernelmux.conformance.judging.probe import Probe
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.session import plan
 from kernelmux.conformance.session.execute import Outcome, execute
+from kernelmux.conformance.source_constants import untrusted
 from kernelmux.judge import remarks, timing
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
@@ -164,6 +165,8 @@ def verdict(
             _ask(made, options, path, name, limits, pool, at_once, age, times, tell)
         finally:
             implementation.close()
+            if pool:
+                pool.fill()
         made.seconds = time.perf_counter() - begun
         return made
 
@@ -201,7 +204,10 @@ def _ask(
     """Run the items; what the file does while it is imported is an item as well."""
     opened = implementation.opening(options.device, limits, pool.take if pool else None)
     try:
-        with temporary_backends.joined(options.impl, options.ops[0], opened):
+        with (
+            untrusted.reading(path, name) if "thresholds" in options.checks else nullcontext(),
+            temporary_backends.joined(options.impl, options.ops[0], opened),
+        ):
             process = implementation.process(path, name, options.device)
             for outcome in _outcomes(made, options, process, age, times):
                 made.items.append(_row(outcome))

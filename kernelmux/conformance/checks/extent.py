@@ -3,6 +3,7 @@
 The other axes are short, so that the tensors are small, but for one that has to grow along (`_grown`). Indices into a long
 axis point to its end. Of the emulator's blocks the first and the last few run; where these do not write the last slices,
 or not from what earlier kernels of the call wrote whole, all do; where that takes too long, of a shorter axis (`LESS`).
+In tier smoke emulated calls have the length of that axis at once, unless its slices know nothing of one another.
 """
 
 from __future__ import annotations
@@ -40,12 +41,21 @@ def run(probe: Probe) -> None:
     for turn, base in enumerate(_bases(probe)):
         case = resize.case_of(probe, base)
         for axis in resize.axes(probe.spec, case):
-            if not _long(probe, base, case, axis, LONG):
+            if not _counted_by_grids(probe, base, case, axis) or not _long(probe, base, case, axis, LONG):
                 _long(probe, base, case, axis, LESS)
         if turn == 0:
             _regular(probe, base, case)
     if not probe.records:
         probe.skip_all("no axis may be that long")
+
+
+def _counted_by_grids(probe: Probe, base: Trial, case: Case, axis: AxisName) -> bool:
+    """Whether that axis is to be as long as can be. In tier smoke, where calls are emulated, only one that a grid counts:
+    a block that has all of another one takes minutes to compile, and one that walks along it seconds to emulate.
+    """
+    if not probe.emulated or probe.options.tier != "smoke":
+        return True
+    return bool(large_tensors.independent(probe.spec, case, axis, base.dtype))
 
 
 def _bases(probe: Probe) -> list[Trial]:
@@ -102,7 +112,8 @@ def _regular(probe: Probe, base: Trial, case: Case) -> None:
     last = resize.names(probe.spec, case, probe.spec.leading.name)[-2:]
     short = {axis: min(n, SHORT) for axis, n in _lengths(probe.spec, case).items()}
     flat = all(name.letter == "..." for name in names)
-    single = [dict.fromkeys(names, 1) | {names[-1]: ELEMENTWISE}] if flat else []
+    most = ELEMENTWISE if flat and _counted_by_grids(probe, base, case, names[-1]) else REGULAR[0]
+    single = [dict.fromkeys(names, 1) | {names[-1]: most}] if flat else []
     square = [lengths for n in REGULAR for lengths in (dict.fromkeys(names, n), short | dict.fromkeys(last, n))]
     for tries in (single, square):
         made = (_of_lengths(probe, base, case, lengths) for lengths in tries)

@@ -14,6 +14,7 @@ from kernelmux.conformance.check import Check
 from kernelmux.conformance.inputs import generate, trials
 from kernelmux.conformance.inputs.layouts import LAYOUTS
 from kernelmux.conformance.inputs.trials import Trial
+from kernelmux.conformance.judging import ahead
 from kernelmux.conformance.judging.probe import Probe
 from kernelmux.registry.cases import Case
 from kernelmux.registry.spec import Axis, OpSpec
@@ -68,10 +69,9 @@ def _real_axes(trial: Trial) -> int:
 
 
 def _examine(probe: Probe, found: Iterator[Trial]) -> None:
-    for trial in found:
-        if probe.able(trial):
-            with probe.judge(trial) as judge:
-                judge.accurate(judge.call())
+    for trial in ahead.trials(probe, filter(probe.able, found)):
+        with probe.judge(trial) as judge:
+            judge.accurate(judge.call())
 
 
 def arrangements(base: Trial, everything: bool, only: tuple[str, ...] = (), in_turn: bool = False) -> Iterator[Trial]:

@@ -7,7 +7,7 @@ result by them, gives one for the other.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice, product
+from itertools import chain, islice, product
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ import torch
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.inputs import generate, layouts
 from kernelmux.conformance.inputs.trials import Trial
+from kernelmux.conformance.judging import ahead
 from kernelmux.conformance.judging.probe import Probe
 from kernelmux.registry.cases import Case
 from kernelmux.registry.numerics import Bound
@@ -34,18 +35,22 @@ def run(probe: Probe) -> None:
     if not pools:
         probe.skip_all("no scalar has values that every shape allows; axes and indices are drawn with the shapes")
         return
+    near = (trial for item in scalars if item.type is float and item.length is None for trial in _near(probe, item))
+    for trial in ahead.trials(probe, filter(probe.able, chain(_all(probe, pools), near))):
+        with probe.judge(trial) as judge:
+            judge.accurate(judge.call())
+
+
+def _all(probe: Probe, pools: dict[str, list[Any]]) -> Iterator[Trial]:
     for turn, (name, value) in enumerate(settings(pools)):
-        for trial in (*trials_with(probe, name, value, turn), *every_kind(probe, name, value, turn)):
-            _ask(probe, trial)
+        yield from trials_with(probe, name, value, turn)
+        yield from every_kind(probe, name, value, turn)
         if len(pools) > 1:
             others = {n: pool[turn % len(pool)] for n, pool in pools.items() if n != name}
-            for trial in trials_with(probe, name, value, turn, **others):
-                _ask(probe, trial)
-    for item in (i for i in scalars if i.type is float and i.length is None):
-        _ask_near(probe, item)
+            yield from trials_with(probe, name, value, turn, **others)
 
 
-def _ask_near(probe: Probe, item: Scalar) -> None:
+def _near(probe: Probe, item: Scalar) -> Iterator[Trial]:
     """Two numbers that are nearly equal and no short ones, in turn, on inputs that tell them apart."""
     if probe.options.cases:
         return
@@ -59,8 +64,7 @@ def _ask_near(probe: Probe, item: Scalar) -> None:
             second = second.changed(f"nearly {item.name} of the call before", **first.tensors)
             if any(map(probe.reasons, (first, second))) or not _apart(probe, first, second):
                 continue
-            for trial in (first, second, first):
-                _ask(probe, trial)
+            yield from (first, second, first)
             return
 
 
@@ -174,12 +178,6 @@ def _trial(probe: Probe, case: Case, turn: int) -> Iterator[Trial]:
     made = {name: new for name, x in trial.tensors.items() if (new := layout.of(x)) is not None}
     if made and turn % (6 if probe.emulated else 3) == 0:
         yield trial.changed(f"{', '.join(made)}: {layout.name}", **made)
-
-
-def _ask(probe: Probe, trial: Trial) -> None:
-    if probe.able(trial):
-        with probe.judge(trial) as judge:
-            judge.accurate(judge.call())
 
 
 CHECK = Check(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.inputs import generate
+from kernelmux.conformance.inputs.trials import Trial
+from kernelmux.conformance.judging import ahead
 from kernelmux.conformance.judging.probe import Probe
 from kernelmux.conformance.variations import neighbouring_shapes
 from kernelmux.registry.cases import Case
@@ -19,16 +21,19 @@ REGULAR = {"smoke": 0, "ci": 2, "full": 20, "huge": 40}  # calls with an axis of
 
 
 def run(probe: Probe) -> None:
+    for trial in ahead.trials(probe, filter(probe.able, _trials(probe))):
+        with probe.judge(trial) as judge:
+            judge.accurate(judge.call())
+
+
+def _trials(probe: Probe) -> Iterator[Trial]:
     options, spec = probe.options, probe.spec
     made = [(case, able) for case, able in _drawn_shapes(probe) if options.wants_case(case.name)]
     allowed = options.dtypes_of(spec)
     for turn, (case, able) in enumerate([*made, *((case, allowed) for case in options.own_cases(spec))]):
         usable = [d for d in able if d in allowed] if able else allowed
         for dtype in usable if options.cases else usable[turn % max(len(usable), 1) :][:1]:
-            trial = probe.make(case, dtype)
-            if probe.able(trial):
-                with probe.judge(trial) as judge:
-                    judge.accurate(judge.call())
+            yield probe.make(case, dtype)
 
 
 def _drawn_shapes(probe: Probe) -> list[tuple[Case, Sequence[torch.dtype]]]:

@@ -19,6 +19,7 @@ import torch
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.inputs import generate, special_numbers, trials
 from kernelmux.conformance.inputs.trials import Trial
+from kernelmux.conformance.judging import ahead
 from kernelmux.conformance.judging.probe import Judge, Probe
 from kernelmux.conformance.variations import breakpoints, neighbouring_trials, resize, special_extremes
 from kernelmux.registry.dtypes import smallest
@@ -37,8 +38,24 @@ Tensors = dict[str, torch.Tensor]
 
 def run(probe: Probe) -> None:
     breakpoints.ask(probe)
-    names = (*SPECIAL, *((PAYLOAD,) if moves(probe.spec) else ()))
     bases = _bases(probe)
+    for trial in ahead.trials(probe, _all_planted(probe, bases)):
+        with probe.judge(trial) as judge:
+            outputs = judge.call()
+            judge.well_formed(outputs)
+            judge.accurate(special_numbers.within_range(trial, outputs))
+            _bits(judge, outputs)
+    special_extremes.ask(probe, bases if probe.options.tier != "smoke" else [])
+    _ask_strays(probe, bases)
+    for trial in _long_sums(probe) if probe.options.tier != "smoke" else ():
+        if probe.able(trial):
+            with probe.judge(trial) as judge:
+                judge.accurate(judge.call())
+
+
+def _all_planted(probe: Probe, bases: list[Trial]) -> Iterator[Trial]:
+    """Every special value in small calls that the variant can run."""
+    names = (*SPECIAL, *((PAYLOAD,) if moves(probe.spec) else ()))
     quick = probe.device.type == "cpu" and not probe.emulated  # a call that a GPU finishes is waited for
     for turn, base in enumerate([*bases, *_single_terms(probe), *_zeros(probe)]):
         for name in names if not _zeroed(base) else ("nan", "inf"):
@@ -47,17 +64,7 @@ def run(probe: Probe) -> None:
                 if reason:
                     probe.skip(trial, f"{name}: {reason}")
                 elif probe.able(trial):
-                    with probe.judge(trial) as judge:
-                        outputs = judge.call()
-                        judge.well_formed(outputs)
-                        judge.accurate(special_numbers.within_range(trial, outputs))
-                        _bits(judge, outputs)
-    special_extremes.ask(probe, bases if probe.options.tier != "smoke" else [])
-    _ask_strays(probe, bases)
-    for trial in _long_sums(probe) if probe.options.tier != "smoke" else ():
-        if probe.able(trial):
-            with probe.judge(trial) as judge:
-                judge.accurate(judge.call())
+                    yield trial
 
 
 def _ask_strays(probe: Probe, bases: list[Trial]) -> None:

@@ -7,11 +7,9 @@ other shapes come between. All of this for small inputs, and for large ones, whi
 
 from __future__ import annotations
 
-import contextvars
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -25,7 +23,7 @@ from kernelmux.conformance.failures.stale_result import EARLIER
 from kernelmux.conformance.inputs import layouts
 from kernelmux.conformance.inputs.layouts import LAYOUTS, laid_out
 from kernelmux.conformance.inputs.trials import Trial, bits, computed, same_bits
-from kernelmux.conformance.judging import returned
+from kernelmux.conformance.judging import ahead, returned
 from kernelmux.conformance.judging.probe import Failed, Judge, Probe
 from kernelmux.conformance.variations import neighbouring_trials, resize
 from kernelmux.conformance.variations.interleaving import PAUSE, side_by_side
@@ -165,11 +163,13 @@ def _owned(judge: Judge) -> None:
 def _finished(judge: Judge) -> None:
     """When a call returns, its results are there, and nothing of it goes on. The second call: the first may import."""
     judge.call()
-    problem = returned.unfinished(judge.trial.spec, judge.call, judge.trial.values)
-    judge.require(not problem, problem)
     if process := implementation.process_of(judge.probe.implementation.fn):
+        judge.call()
         problem = process.awake(returned.LATER)
         judge.require(not problem, f"the call has returned, and {problem}")
+        return
+    problem = returned.unfinished(judge.trial.spec, judge.call, judge.trial.values)
+    judge.require(not problem, problem)
 
 
 def _empty(probe: Probe) -> Iterator[Trial]:
@@ -360,15 +360,10 @@ def _at_once(judge: Judge, trials: Sequence[Trial], threads: bool) -> list[tuple
     process = implementation.process_of(judge.probe.implementation.fn)
     if not process:
         return []
-    with judge.probe.environment(), process.gathered(len(trials), threads), ThreadPoolExecutor(len(trials)) as pool:
-        calls = [pool.submit(contextvars.copy_context().run, _plain_call, trial, judge.probe.label) for trial in trials]
-        results: list[Any] = [call.result() for call in calls]
+    with judge.probe.environment():
+        each = ahead.arguments(judge.probe, process, [trial.values for trial in trials])
+        results = process.calls(each, threads)
     return [result if isinstance(result, tuple) else (result,) for result in results]
-
-
-def _plain_call(trial: Trial, label: str) -> Any:
-    with torch.no_grad():
-        return dispatch.call(trial.spec, trial.values, label)
 
 
 CHECK = Check(run=run, column="state", summary="calls leave nothing behind: results, inputs, threads, many calls")

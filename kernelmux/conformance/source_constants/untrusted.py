@@ -9,6 +9,9 @@ import json
 import resource
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +23,32 @@ PATIENCE = 60.0  # seconds, on a busy machine
 MOST = 4096  # constants of a file
 
 
+_begun: dict[tuple[Path, str], Future[list[Constant]]] = {}
+_readers = ThreadPoolExecutor(1, "kernelmux-constants")
+
+
 class Unreadable(Exception):
     """A source that takes more than its reader has."""
 
 
+@contextmanager
+def reading(path: Path, function: str) -> Iterator[None]:
+    """The constants are read beside what goes on in here, and are there when they are asked for."""
+    _begun[path, function] = _readers.submit(_read, path, function)
+    try:
+        yield
+    finally:
+        if (begun := _begun.pop((path, function), None)) and not begun.cancel():
+            begun.exception()
+
+
 def constants(path: Path, function: str) -> list[Constant]:
     """As `reader.constants_of_file`; Unreadable where that takes too long or too much."""
+    begun = _begun.get((path, function))
+    return begun.result() if begun else _read(path, function)
+
+
+def _read(path: Path, function: str) -> list[Constant]:
     program = [sys.executable, "-P", "-m", __name__, str(path), function]
     environment = {"PYTHONPATH": str(Path(__file__).parents[3]), "PYTHONDONTWRITEBYTECODE": "1"}
     try:

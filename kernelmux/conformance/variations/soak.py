@@ -7,7 +7,8 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import pairwise, repeat
+from typing import Any
 
 import torch
 
@@ -15,7 +16,8 @@ from kernelmux import emulator
 from kernelmux.candidate import implementation as candidate
 from kernelmux.candidate.allocations import contiguous_strides
 from kernelmux.conformance.inputs.layouts import laid_out
-from kernelmux.conformance.inputs.trials import same_bits
+from kernelmux.conformance.inputs.trials import Trial, same_bits
+from kernelmux.conformance.judging import ahead
 from kernelmux.conformance.judging.probe import Judge
 from kernelmux.conformance.variations import neighbouring_trials
 from kernelmux.conformance.variations.interleaving import Living
@@ -56,7 +58,7 @@ def _many(judge: Judge, most: int) -> None:
     judge.accurate(first)
     half = min(_how_many(judge), most) // 2
     with judge.probe.environment(), Living() as living:
-        _distinct(judge, [_call(judge, first, turn) for turn in range(half)])
+        _distinct(judge, _calls(judge, first, half, keep=True))
         grown = _grown(judge, first, living, half)
         for _ in range(WINDOWS):  # what grows once is a cache, what grows again and again a leak
             again = _grown(judge, first, living, half) if grown else {}
@@ -66,19 +68,23 @@ def _many(judge: Judge, most: int) -> None:
 
 
 def large_calls(judge: Judge) -> None:
-    """Of a few calls on large tensors nothing is kept, that every one of them adds to. No kernel is emulated for that."""
+    """Of a few calls on large tensors nothing is kept, that every one of them adds to. No kernel is emulated for that.
+
+    Of a candidate in a process of its own one only has to return: the memory of that comes and goes by more.
+    """
     probe, trial = judge.probe, judge.trial
+    apart = candidate.process_of(probe.implementation.fn) is not None
 
     def left(living: Living) -> int:
-        for _ in range(LARGE_CALLS):
+        for _ in range(1 if apart else LARGE_CALLS):
             dispatch.call(trial.spec, trial.values, probe.label)
         gc.collect()
         return living.count()
 
     runs = not neighbouring_trials.slow(probe)
     with _frozen(), probe.environment(), emulator.recorder(run=runs), Living() as living:
-        counts = [left(living) for _ in range(WINDOWS + 1)]
-    kept = min(after - before for before, after in pairwise(counts))
+        counts = [left(living) for _ in range(1 if apart else WINDOWS + 1)]
+    kept = min((after - before for before, after in pairwise(counts)), default=0)
     judge.require(kept < LARGE_CALLS, f"memory leaks: {LARGE_CALLS} calls on large tensors keep {kept} more each time")
 
 
@@ -87,8 +93,7 @@ def _grown(judge: Judge, first: Tensors, living: Living, times: int) -> dict[str
     gc.collect()
     objects = times >= MANY // 2 and not neighbouring_trials.slow(judge.probe)
     before = _kept(judge, living, objects)
-    for turn in range(times):
-        _call(judge, first, turn)
+    _calls(judge, first, times)
     gc.collect()
     more = {what: count - before[what] for what, count in _kept(judge, living, objects).items()}
     return {what: count for what, count in more.items() if count >= times // 2}
@@ -104,12 +109,28 @@ def _how_many(judge: Judge) -> int:
     return next(times for most, times in EMULATED.items() if seconds <= most)
 
 
-def _call(judge: Judge, want: Tensors, turn: int) -> Tensors:
+def _calls(judge: Judge, want: Tensors, times: int, keep: bool = False) -> list[Tensors]:
+    """So many calls, each with tensors of its own; keep: all results, else none. A process has several in a message."""
+    kept = list[Tensors]()
+    apart = candidate.process_of(judge.probe.implementation.fn)
+    made = (_fresh(judge.trial) for _ in range(times))
+    for turn, values in enumerate(ahead.calls(judge.probe, made) if apart else repeat((), times)):
+        one = [_call(judge, want, turn, values)]
+        kept += one if keep else []
+        del one
+    return kept
+
+
+def _fresh(trial: Trial) -> tuple[Any, ...]:
+    """The arguments of a call, its tensors new."""
+    fresh = {name: laid_out(x, contiguous_strides(x.shape)) for name, x in trial.tensors.items()}
+    return tuple(fresh.get(item.name, value) for item, value in zip(trial.spec.inputs, trial.values, strict=True))
+
+
+def _call(judge: Judge, want: Tensors, turn: int, values: tuple[Any, ...] = ()) -> Tensors:
     """A call with tensors of its own; its results have the bits of the first one, or are right where bits may differ."""
     probe, trial = judge.probe, judge.trial
-    fresh = {name: laid_out(x, contiguous_strides(x.shape)) for name, x in trial.tensors.items()}
-    values = [fresh.get(item.name, value) for item, value in zip(trial.spec.inputs, trial.values, strict=True)]
-    result = dispatch.call(trial.spec, tuple(values), probe.label)
+    result = dispatch.call(trial.spec, values or _fresh(trial), probe.label)
     outputs = result if isinstance(result, tuple) else (result,)
     if not all(map(same_bits, outputs, want)):
         judge.accurate(outputs)

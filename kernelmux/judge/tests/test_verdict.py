@@ -70,6 +70,16 @@ def test_what_is_not_right_is_refused_with_a_line(
     assert out.splitlines()[-1].startswith("failed: ")
 
 
+@pytest.mark.parametrize("work", ["raise ValueError('second')", "x.mul_(2)", "import os; os._exit(0)"])
+def test_what_goes_wrong_once_among_calls_in_a_row_is_refused(tmp_path: Path, work: str) -> None:
+    text = f"{RIGHT.replace('def', 'calls = 0{0}def', 1)}".format("\n\n").replace(
+        "    return", f"    global calls\n    calls += 1\n    if calls == 2:\n        {work}\n    return"
+    )
+    (tmp_path / "mine.py").write_text(text)
+    found = verdict(tmp_path / "mine.py", "add", checks=("accuracy",))
+    assert not found.passed and [item["trials"]["failed"] for item in found.items] == [1]
+
+
 def test_a_verdict_is_verified_by_its_seed_and_its_key(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     key, out = file.with_name("key"), file.with_name("verdict.json")
     key.write_text("0123456789abcdef")
