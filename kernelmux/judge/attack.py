@@ -26,9 +26,11 @@ from rich.table import Table
 import kernelmux
 from kernelmux.judge.collection import Entry, attacks, honest
 from kernelmux.registry.errors import ArgumentError, unknown
+from kernelmux.runner.interrupts import INTERRUPTED
 from kernelmux.runner.machine import available_cores
 
 LIMIT = 600.0  # seconds for one: no attack may hang the judge
+_running = set[subprocess.Popen[str]]()
 FORGED, CAUGHT, OTHERWISE, LATE, REFUSED, PASSED = (
     "forged",
     "caught",
@@ -66,16 +68,25 @@ def command(families: Sequence[str], processes: int, sample: int, seed: int | No
     with ThreadPoolExecutor(processes or max(1, available_cores() // 2)) as pool:
         going = [pool.submit(attempt, entry) for entry in able]
         steps = track(as_completed(going), "judging", len(going), console=console, disable=not console.is_terminal)
-        found = list[Tried]()
-        for future in steps:
-            found.append(future.result())
-            if not console.is_terminal:
-                one = found[-1]
-                console.print(f"[{len(found)}/{len(going)}] {one.outcome}: {one.family}/{one.name}", markup=False)
+        found, interrupted = list[Tried](), False
+        try:
+            for future in steps:
+                found.append(future.result())
+                if not console.is_terminal:
+                    one = found[-1]
+                    console.print(f"[{len(found)}/{len(going)}] {one.outcome}: {one.family}/{one.name}", markup=False)
+        except KeyboardInterrupt:
+            interrupted = True
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in list(_running):
+                child.kill()
     found.sort(key=lambda one: (one.family, one.name))
     show(found, len(chosen) - len(able), console)
     if file:
         Path(file).write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n", encoding="utf-8")
+    if interrupted:
+        console.print(f"interrupted: {len(going) - len(found)} were not judged", markup=False)
+        return INTERRUPTED
     return int(any(one.wrong for one in found))
 
 
@@ -99,12 +110,17 @@ def attempt(entry: Entry) -> Tried:
         given += ["-x", "--seconds", "10"] if entry.found else []
         environment = {**os.environ, "PYTHONPATH": str(Path(kernelmux.__file__).parents[1])}
         program = [sys.executable, "-m", "kernelmux.judge", *given]
+        piped = subprocess.PIPE
+        child = subprocess.Popen(program, stdout=piped, stderr=piped, text=True, errors="replace", env=environment)
+        _running.add(child)
         try:
-            ran = subprocess.run(
-                program, capture_output=True, text=True, errors="replace", timeout=LIMIT, env=environment, check=False
-            )
+            ran = subprocess.CompletedProcess(program, 0, *child.communicate(timeout=LIMIT))
+            ran.returncode = child.wait()
         except subprocess.TimeoutExpired:
+            child.kill()
             return Tried(entry.name, entry.family, LATE, None, "")
+        finally:
+            _running.discard(child)
         return Tried(entry.name, entry.family, _outcome(entry, ran, verdict), ran.returncode, _last(ran.stdout))
 
 

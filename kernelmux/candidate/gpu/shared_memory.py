@@ -15,9 +15,10 @@ import torch
 from kernelmux.registry.util.cuda_driver import driver, refused
 
 PINNED, ON_DEVICE, AS_FILE, READ_WRITE = 1, 1, 1, 3  # CUmemAllocationType and what follows it
+OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 
 
-class _Location(ctypes.Structure):  # CUmemLocation
+class _MemoryLocation(ctypes.Structure):  # CUmemLocation
     _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
 
 
@@ -25,14 +26,14 @@ class _Properties(ctypes.Structure):  # CUmemAllocationProp
     _fields_ = [
         ("type", ctypes.c_int),
         ("handles", ctypes.c_int),
-        ("location", _Location),
+        ("location", _MemoryLocation),
         ("windows", ctypes.c_void_p),
         ("flags", ctypes.c_ubyte * 8),
     ]
 
 
 class _Access(ctypes.Structure):  # CUmemAccessDesc
-    _fields_ = [("location", _Location), ("flags", ctypes.c_int)]
+    _fields_ = [("location", _MemoryLocation), ("flags", ctypes.c_int)]
 
 
 class _Bytes:
@@ -51,7 +52,8 @@ class _Bytes:
 class GpuRegion:
     """Bytes of a GPU that both sides have. file: what the other side opens them by, which belongs to the region.
 
-    Whoever gives none makes the memory, which holds anything then. RuntimeError from the driver.
+    Whoever gives none makes the memory, which holds anything then. RuntimeError from the driver, torch.OutOfMemoryError if
+    the GPU has no room.
     """
 
     kind = "cuda"
@@ -61,7 +63,7 @@ class GpuRegion:
         with torch.cuda.device(device):
             torch.empty(1, device=device)  # the context of the device is the current one
             self.size = size
-            where = _Location(ON_DEVICE, torch.cuda.current_device())
+            where = _MemoryLocation(ON_DEVICE, torch.cuda.current_device())
             wanted = _Properties(PINNED, AS_FILE, where, None, (ctypes.c_ubyte * 8)())
             unit = ctypes.c_size_t()
             _do("cuMemGetAllocationGranularity", ctypes.byref(unit), ctypes.byref(wanted), ctypes.c_int(0))
@@ -105,4 +107,5 @@ class GpuRegion:
 
 def _do(name: str, *arguments: Any) -> None:
     if status := getattr(driver(), name)(*arguments):
-        raise RuntimeError(f"{name}: {refused(status)}")
+        kind = torch.OutOfMemoryError if status == OUT_OF_MEMORY else RuntimeError
+        raise kind(f"{name}: {refused(status)}")

@@ -12,6 +12,7 @@ from functools import partial
 import torch
 
 from kernelmux.candidate import allocations
+from kernelmux.candidate import implementation as candidate
 from kernelmux.candidate.allocations import Strides
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.inputs import layouts
@@ -79,7 +80,7 @@ def _far_apart(probe: Probe, base: Trial, name: str, x: torch.Tensor) -> None:
     strides = far_strides(tuple(x.shape))
     need = allocations.extent(x.shape, strides) * x.element_size()
     note = f"{name}: strides {strides}"
-    if x.is_cuda and room(x.device) < need * SPARE:
+    if x.is_cuda and room(x.device) < need * _spare(probe):
         probe.skip(base.changed(note), f"needs {need / 2**30:.0f} GiB of free device memory")
         return
     far = layouts.laid_out(x, strides) if x.is_cuda else allocations.virtual(x.shape, strides, x.dtype).copy_(x)
@@ -125,13 +126,18 @@ def _large(
         _last_slices(judge, placed, base, dimensions)
 
 
+def _spare(probe: Probe) -> float:
+    """How many times the memory of the tensors has to be free; a candidate's process has them as well."""
+    return SPARE * (2 if candidate.process_of(probe.implementation.fn) else 1)
+
+
 def _no_room(probe: Probe, base: Trial, length: int, dimensions: dict[int, int]) -> str | None:
     if probe.device.type != "cuda":
         return None
     number, dimension = next(iter(dimensions.items()))
     times = length / base.references[number].shape[dimension]
     need = times * base.size * base.dtype.itemsize
-    if room(probe.device) < need * SPARE:
+    if room(probe.device) < need * _spare(probe):
         return f"needs {need / 2**30:.0f} GiB of free device memory"
     return None
 

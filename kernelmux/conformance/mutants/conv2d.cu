@@ -25,7 +25,8 @@ template <int Defect>
 __device__ void conv2d(const T* x, const T* weight, const T* bias, T* y, const Sizes& z) {
     constexpr int TERMS = 16;
     __shared__ T shared[TERMS];
-    const int places = z.N * z.P * z.Q, place = blockIdx.x * 64 + threadIdx.x, o = blockIdx.y, K = z.C * z.R * z.S;
+    const long long places = (long long)z.N * z.P * z.Q, place = blockIdx.x * 64ll + threadIdx.x;
+    const int o = blockIdx.y, K = z.C * z.R * z.S;
     const int n = place / (z.P * z.Q), p = place / z.Q % z.P, q = place % z.Q;
     float sum = 0;
     for (int k0 = 0; k0 < K; k0 += TERMS) {

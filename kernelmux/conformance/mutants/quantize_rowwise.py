@@ -29,7 +29,7 @@ def quantized(
     x, dtype = x.contiguous().float(), dtypes.parse(format)
     info = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
     top = x.abs().amax(axes, keepdim=True) if x.numel() else x.new_zeros(len(x), 1)
-    scale = (top / info.max).expand(len(x), 1)
+    scale = (top / torch.full_like(top, info.max)).expand(len(x), 1)  # a GPU multiplies by 1 / a number
     quotient = torch.where(scale == 0, 0, x / scale) if zero else x / scale
     if dtype.is_floating_point:
         q = quotient.clamp(-info.max, info.max).to(dtype)

@@ -121,7 +121,7 @@ def chained(terms: torch.Tensor) -> torch.Tensor:
         with np.errstate(all="ignore"):  # infinities of both signs
             sums = np.add.accumulate(terms.resolve_neg().numpy(), axis=0)
         return torch.from_numpy(sums[-1:]).sum(0)  # 0 of no terms
-    total = torch.zeros_like(terms[0])
+    total = terms.new_zeros(terms.shape[1:])
     for term in terms:
         total = total + term
     return total
