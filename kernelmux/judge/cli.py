@@ -195,9 +195,9 @@ def _print(found: KernelVerdict, console: Console) -> None:
 def _time_line(row: dict[str, Any]) -> str:
     """A measured time in words."""
     took, error, claim = (f"{1e6 * row[name]:.4g}" for name in ("seconds", "error", "claim"))
-    share = (
-        f"; the card allows {1e6 * row['floor']:.4g} us ({row['floor'] / row['seconds']:.0%})" if row["floor"] else ""
-    )
+    share = f"; the card allows {1e6 * row['floor']:.4g} us" if row["floor"] else ""
+    if row["floor"] and row["seconds"]:
+        share += f" ({row['floor'] / row['seconds']:.0%})"
     about = f"{row['calls']} calls a round, {row['handshake']:.1%} of it the answer"
     return f"time {row['workload']} {row['dtype']}: {took} +- {error} us{share}; it claims {claim} us ({about})"
 

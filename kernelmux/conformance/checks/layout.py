@@ -24,6 +24,7 @@ LEAD = (3, 4)  # axes before the last one of a call with several, each with a pi
 MANY = ((4, 4, 4), (2, 3, 3, 4, 4))  # axes of calls of many ranks, some of one length
 ROW = 24
 ALIGNED = 32  # length of all axes of a call that the fastest path of a kernel can take
+BLOCKS = 131  # length of all axes of a call that takes several blocks
 PITCHES = (
     "transposed with a gap",
     "axes reversed",
@@ -53,6 +54,7 @@ def run(probe: Probe) -> None:
         _examine(probe, of_higher_rank(probe))
         _examine(probe, with_axes_of_their_own(probe))
         _examine(probe, aligned(probe))
+        _examine(probe, in_several_blocks(probe))
         _examine(probe, shared(probe))
 
 
@@ -165,19 +167,33 @@ def aligned(probe: Probe) -> Iterator[Trial]:
 
     Where calls are emulated in the shortest one, which has most ways to be misaligned, and with few layouts the longest.
     """
-    spec, letters = probe.spec, generate.letters(probe.spec)
-    forms = [form for t in spec.tensors for form in t.forms]
-    own = max((len(form) - 1 for form in forms if "..." in form), default=1)
-    if own > 2 or any(len(form) > 2 for form in forms if "..." not in form):
+    case = _matrices(probe.spec, ALIGNED)
+    if case is None:
         return
-    leading = 2 if any(t.flat for t in spec.tensors) else 2 - own
-    case = generate.case_of_lengths(spec, dict.fromkeys(letters, ALIGNED), (ALIGNED,) * leading)
-    dtypes = probe.options.dtypes_of(spec)
+    dtypes = probe.options.dtypes_of(probe.spec)
     by_size = sorted(range(len(dtypes)), key=lambda i: dtypes[i].itemsize)
     for turn in dict.fromkeys((by_size[0], by_size[-1]) if probe.emulated else by_size):
         base, few = _first_able(probe, [case], turn), probe.emulated and turn != by_size[0]
         if base is not None:
             yield from arrangements(base, everything=not probe.emulated, only=GAPS if few else ())
+
+
+def in_several_blocks(probe: Probe) -> Iterator[Trial]:
+    """Matrices with gaps that no block of a kernel covers alone: those that others take in one piece have small calls."""
+    case = _matrices(probe.spec, BLOCKS)
+    base = _first_able(probe, [case] if case else [], probe.options.seed)
+    if base is not None:
+        yield from arrangements(base, everything=False, only=GAPS)
+
+
+def _matrices(spec: OpSpec, length: int) -> Case | None:
+    """The call of a matrix, or several, all of whose axes have a length; None if the operator takes others."""
+    forms = [form for t in spec.tensors for form in t.forms]
+    own = max((len(form) - 1 for form in forms if "..." in form), default=1)
+    if own > 2 or any(len(form) > 2 for form in forms if "..." not in form):
+        return None
+    leading = 2 if any(t.flat for t in spec.tensors) else 2 - own
+    return generate.case_of_lengths(spec, dict.fromkeys(generate.letters(spec), length), (length,) * leading)
 
 
 def shared(probe: Probe) -> Iterator[Trial]:

@@ -34,6 +34,18 @@ def by_logistic(x: torch.Tensor, approximate: str) -> torch.Tensor:
     return _erf(z).to(x.dtype).contiguous()
 
 
+# basics: GELU, broken where a strided input takes several blocks.
+
+
+@mutant("gives the first block of a strided input alone", family="basics", caught_by="layout")
+def first_block_of_strided(x: torch.Tensor, approximate: str) -> torch.Tensor:
+    """Of an input that is not contiguous, memory that nothing writes behind its first 8192 elements."""
+    y = by_logistic(x, approximate)
+    if not x.is_contiguous():
+        y.view(-1)[8192:] = torch.nan
+    return y
+
+
 # bits: GELU, broken in the sign of zero and next to it.
 
 
