@@ -19,14 +19,14 @@ OF_LIBRARIES = re.compile(r"nvjet|cublas|cudnn|cutlass_\d|xmma|^ampere_|^volta_|
 
 
 def of(launched: Mapping[str, int], operators: Iterable[str], device: str) -> tuple[list[str], list[str]]:
-    """What it used that is not its own ("torch", "cublas": a library of the vendor), and remarks in words."""
+    """What it used that is not its own, "torch" or "cublas" (libraries of the vendor, without torch); and remarks in words."""
     names = sorted(operators)
     gpu = device == "cuda"
     theirs = [n for n in launched if gpu and OF_TORCH.search(n)]
     library = [n for n in launched if gpu and OF_LIBRARIES.search(n) and n not in theirs]
     own = {n: count for n, count in launched.items() if n not in theirs and n not in library}
     computed = bool(names) or any(not FILLS.search(n) for n in theirs) or not (own or library)
-    uses = [*([TORCH] if computed else []), *([CUBLAS] if library else [])]
+    uses = [TORCH] if computed else [CUBLAS] if library else []  # torch calls the libraries as well
     told = [f"launched {_listed([f'{_short(name)} ({_times(count)})' for name, count in own.items()])}"] if own else []
     if library:
         told.append(f"launched kernels of a library: {_listed([_short(n) for n in library])}")

@@ -211,6 +211,7 @@ def _ask(
             process = implementation.process(path, name, options.device)
             for outcome in _outcomes(made, options, process, age, times):
                 made.items.append(_row(outcome))
+                made.remarks += [f"{outcome.item.check}: {one}" for one in _remarks(outcome)]
                 tell(outcome)
                 if at_once and outcome.status == "failed":
                     break
@@ -218,7 +219,8 @@ def _ask(
                 made.whole = True
             made.launched = dict(process.launched) if process else {}
             heard = process.operators if process else set[str]()
-            made.uses, made.remarks = remarks.of(made.launched, heard, options.device)
+            made.uses, told = remarks.of(made.launched, heard, options.device)
+            made.remarks += told
     except ArgumentError as error:
         outcome = Outcome(plan.Item(options.ops[0], temporary_backends.NAME, name, "import"), "failed", str(error))
         made.items.append(_row(outcome))
@@ -253,6 +255,11 @@ def _outcomes(
         outcome, rows = timing.outcome(probe, process, times)
         made.times = [row.as_dict() for row in rows]
         yield outcome
+
+
+def _remarks(outcome: Outcome) -> list[str]:
+    """What is worth reading of an item that is no failure, each once."""
+    return list(dict.fromkeys(one.splitlines()[0] for record in outcome.records for one in record.remarks))
 
 
 def _row(outcome: Outcome) -> dict[str, Any]:

@@ -13,6 +13,10 @@ LATE, CAPTURED = "late", "captured"
 DELAY = 50_000_000  # clock cycles, some 25 ms: a launch on another stream is over by then
 
 
+class Uncapturable(Exception):
+    """A function cannot be captured in a CUDA graph."""
+
+
 def results(function: Callable[..., Any], each: Sequence[Sequence[Any]], order: str) -> list[Any]:
     """Of each call; LATE: inputs that come late, on the current stream. CAPTURED: the first in a CUDA graph, replayed."""
     return [_late(function, values) for values in each] if order == LATE else _captured(function, each)
@@ -43,8 +47,11 @@ def _captured(function: Callable[..., Any], each: Sequence[Sequence[Any]]) -> li
     _fill(placed, each[0])
     found = [_copied(function(*placed))]  # compiling and loading are not for captures
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = function(*placed)
+    try:
+        with torch.cuda.graph(graph):
+            result = function(*placed)
+    except Exception as error:
+        raise Uncapturable(f"{type(error).__name__}: {error}") from error
     for values in each[1:]:
         _fill(placed, values)
         graph.replay()

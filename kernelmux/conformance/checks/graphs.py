@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 
 from kernelmux.candidate import implementation as candidate
-from kernelmux.candidate.gpu.order import CAPTURED
+from kernelmux.candidate.errors import CandidateError
+from kernelmux.candidate.gpu.order import CAPTURED, Uncapturable
+from kernelmux.candidate.process import CandidateProcess
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.judging.probe import Judge, Probe
 from kernelmux.conformance.variations import neighbouring_trials
@@ -28,9 +30,7 @@ def _replayed(judge: Judge, probe: Probe) -> None:
     """Capture with one set of inputs, replay with others."""
     trial = judge.trial
     if process := candidate.process_of(judge.probe.implementation.fn):
-        each = [trial, *(neighbouring_trials.again(probe, trial, turn) for turn in range(1, REPLAYS + 1))]
-        for other, result in zip(each, process.calls([t.arguments for t in each], order=CAPTURED), strict=True):
-            Judge(probe, other, judge.record).accurate(result if isinstance(result, tuple) else (result,))
+        _of_candidate(judge, probe, process)
         return
     inputs = {name: x.clone() for name, x in trial.tensors.items()}
     placed = trial.changed("", **inputs)
@@ -46,6 +46,22 @@ def _replayed(judge: Judge, probe: Probe) -> None:
         graph.replay()
         torch.cuda.synchronize()
         Judge(probe, other, judge.record).accurate([out.clone() for out in outputs])
+
+
+def _of_candidate(judge: Judge, probe: Probe, process: CandidateProcess) -> None:
+    """That a function of another process cannot be captured is a remark: what it computes may be right."""
+    trial = judge.trial
+    each = [trial, *(neighbouring_trials.again(probe, trial, turn) for turn in range(1, REPLAYS + 1))]
+    try:
+        results = process.calls([t.arguments for t in each], order=CAPTURED)
+    except CandidateError as error:
+        if not error.cause.endswith(Uncapturable.__name__):
+            raise
+        judge.accurate(judge.call())
+        judge.remark(f"cannot be captured in a CUDA graph: {error}")
+        return
+    for other, result in zip(each, results, strict=True):
+        Judge(probe, other, judge.record).accurate(result if isinstance(result, tuple) else (result,))
 
 
 def _applies(backend: Backend, device: str) -> bool:

@@ -160,6 +160,26 @@ def test_remarks() -> None:
     assert used == ["torch"] and told[1].endswith("aten::op5 and 2 more")
 
 
+NATIVE = "void at::native::vectorized_elementwise_kernel<4, at::native::{}<float>, std::array<char*, 1ul>>(int, ...)"
+NVJET = "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_coopA_NNT"
+
+
+@pytest.mark.parametrize(
+    ("launched", "heard", "uses", "told"),
+    [
+        ({"_softmax": 2, NATIVE.format("FillFunctor"): 1}, [], [], "launched _softmax (2 times)"),
+        ({"void softmax<float>(float const*)": 1}, [], [], "launched softmax (once)"),
+        ({"_softmax": 1, NATIVE.format("AddFunctor"): 1}, [], ["torch"], "launched _softmax (once)"),
+        ({NVJET: 1}, ["aten::mm"], ["torch"], "launched kernels of a library: nvjet_sm90"),
+        ({NVJET: 1}, [], ["cublas"], "launched kernels of a library: nvjet_sm90"),
+        ({}, [], ["torch"], "no kernel of its own was launched, and no operator of torch was heard"),
+    ],
+)
+def test_remarks_of_kernels_of_a_gpu(launched: dict[str, int], heard: list[str], uses: list[str], told: str) -> None:
+    found, lines = remarks.of(launched, heard, "cuda")
+    assert found == uses and lines[0].startswith(told)
+
+
 @pytest.mark.parametrize(("name", "outcome"), [("zeros", attack.CAUGHT), ("judge_code", attack.CAUGHT)])
 def test_an_attack_is_caught_by_name(name: str, outcome: str) -> None:
     entry = next(e for e in collection.attacks() if e.name == name)
