@@ -19,7 +19,7 @@ OF_LIBRARIES = re.compile(r"nvjet|cublas|cudnn|cutlass_\d|xmma|^ampere_|^volta_|
 
 
 def of(launched: Mapping[str, int], operators: Iterable[str], device: str) -> tuple[list[str], list[str]]:
-    """What it used that is not its own, "torch" or "cublas" (libraries of the vendor, without torch); and remarks in words."""
+    """What it used that is not its own, "torch" or "cublas" (its libraries, without torch), and remarks in words."""
     names = sorted(operators)
     gpu = device == "cuda"
     theirs = [n for n in launched if gpu and OF_TORCH.search(n)]
