@@ -70,7 +70,7 @@ def _all_planted(probe: Probe, bases: list[Trial]) -> Iterator[Trial]:
 def _ask_strays(probe: Probe, bases: list[Trial]) -> None:
     """An index beyond its axis gives what the reference says."""
     for base in bases[:STRAY_CALLS]:
-        for trial in (*strays(base), *foreign(base)):
+        for trial in (*strays(base), *by_default(probe, base), *foreign(base)):
             if probe.able(trial):
                 with probe.judge(trial) as judge:
                     judge.accurate(judge.call())
@@ -83,11 +83,27 @@ def strays(base: Trial) -> Iterator[Trial]:
         extra = [base.call.scalars[scalar] for scalar in domain.extra]
         limits = torch.iinfo(base.tensors[name].dtype)
         for value in (-1, base.call.axes[domain.axis], max(-(2**33) - 7, limits.min), min(2**40, limits.max)):
-            places = list(positions(base.tensors[name]).values())
             if value not in extra:
-                made = base.tensors[name].clone(memory_format=torch.contiguous_format)
-                made.view(-1)[places] = value
-                yield base.changed(f"{value} in {name}: {', '.join(map(str, places))}", **{name: made})
+                yield _with_index(base, name, value)
+
+
+def by_default(probe: Probe, base: Trial) -> Iterator[Trial]:
+    """The call with an index that is special by default, such as one that is ignored, where another one is."""
+    other = neighbouring_trials.otherwise(probe, base)
+    for tensor in other.spec.tensors:
+        if isinstance(tensor.domain, Index) and tensor.name in other.tensors:
+            for scalar in tensor.domain.extra:
+                value = other.spec.signature.parameters[scalar].default
+                if isinstance(value, int) and value != other.call.scalars[scalar]:
+                    yield _with_index(other, tensor.name, value)
+
+
+def _with_index(base: Trial, name: str, value: int) -> Trial:
+    """The call with this index at three places of a tensor."""
+    places = list(positions(base.tensors[name]).values())
+    made = base.tensors[name].clone(memory_format=torch.contiguous_format)
+    made.view(-1)[places] = value
+    return base.changed(f"{value} in {name}: {', '.join(map(str, places))}", **{name: made})
 
 
 def foreign(base: Trial) -> Iterator[Trial]:

@@ -56,6 +56,14 @@ def clamped(logits: torch.Tensor, target: Target, ignore_index: int, label_smoot
     return sound(logits, inside, ignore_index, label_smoothing, reduction)
 
 
+@mutant("ignores -100 whatever is to be ignored", family="basics", caught_by="special_values")
+def always_by_default(
+    logits: torch.Tensor, target: Target, ignore_index: int, label_smoothing: float, reduction: str
+) -> Pair:
+    """torch's default of ignore_index, handed on beside the one that is asked for."""
+    return sound(logits, torch.where(target == -100, ignore_index, target), ignore_index, label_smoothing, reduction)
+
+
 @mutant("saves the logarithm to the base 2", family="basics", caught_by="accuracy")
 def base_two(logits: torch.Tensor, target: Target, ignore_index: int, label_smoothing: float, reduction: str) -> Pair:
     loss, lse = sound(logits, target, ignore_index, label_smoothing, reduction)
