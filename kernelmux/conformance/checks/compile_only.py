@@ -97,8 +97,14 @@ def _recorded(probe: Probe, trial: Trial, arch: str) -> list[Launch]:
 def _trials(probe: Probe) -> list[Trial]:
     """Small trials and workloads. Of what is `verified` workloads alone, or the first trial of one that can run none."""
     small = [] if probe.verified else _small(probe)
-    large = list(_large(probe)) if small or probe.verified else []
+    large = list(_large(probe)) if probe.verified or _launches_any(probe, small) else []
     return [*small, *large] or _small(probe)
+
+
+def _launches_any(probe: Probe, asked: list[Trial]) -> bool:
+    """Whether one of these calls launches a kernel: a large call of a variant that launches none would run."""
+    home = cards.emulated().arch
+    return any(_recorded(probe, trial, home) for trial in asked if not probe.reasons(trial))
 
 
 def _small(probe: Probe) -> list[Trial]:
