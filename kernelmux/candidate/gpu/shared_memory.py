@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from typing import Any
 
 import torch
@@ -98,7 +99,7 @@ class GpuRegion:
             self.file = -1
 
     def __del__(self) -> None:
-        if hasattr(self, "_device"):
+        if hasattr(self, "_device") and not sys.is_finalizing():  # the end of the process gives it back
             torch.cuda.synchronize(self._device)  # to unmap is in no order with work of the GPU
             driver().cuMemUnmap(self._address, self._whole)
             driver().cuMemAddressFree(self._address, self._whole)
