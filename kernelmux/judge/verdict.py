@@ -144,7 +144,9 @@ def verdict(
     """
     if unknown := sorted(set(allow) - set(WITH_HELP)):
         raise ArgumentError(f"allow: expected of {', '.join(WITH_HELP)}, got {', '.join(unknown)}")
-    catalog.spec(op)
+    spec = catalog.spec(op)
+    for workload in times or ():
+        spec.hypothetical(spec.case(workload))
     with _turn, _file(source) as path:
         name = name or op
         number = secrets.randbits(31) if seed is None else seed

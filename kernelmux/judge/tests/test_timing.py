@@ -11,6 +11,7 @@ import torch
 from kernelmux.judge import timing
 from kernelmux.judge.verdict import KernelVerdict, verdict
 from kernelmux.registry import catalog
+from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.util import cards
 
 ADD = "import torch\n\ndef add(x, y):\n    return torch.add(x, y).contiguous()\n"
@@ -67,6 +68,12 @@ def test_a_wrong_result_of_a_timed_call_fails(source: str) -> None:
     found = judged(source)
     assert {item["check"]: item["status"] for item in found.items} == {"accuracy": "passed", "time": "failed"}
     assert "timed call" in found.items[-1]["text"] and not found.times and not found.good
+
+
+@pytest.mark.parametrize("workload", ["x=96x50", "x=96x50 y=3x4", "z=1", "fast"])
+def test_what_is_no_workload_is_an_error_before_anything_runs(workload: str) -> None:
+    with pytest.raises(ArgumentError):
+        verdict(ADD, "add", times=(workload,), tell=lambda outcome: pytest.fail("something ran"))
 
 
 def test_emulated_kernels_are_not_timed() -> None:
