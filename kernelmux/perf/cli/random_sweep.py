@@ -12,7 +12,7 @@ from rich.console import Console
 from kernelmux.perf import peers
 from kernelmux.perf.cli import command
 from kernelmux.perf.planning import plan
-from kernelmux.perf.planning.plan import Row
+from kernelmux.perf.planning.plan import BASELINE, PLAIN, Row
 from kernelmux.perf.report import shares, tables
 from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.perf.session.run import WorkerReports
@@ -92,7 +92,7 @@ def operators(asked: Sequence[str], families: Sequence[str]) -> dict[str, list[s
 
 
 def rows(args: argparse.Namespace, options: PerfOptions, seed: int) -> list[Row]:
-    """N shapes of each family, its operators in turns; of each backend what a call of it runs, and every peer."""
+    """N shapes of each family, its operators in turns, group by group."""
     if options.peers:
         peers.join()
     plan.check_names(options)
@@ -106,8 +106,14 @@ def rows(args: argparse.Namespace, options: PerfOptions, seed: int) -> list[Row]
             count = len(range(place, args.random, len(having)))
             spec = catalog.spec(op)
             for case, dtype in random_shapes.draw(spec, count, seed, allowed, largest):
-                made += picked(list(plan.of_group(spec, case, dtype, options)), options, every_peer=True)
+                made += _contestants(list(plan.of_group(spec, case, dtype, options)), options)
     return noise_floor.twice(made) if options.peers else made
+
+
+def _contestants(group: list[Row], options: PerfOptions) -> list[Row]:
+    """What is compared on a shape: torch as its users write it, of each backend what a call runs, and every peer."""
+    written = [r for r in group if r.backend == BASELINE and (r.variant == PLAIN or r.label in options.backends)]
+    return [*written, *picked([r for r in group if r.backend != BASELINE], options, every_peer=True)]
 
 
 def run(console: Console, found: list[Row], options: PerfOptions, args: argparse.Namespace, told: str) -> int:
