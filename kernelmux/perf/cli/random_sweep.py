@@ -98,9 +98,15 @@ def rows(args: argparse.Namespace, options: PerfOptions, seed: int) -> list[Row]
     plan.check_names(options)
     allowed = [dtypes.parse(name) for name in options.dtypes if "all" not in options.dtypes]
     largest = args.largest or random_shapes.LARGEST[options.device]
+    families = [
+        [op for op in ops if not allowed or set(allowed) & set(catalog.spec(op).dtypes)]
+        for ops in operators(options.ops, args.family).values()
+    ]
+    if not any(families):
+        where = f"--family {' '.join(args.family)}" if args.family else "any family"
+        raise ArgumentError(f"--random: no operator of {where} has --dtype {' '.join(options.dtypes)}")
     made: list[Row] = []
-    for ops in operators(options.ops, args.family).values():
-        having = [op for op in ops if not allowed or set(allowed) & set(catalog.spec(op).dtypes)]
+    for having in families:
         random.Random(seed).shuffle(having)
         for place, op in enumerate(having[: args.random]):
             count = len(range(place, args.random, len(having)))

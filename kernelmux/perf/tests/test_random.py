@@ -280,6 +280,7 @@ def _status(words):
         (["--random", "2", "--resume"], "--resume: expected the --seed of the run beside --random"),
         (["--random", "2", "--family", "row"], 'unknown family "row" in --family; did you mean "rows"?'),
         (["--random", "2", "--op", "sofmax"], 'did you mean "softmax"?'),
+        (["--random", "2", "--family", "paged", "--dtype", "fp32"], "no operator of --family paged has --dtype fp32"),
         (["--random", "2", "--op", "fp8_matmul", "--dtype", "bf16"], "expected one of"),
     ],
 )
