@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from kernelmux.perf.against.session import ROUNDS
-from kernelmux.perf.cli import against, command, front
+from kernelmux.perf.cli import against, command, front, random_sweep
 from kernelmux.perf.cli import sweep as sweeping
 from kernelmux.perf.planning import brief, plan, time_budget
 from kernelmux.perf.planning.time_budget import TimeBudget
@@ -36,7 +36,9 @@ MINUTES = (
     " without a selection, 0.7 per operator with --op alone on a GPU, else no limit)"
 )
 # With one of these the rows that fit are timed as for a record: a fixed number of samples, and all columns.
-RIGOROUS = tuple("every_row workload dtype samples quick aa peers impl stale into_checkout sweep against".split())
+RIGOROUS = tuple(
+    "every_row workload dtype samples quick aa peers impl stale into_checkout sweep against random".split()
+)
 HERE_ALONE = ("against", "card", "impl", "overhead", "stale", "sweep")  # what --cluster does not go with
 OK = 0
 
@@ -54,6 +56,7 @@ examples:
   python -m kernelmux.perf --sweep softmax:N=256..65536 --plot    time and rate over the length of rows: picture, CSV
   python -m kernelmux.perf --sweep matmul:M=N=K=256..8192:x2      each length twice the last, for all three axes
   python -m kernelmux.perf --show-sweeps                          the curves on record
+  python -m kernelmux.perf --random 40 --family products rows     40 random shapes each, beside all peers
   python -m kernelmux.perf --aa                                   every variant twice, to measure noise
   python -m kernelmux.perf --overhead                             what a call costs on the host
   python -m kernelmux.perf --record                               the report, its times kept where "auto" reads them
@@ -89,7 +92,8 @@ def parser() -> argparse.ArgumentParser:
     )
     _selection(made)
     _timing(made)
-    _sweeps(made)
+    sweeping.add(made)
+    random_sweep.add(made)
     _against(made)
     _reports(made)
     arguments.add(made)
@@ -159,31 +163,6 @@ def _timing(made: argparse.ArgumentParser) -> None:
         help=f"seconds that a GPU rests before each row (default: {REST_SECONDS})",
     )
     made.add_argument("--overhead", action="store_true", help="measure what a call costs on the host, and nothing else")
-
-
-def _sweeps(made: argparse.ArgumentParser) -> None:
-    made.add_argument(
-        "--sweep",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="OP:AXIS=FROM..TO",
-        help="time over the length of an axis: N=256..65536 (powers of two and lengths between), N=256..65536:x2,"
-        " N=1000..50000:9 (so many), N=1000,50257 (these); several axes: M=N=K=256..8192",
-    )
-    made.add_argument(
-        "--plot",
-        nargs="*",
-        choices=("svg", "png"),
-        help="draw the sweeps, in the folder of --out (default: svg and png)",
-    )
-    made.add_argument(
-        "--show-sweeps",
-        nargs="?",
-        const="",
-        metavar="GPU",
-        help="print recorded sweeps, draw with --plot; runs nothing",
-    )
 
 
 def _against(made: argparse.ArgumentParser) -> None:
@@ -327,6 +306,7 @@ def _main(args: argparse.Namespace, words: list[str], began: float) -> int:
         return sweeping.show(console, args)
     if args.update is not None:
         return command.update(console, Path(args.update))
+    random_sweep.check(args)
     options = options_of(args, began)
     if not args.list and (lack := machine.unknown(options.device)):
         console.print(lack, style="yellow", markup=False, soft_wrap=True)
@@ -338,6 +318,8 @@ def _main(args: argparse.Namespace, words: list[str], began: float) -> int:
         return command.overheads(console, options, args, _command_line(words))
     if args.sweep:
         return _sweep(console, options, args, _command_line(_without(words, "--sweep")))
+    if args.random:
+        return _random(console, options, args, _without(words, "--seed"))
     with tamper_guard.watched(), temporary_backends.joined(options.impl, "".join(options.ops)):
         if options.until_known and not options.ops and not args.list:
             return front.run(console, options, args, _command_line(words), limit_of(args, options.device, began))
@@ -372,6 +354,15 @@ def _sweep(console: Console, options: PerfOptions, args: argparse.Namespace, tol
         return _list(console, sweeping.rows_of(sweeps))
     _check_some(sweeping.rows_of(sweeps))
     return sweeping.run(console, sweeps, options, args, told)
+
+
+def _random(console: Console, options: PerfOptions, args: argparse.Namespace, words: list[str]) -> int:
+    options, seed = random_sweep.options_for(args, options), random_sweep.seed_of(args)
+    rows = random_sweep.rows(args, options, seed)
+    if args.list:
+        return _list(console, rows)
+    _check_some(rows)
+    return random_sweep.run(console, rows, options, args, f"{_command_line(words)} --seed {seed}")
 
 
 def _check_some(rows: list[plan.Row]) -> None:

@@ -32,6 +32,32 @@ from kernelmux.runner.results import folder as writable_folder
 ELSEWHERE = ("aa", "compare", "html", "overhead", "quick")
 
 
+def add(made: argparse.ArgumentParser) -> None:
+    """The options of a sweep."""
+    made.add_argument(
+        "--sweep",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="OP:AXIS=FROM..TO",
+        help="time over the length of an axis: N=256..65536 (powers of two and lengths between), N=256..65536:x2,"
+        " N=1000..50000:9 (so many), N=1000,50257 (these); several axes: M=N=K=256..8192",
+    )
+    made.add_argument(
+        "--plot",
+        nargs="*",
+        choices=("svg", "png"),
+        help="draw the sweeps, in the folder of --out (default: svg and png)",
+    )
+    made.add_argument(
+        "--show-sweeps",
+        nargs="?",
+        const="",
+        metavar="GPU",
+        help="print recorded sweeps, draw with --plot; runs nothing",
+    )
+
+
 def plans(args: argparse.Namespace, options: PerfOptions) -> list[PlannedSweep]:
     """The sweeps of a command line with their rows; ArgumentError for options that do not go with them."""
     if given := [f"--{name}" for name in ELSEWHERE if getattr(args, name)]:

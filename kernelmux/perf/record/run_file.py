@@ -90,12 +90,34 @@ class Moved:
         return self.moved / self.needed if self.needed else 1.0
 
 
+@dataclass(frozen=True)
+class PeerShare:
+    """What a backend reaches on the random shapes of a family: the time of the best peer of a shape over its own.
+
+    shapes: those with both times. mean: geometric, of their shares; at_least: how many reach 0.98, and 0.95. worst: the
+    least share, of worst_shape beside worst_peer. no_peer: shapes without a peer that ran; not_run: without a variant that
+    could run, or without time for it; failed: with one that failed.
+    """
+
+    family: str
+    backend: str
+    shapes: int = 0
+    mean: float | None = None
+    at_least: tuple[int, ...] = ()
+    worst: float | None = None
+    worst_shape: str = ""
+    worst_peer: str = ""
+    no_peer: int = 0
+    not_run: int = 0
+    failed: int = 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Results:
     """All results of a run or of a record. errors: why rows could not be run at all. ceilings: of a GPU.
 
     tested: the backends that were timed. left: which operators the run was not about, in words. seconds: of the parts of
-    the run; compiled: of each row that was compiled ahead. usage: how busy the workers were.
+    the run; compiled: of each row that was compiled ahead. usage: how busy the workers were. shares: of a random sweep.
     """
 
     date: str
@@ -112,6 +134,7 @@ class Results:
     overhead: tuple[Overhead, ...] = field(default=(), metadata=SPARSE)
     resources: tuple[KernelNeed, ...] = field(default=(), metadata=SPARSE)
     moved: tuple[Moved, ...] = field(default=(), metadata=SPARSE)
+    shares: tuple[PeerShare, ...] = field(default=(), metadata=SPARSE)
 
     @property
     def timed(self) -> tuple[Timed, ...]:

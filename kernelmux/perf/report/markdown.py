@@ -8,7 +8,7 @@ from pathlib import Path
 from kernelmux.perf.pictures import roofline_picture
 from kernelmux.perf.record import history
 from kernelmux.perf.record.run_file import KernelNeed, Moved, Overhead, Results
-from kernelmux.perf.report import beside
+from kernelmux.perf.report import beside, shares
 from kernelmux.perf.rows import output_files, roofline
 from kernelmux.perf.rows.row_result import RowResult, Timed
 from kernelmux.perf.rows.thresholds import LAUNCH_US
@@ -47,6 +47,7 @@ def whole(results: Results, image: str) -> str:
     parts += [f"![roofline]({image})"] if image else []
     parts += [best_table(results.rows)] if results.ceilings else []
     parts += [beside_table(others)] if (others := beside.lines(results.rows)) else []
+    parts += [share_table(results)] if results.shares else []
     parts += [ladder(group) for group in groups(results.rows)]
     parts += [_hints()] if results.ceilings else []
     parts += [_overhead(results.overhead)] if results.overhead else []
@@ -124,6 +125,11 @@ def _best_cells(group: ResultGroup, names: list[str]) -> list[str]:
 def beside_table(lines: Iterable[Sequence[str]]) -> str:
     """Our backends beside other libraries."""
     return "## Beside other libraries\n\n" + table(beside.HEAD, lines)
+
+
+def share_table(results: Results) -> str:
+    """Our backends on random shapes, per family."""
+    return f"## {_sentence(shares.TITLE)[:-1]}\n\n" + table(shares.HEAD, shares.lines(results.shares))
 
 
 def best_tables() -> str:

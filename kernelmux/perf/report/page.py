@@ -11,7 +11,7 @@ from markupsafe import Markup
 from kernelmux.perf.pictures import charts, figures, roofline_picture, themes
 from kernelmux.perf.record import history
 from kernelmux.perf.record.run_file import Results
-from kernelmux.perf.report import compare
+from kernelmux.perf.report import compare, shares
 from kernelmux.perf.rows import output_files, roofline
 from kernelmux.perf.rows.machine import MeasuringMachine
 from kernelmux.perf.rows.roofline import Ceilings
@@ -78,6 +78,7 @@ def context(results: Results, earlier: Results | None = None) -> Context:
         "stale": sum(row.stale for row in results.timed),
         "hints": roofline.HINTS,
         "overhead": [row for row in results.overhead if not row.error],
+        "shares": {"title": shares.TITLE, "head": shares.HEAD, "lines": shares.lines(results.shares)},
         "resources": results.resources,
         "counted": list(map(wording.moved, results.moved)),
         "recorded": recorded(results) if results.machine.kind == "cpu" else [],

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from kernelmux.perf import peers
-from kernelmux.perf.record.run_file import Overhead
-from kernelmux.perf.report import beside
+from kernelmux.perf.record.run_file import Overhead, PeerShare
+from kernelmux.perf.report import beside, shares
 from kernelmux.perf.rows.row_result import FAILED, LATE, OK, SKIPPED, STATUSES, WRONG, RowResult, Timed
 from kernelmux.perf.wording import wording
 from kernelmux.perf.wording.columns import Columns
@@ -43,6 +43,15 @@ def show(console: Console, rows: Sequence[RowResult], on_gpu: bool) -> None:
         console.print(BESIDE.table(console, body, "beside other libraries"))
 
 
+def random_shares(console: Console, found: Iterable[PeerShare]) -> None:
+    """Our share of the best peer on random shapes, per family and backend."""
+    body: list[tuple[Sequence[Text | str], None]] = [(line, None) for line in shares.lines(found)]
+    if body:
+        console.print(SHARES.table(console, body, shares.TITLE))
+    else:
+        console.print("no backend of kernelmux was to run: no share of a peer", style="yellow")
+
+
 def failures(console: Console, rows: Iterable[RowResult]) -> None:
     """Why rows failed, or other libraries were wrong."""
     for row in rows:
@@ -52,6 +61,7 @@ def failures(console: Console, rows: Iterable[RowResult]) -> None:
 
 
 BESIDE = Columns(beside.HEAD, beside.HEAD[:1])
+SHARES = Columns(shares.HEAD, shares.TEXT, ("failed", "not run"))
 ON_CPU = Columns(("", "input", "dtype", "us", "±", "GB/s", "GFLOP/s"), ("", "input", "dtype"), ("GFLOP/s", "GB/s"))
 LADDER = Columns(
     ("", *COLUMNS, "advice"),

@@ -61,6 +61,11 @@ def _rows(
         rows = list(plan.of_group(spec, case, dtype, options))
     except KernelmuxError as error:
         raise ArgumentError(f"--sweep {sweep.op}:{sweep.axis}, at {length}: {error}") from error
+    return picked(rows, options, every_peer)
+
+
+def picked(rows: Iterable[Row], options: PerfOptions, every_peer: bool = False) -> list[Row]:
+    """Of the rows of a group those that stand for their backends: what a call runs, or the variants that are named."""
     named = {label for label in options.backends if "/" in label}
     by_backend: dict[str, list[Row]] = {}
     for row in rows:
