@@ -70,10 +70,16 @@ def memory_of_its_own(pid: int) -> int:
     return found
 
 
-def awake(pid: int, seconds: float) -> str:
-    """What of a family goes on while nothing is asked of it, looked at for so long: in words, "" for nothing."""
-    before = _work(pid)
-    time.sleep(seconds)
+def awake(pid: int, seconds: float, meanwhile: Iterator[object] = iter(())) -> str:
+    """What of a family goes on while nothing is asked of it, looked at for so long: in words, "" for nothing.
+
+    meanwhile: its steps are taken as long as that lasts.
+    """
+    before, begun = _work(pid), time.monotonic()
+    while time.monotonic() < begun + seconds and next(meanwhile, meanwhile) is not meanwhile:
+        pass
+    time.sleep(max(0.0, begun + seconds - time.monotonic()))
+    seconds = time.monotonic() - begun
     busy = {task: work for task, now in _work(pid).items() if (work := now - before.get(task, ThreadWork())).awake}
     if not busy:
         return ""
