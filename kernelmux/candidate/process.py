@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -74,7 +74,7 @@ class CandidateProcess:
         with self._turn:
             return time.monotonic() - self._worker.loaded if self._worker else 0.0
 
-    def awake(self, seconds: float, meanwhile: Iterator[object] = iter(())) -> str:
+    def awake(self, seconds: float, meanwhile: Iterable[object] = ()) -> str:
         """What of its process goes on while nothing is asked of it, looked at for so long: in words, "" for nothing.
 
         meanwhile: its steps, which ask nothing of it, are taken as long as that lasts.

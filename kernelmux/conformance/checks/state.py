@@ -198,7 +198,7 @@ def _empty(probe: Probe) -> Iterator[Trial]:
 def _content(judge: Judge) -> None:
     """The same tensors hold other values at each call; then other tensors are where they were."""
     buffers = {name: laid_out(x, contiguous_strides(x.shape)) for name, x in judge.trial.tensors.items()}
-    placed = judge.trial.changed(judge.trial.note, **buffers)
+    placed = judge.trial.elsewhere(judge.trial.note, **buffers)
     _outputs(judge, placed, "the first call")
     for when, contents in _contents(judge):
         _fill(buffers, contents)
@@ -307,7 +307,7 @@ def _at(trial: Trial, pools: dict[str, torch.Tensor], strides: Callable[[tuple[i
         whole = pools[name][: pools[name].numel() // 16 * 16].view(x.dtype)
         placed[name] = whole.as_strided(x.shape, strides(tuple(x.shape)))
         placed[name].copy_(x)
-    return trial.changed("", **placed)
+    return trial.elsewhere("", **placed)
 
 
 def _shorter(judge: Judge) -> None:
