@@ -70,7 +70,7 @@ class Trial:
         """Whether nothing is computed: no output element, or no input element."""
         return any(t.numel() == 0 for t in (*self.references, *self.tensors.values()))
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Elements in and out."""
         outputs = (torch.Size(o.shape(self.call)).numel() for o in self.spec.outputs)
