@@ -22,7 +22,7 @@ from kernelmux.conformance.check import Check
 from kernelmux.conformance.failures.stale_result import EARLIER
 from kernelmux.conformance.inputs import layouts
 from kernelmux.conformance.inputs.layouts import LAYOUTS, laid_out
-from kernelmux.conformance.inputs.trials import Trial, bits, computed, same_bits
+from kernelmux.conformance.inputs.trials import SMALL, Trial, bits, computed, same_bits
 from kernelmux.conformance.judging import ahead, returned
 from kernelmux.conformance.judging.probe import Failed, Judge, Probe
 from kernelmux.conformance.variations import neighbouring_trials, resize
@@ -171,18 +171,18 @@ def _finished(judge: Judge) -> None:
 
 
 def _needed(judge: Judge) -> Iterator[Trial]:
-    """Trials that are asked next, each prepared: for the time in which the process is only looked at."""
+    """Small trials that are asked next, each prepared: for the time in which the process is only looked at."""
 
-    def found() -> Iterator[Trial | None]:
+    def trials() -> Iterator[Trial | None]:
         yield from (_again(judge, turn) for turn in range(1, ALIVE))
         for axis in neighbouring_trials.axes(judge.probe, judge.trial):
             for length in (*SHORTER, 0):
                 yield neighbouring_trials.resized(judge.probe, judge.trial, {axis: length})
-        yield from _large(judge.probe)
 
-    for trial in filter(None, found()):
-        ahead.prepare(judge.probe, trial)
-        yield trial
+    for trial in trials():
+        if trial and trial.size <= SMALL:
+            ahead.prepare(judge.probe, trial)
+            yield trial
 
 
 def _empty(probe: Probe) -> Iterator[Trial]:
