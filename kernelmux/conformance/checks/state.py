@@ -59,18 +59,25 @@ def run(probe: Probe) -> None:
     _judged(probe, trials[0], "calls in turns, at one address", lambda judge: _in_turns(judge, trials))
     most_axes = max(trials, key=lambda t: (len(neighbouring_trials.axes(probe, t)), not neighbouring_trials.special(t)))
     _judged(probe, most_axes, "one axis shorter at a time", _shorter)
-    _judged(probe, min(trials, key=lambda t: t.size), "many calls", many)
+    smallest = min(trials, key=lambda t: t.size)
+    _judged(probe, smallest, "many calls", many)
     for trial in _large(probe):
+        if trial is trials[0] and not neighbouring_trials.slow(probe):
+            continue  # asked above
         _judged(probe, trial, "inputs changed in place", _all_content if neighbouring_trials.slow(probe) else _content)
     if large := next(neighbouring_trials.large(probe, trials), None):
         _judged(probe, large, "memory of large calls", large_calls)
     if not neighbouring_trials.slow(probe):
-        _further(probe, trials[0])
+        _further(probe, trials[0], smallest)
 
 
-def _further(probe: Probe, trial: Trial) -> None:
-    """Shapes that may have memory of their own: large ones, and one whose axes are all of one length."""
-    for other in (*_large(probe), *filter(None, [neighbouring_trials.square(probe, trial)])):
+def _further(probe: Probe, trial: Trial, smallest: Trial) -> None:
+    """Shapes that may have memory of their own: large ones, and one whose axes are all of one length.
+
+    smallest: of which many calls were made.
+    """
+    others = (*_large(probe), *filter(None, [neighbouring_trials.square(probe, trial)]))
+    for other in (one for one in others if one is not smallest):
         _judged(probe, other, "many calls", partial(many, most=SOME))
     for turn, dtype in enumerate(probe.options.dtypes_of(probe.spec) * (1 if probe.options.tier == "smoke" else FIRST)):
         if cold := neighbouring_trials.unseen(probe, probe.make(resize.case_of(probe, trial), dtype), turn):
