@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,10 +70,17 @@ def memory_of_its_own(pid: int) -> int:
     return found
 
 
-def awake(pid: int, seconds: float) -> str:
-    """What of a family goes on while nothing is asked of it, looked at for so long: in words, "" for nothing."""
-    before = _work(pid)
-    time.sleep(seconds)
+def awake(pid: int, seconds: float, meanwhile: Iterable[object] = ()) -> str:
+    """What of a family goes on while nothing is asked of it, looked at for so long: in words, "" for nothing.
+
+    meanwhile: its steps are taken as long as that lasts.
+    """
+    before, begun = _work(pid), time.monotonic()
+    for _ in meanwhile:
+        if time.monotonic() >= begun + seconds:
+            break
+    time.sleep(max(0.0, begun + seconds - time.monotonic()))
+    seconds = time.monotonic() - begun
     busy = {task: work for task, now in _work(pid).items() if (work := now - before.get(task, ThreadWork())).awake}
     if not busy:
         return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -74,11 +74,14 @@ class CandidateProcess:
         with self._turn:
             return time.monotonic() - self._worker.loaded if self._worker else 0.0
 
-    def awake(self, seconds: float) -> str:
-        """What of its process goes on while nothing is asked of it, looked at for so long: in words, "" for nothing."""
+    def awake(self, seconds: float, meanwhile: Iterable[object] = ()) -> str:
+        """What of its process goes on while nothing is asked of it, looked at for so long: in words, "" for nothing.
+
+        meanwhile: its steps, which ask nothing of it, are taken as long as that lasts.
+        """
         with self._turn:
             self._settle()
-            return limits.awake(self._worker.popen.pid, seconds) if self._worker else ""
+            return limits.awake(self._worker.popen.pid, seconds, meanwhile) if self._worker else ""
 
     def call(self, values: Sequence[Any]) -> Any:
         """The result for these arguments; CandidateError, or an EmulatorError of a kernel that it has launched."""
@@ -99,10 +102,11 @@ class CandidateProcess:
         finally:
             self._collected = None
 
-    def send(self, each: Sequence[Sequence[Any]]) -> CallsAhead:
+    def send(self, each: Sequence[Sequence[Any]], guarded: bool = False) -> CallsAhead:
         """Have calls made, one after another, beside what goes on here; their tensors have to stay as they are.
 
-        Anything else that is asked of the process waits for them.
+        Anything else that is asked of the process waits for them. guarded: what they allocate lies between canaries, and
+        a write outside of it is an error of the message.
         """
         with self._turn, _disable_current_modes():
             self._settle()
@@ -110,7 +114,7 @@ class CandidateProcess:
                 return CallsAhead((), list)
             try:
                 worker = self._ready()
-                asked = worker.begin(each)
+                asked = worker.begin(each, Guard() if guarded else None)
             except CandidateError as error:  # what is asked next tells it again, or all is well
                 self._after(self._worker)
                 self._flying = failed = CallsAhead(each, partial(_raise, error))
@@ -134,7 +138,11 @@ class CandidateProcess:
         begun = time.monotonic()
         with _disable_current_modes():
             try:
-                return worker.finish(asked, ahead=True)
+                found = worker.finish(asked, ahead=True)
+                for made in asked.guard.memory if asked.guard else ():
+                    if damage := made.damage():
+                        raise CandidateError(f"wrote outside of {made.name}: {damage}")
+                return found
             finally:
                 self.pace = (time.monotonic() - begun) / asked.count
                 self._after(worker)

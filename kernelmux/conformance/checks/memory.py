@@ -6,6 +6,7 @@ Inputs are contiguous, have gaps, and have axes of length one, whose views look 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from zlib import crc32
 
 import torch
@@ -14,6 +15,7 @@ from kernelmux.candidate.allocations import Guard, Guarded, Strides
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.inputs.layouts import LAYOUTS, LayoutRule
 from kernelmux.conformance.inputs.trials import Trial
+from kernelmux.conformance.judging import ahead
 from kernelmux.conformance.judging.probe import Judge, Probe
 from kernelmux.conformance.judging.redzones import haloed, poison_left
 from kernelmux.conformance.variations import neighbouring_trials
@@ -24,21 +26,50 @@ FEW = ("transposed", "every second element", "rows with an aligned gap")  # layo
 
 
 def run(probe: Probe) -> None:
+    for one in ahead.placed(probe, _placements(probe), lambda one: one.trial, lambda one: one.calls):
+        with probe.judge(one.trial) as judge:
+            _examine(judge, one)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A trial whose inputs lie in memory with poison around it. before: what that memory holds.
+
+    other: a call with other values that follows and leaves the first result alone; None if there is none.
+    """
+
+    trial: Trial
+    inputs: Placed
+    before: dict[str, torch.Tensor]
+    other: Trial | None
+
+    @property
+    def calls(self) -> list[Trial]:
+        return [one for one in (self.trial, self.other) if one]
+
+
+def _placement(probe: Probe, trial: Trial, inputs: Placed, again: bool = True) -> Placement:
+    """A placed trial. again: whether another call follows."""
+    before = {name: g.whole.clone() for name, g in inputs.items()}
+    return Placement(trial, inputs, before, neighbouring_trials.again(probe, trial, 1) if again else None)
+
+
+def _placements(probe: Probe) -> Iterator[Placement]:
+    """The trials, each in every place that is asked for."""
     trials = probe.sample(2 if neighbouring_trials.slow(probe) else 8)
     for trial in trials:
-        with probe.judge(trial) as judge:
-            _examine(judge, {name: haloed(x) for name, x in trial.tensors.items()})
+        inputs = {name: haloed(x) for name, x in trial.tensors.items()}
+        yield _placement(probe, _placed(trial, inputs, trial.note), inputs)
     large = () if neighbouring_trials.slow(probe) else neighbouring_trials.largest(probe)
     for trial in (*_thin(probe, trials[:1]), *trials[-1:], *large):
         for note, inputs in _with_gaps(probe, trial):
             placed = _placed(trial, inputs, note)
             if not probe.reasons(placed):
-                with probe.judge(placed) as judge:
-                    _examine(judge, inputs, again=not neighbouring_trials.slow(probe))
+                yield _placement(probe, placed, inputs, again=not neighbouring_trials.slow(probe))
 
 
 def _placed(trial: Trial, inputs: Placed, note: str) -> Trial:
-    return trial.changed(note, **{name: g.view for name, g in inputs.items()})
+    return trial.elsewhere(note, **{name: g.view for name, g in inputs.items()})
 
 
 def _thin(probe: Probe, trials: Sequence[Trial]) -> Iterator[Trial]:
@@ -77,22 +108,19 @@ def _strides(probe: Probe, trial: Trial, layout: LayoutRule) -> dict[str, Stride
     return found
 
 
-def _examine(judge: Judge, inputs: Placed, again: bool = True) -> None:
-    """again: whether another call follows, which leaves the first result alone."""
-    trial, probe = judge.trial, judge.probe
-    before = {name: g.whole.clone() for name, g in inputs.items()}
-    guard = Guard()
-    placed = _placed(trial, inputs, trial.note)
+def _examine(judge: Judge, one: Placement) -> None:
+    guard, before = Guard(), one.before
     with guard:
-        outputs = judge.call(*placed.values)
+        outputs = judge.call()
     for made in guard.memory:
         judge.require((found := made.damage()) is None, lambda: f"wrote outside of {made.name}: {found}")  # noqa: B023
-    for name, g in inputs.items():
+    for name, g in one.inputs.items():
         judge.require(torch.equal(g.whole, before[name]), lambda: _touched(name, g, before[name]))  # noqa: B023
-    judge.accurate(outputs, [poison_left(out) for out in outputs])
-    _apart(judge, outputs, inputs)
-    if again:
-        _second_call(judge, probe, trial, outputs)
+    poison = [poison_left(out) for out in outputs]
+    if one.other:
+        _second_call(judge, one.other, outputs)
+    judge.accurate(outputs, poison)
+    _apart(judge, outputs, one.inputs)
 
 
 def _touched(name: str, now: Guarded, before: torch.Tensor) -> str:
@@ -120,12 +148,11 @@ def _apart(judge: Judge, outputs: Tensors, inputs: Placed) -> None:
         judge.require(dense, f"{name} has gaps or another order: shape {list(out.shape)}, strides {out.stride()}")
 
 
-def _second_call(judge: Judge, probe: Probe, trial: Trial, first: Tensors) -> None:
+def _second_call(judge: Judge, other: Trial, first: Tensors) -> None:
     """A call with other values leaves the first result alone and gives one of its own."""
     kept = [out.clone() for out in first]
-    other = neighbouring_trials.again(probe, trial, 1)
     second = judge.call(*other.values)
-    for output, out, copy, new in zip(trial.spec.outputs, first, kept, second, strict=True):
+    for output, out, copy, new in zip(judge.trial.spec.outputs, first, kept, second, strict=True):
         judge.equal(f"{output.name} after a second call", out, copy)
         fresh = new.numel() == 0 or new.data_ptr() != out.data_ptr()
         judge.require(fresh, f"{output.name}: a second call returned the memory of the first result")

@@ -94,9 +94,9 @@ def trials_with(probe: Probe, name: str, value: Any, turn: int, **others: Any) -
     several = (1 if others else 2) if probe.emulated else len(DISTRIBUTIONS)
     for i, kind in enumerate(DISTRIBUTIONS[: several if number else 1]):
         cases = [generate.with_scalars(case, {"inputs": kind}) for case in fitting]
-        cases = [c for c in cases if _telling(probe, c, values)] or cases
         most = (1 if number or (probe.brief and not others) else 3) if probe.emulated else 3
-        for case in cases[:most]:
+        telling = (case for case in cases if _telling(probe, case, values))
+        for case in list(islice(telling, most)) or cases[:most]:
             yield from _trial(probe, case, turn + i)
 
 

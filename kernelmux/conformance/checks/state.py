@@ -22,7 +22,7 @@ from kernelmux.conformance.check import Check
 from kernelmux.conformance.failures.stale_result import EARLIER
 from kernelmux.conformance.inputs import layouts
 from kernelmux.conformance.inputs.layouts import LAYOUTS, laid_out
-from kernelmux.conformance.inputs.trials import Trial, bits, computed, same_bits
+from kernelmux.conformance.inputs.trials import SMALL, Trial, bits, computed, same_bits
 from kernelmux.conformance.judging import ahead, returned
 from kernelmux.conformance.judging.probe import Failed, Judge, Probe
 from kernelmux.conformance.variations import neighbouring_trials, resize
@@ -48,29 +48,36 @@ def run(probe: Probe) -> None:
         return
     if not neighbouring_trials.slow(probe):
         _judged(probe, trials[0], "values of a seed drawn just now", _unforeseen)
+    if probe.device.type == "cpu":  # a GPU is waited for, and `streams` asks which stream has the work
+        _judged(probe, trials[0], "later", _finished)
     _judged(probe, trials[0], "results alive", _alive)
     _judged(probe, trials[0], "a view of a result alive", _views)
     _judged(probe, trials[0], "inputs changed in place", _content)
     for trial in (trials[0], *_empty(probe)):
         _judged(probe, trial, "results changed by the caller", _owned)
-    if probe.device.type == "cpu":  # a GPU is waited for, and `streams` asks which stream has the work
-        _judged(probe, trials[0], "later", _finished)
     _judged(probe, trials[0], "in threads", lambda judge: _threads(judge, trials))
     _judged(probe, trials[0], "calls in turns, at one address", lambda judge: _in_turns(judge, trials))
     most_axes = max(trials, key=lambda t: (len(neighbouring_trials.axes(probe, t)), not neighbouring_trials.special(t)))
     _judged(probe, most_axes, "one axis shorter at a time", _shorter)
-    _judged(probe, min(trials, key=lambda t: t.size), "many calls", many)
+    smallest = min(trials, key=lambda t: t.size)
+    _judged(probe, smallest, "many calls", many)
     for trial in _large(probe):
+        if trial is trials[0] and not neighbouring_trials.slow(probe):
+            continue  # asked above
         _judged(probe, trial, "inputs changed in place", _all_content if neighbouring_trials.slow(probe) else _content)
     if large := next(neighbouring_trials.large(probe, trials), None):
         _judged(probe, large, "memory of large calls", large_calls)
     if not neighbouring_trials.slow(probe):
-        _further(probe, trials[0])
+        _further(probe, trials[0], smallest)
 
 
-def _further(probe: Probe, trial: Trial) -> None:
-    """Shapes that may have memory of their own: large ones, and one whose axes are all of one length."""
-    for other in (*_large(probe), *filter(None, [neighbouring_trials.square(probe, trial)])):
+def _further(probe: Probe, trial: Trial, smallest: Trial) -> None:
+    """Shapes that may have memory of their own: large ones, and one whose axes are all of one length.
+
+    smallest: of which many calls were made.
+    """
+    others = (*_large(probe), *filter(None, [neighbouring_trials.square(probe, trial)]))
+    for other in (one for one in others if one is not smallest):
         _judged(probe, other, "many calls", partial(many, most=SOME))
     for turn, dtype in enumerate(probe.options.dtypes_of(probe.spec) * (1 if probe.options.tier == "smoke" else FIRST)):
         if cold := neighbouring_trials.unseen(probe, probe.make(resize.case_of(probe, trial), dtype), turn):
@@ -112,17 +119,15 @@ def _again(judge: Judge, turn: int) -> Trial:
 
 def _unforeseen(judge: Judge) -> None:
     """Values of seeds that are drawn now: a call that recognises the inputs of the suite is wrong on these alone."""
-    _outputs(judge, judge.trial, "the first call")
+    others = [_again(judge, secrets.randbits(31)) for _ in range(UNFORESEEN)]
     wrong = []
-    for seed in (secrets.randbits(31) for _ in range(UNFORESEEN)):
-        try:
-            _outputs(
-                judge,
-                neighbouring_trials.again(judge.probe, judge.trial, seed),
-                f"values of seed {judge.trial.seed + seed:#x}",
-            )
-        except Failed as failure:
-            wrong.append(str(failure))
+    with ahead.together(judge.probe, [judge.trial, *others]):
+        _outputs(judge, judge.trial, "the first call")
+        for other in others:
+            try:
+                _outputs(judge, other, f"values of seed {other.seed:#x}")
+            except Failed as failure:
+                wrong.append(str(failure))
     if len(wrong) == UNFORESEEN and not any(EARLIER in text for text in wrong):
         _outputs(judge, judge.trial, "the first call again")
         raise Failed(
@@ -165,11 +170,26 @@ def _finished(judge: Judge) -> None:
     judge.call()
     if process := implementation.process_of(judge.probe.implementation.fn):
         judge.call()
-        problem = process.awake(returned.LATER)
+        problem = process.awake(returned.LATER, _needed(judge))
         judge.require(not problem, f"the call has returned, and {problem}")
         return
     problem = returned.unfinished(judge.trial.spec, judge.call, judge.trial.values)
     judge.require(not problem, problem)
+
+
+def _needed(judge: Judge) -> Iterator[Trial]:
+    """Small trials that are asked next, each prepared: for the time in which the process is only looked at."""
+
+    def trials() -> Iterator[Trial | None]:
+        yield from (_again(judge, turn) for turn in range(1, ALIVE))
+        for axis in neighbouring_trials.axes(judge.probe, judge.trial):
+            for length in (*SHORTER, 0):
+                yield neighbouring_trials.resized(judge.probe, judge.trial, {axis: length})
+
+    for trial in trials():
+        if trial and trial.size <= SMALL:
+            ahead.prepare(judge.probe, trial)
+            yield trial
 
 
 def _empty(probe: Probe) -> Iterator[Trial]:
@@ -185,7 +205,7 @@ def _empty(probe: Probe) -> Iterator[Trial]:
 def _content(judge: Judge) -> None:
     """The same tensors hold other values at each call; then other tensors are where they were."""
     buffers = {name: laid_out(x, contiguous_strides(x.shape)) for name, x in judge.trial.tensors.items()}
-    placed = judge.trial.changed(judge.trial.note, **buffers)
+    placed = judge.trial.elsewhere(judge.trial.note, **buffers)
     _outputs(judge, placed, "the first call")
     for when, contents in _contents(judge):
         _fill(buffers, contents)
@@ -294,20 +314,22 @@ def _at(trial: Trial, pools: dict[str, torch.Tensor], strides: Callable[[tuple[i
         whole = pools[name][: pools[name].numel() // 16 * 16].view(x.dtype)
         placed[name] = whole.as_strided(x.shape, strides(tuple(x.shape)))
         placed[name].copy_(x)
-    return trial.changed("", **placed)
+    return trial.elsewhere("", **placed)
 
 
 def _shorter(judge: Judge) -> None:
     """Of what a call has left in memory that is kept, a call with a shorter axis, or an empty one, uses nothing."""
-    _outputs(judge, judge.trial, "the first call")
+    asked = [(judge.trial, "the first call")]
     for turn, axis in enumerate(neighbouring_trials.axes(judge.probe, judge.trial)):
         lengths = SHORTER[:: 1 if turn % 2 else -1]
         made = [neighbouring_trials.resized(judge.probe, judge.trial, {axis: n}) for n in (*lengths, 0)]
         shorter = [trial for trial in (made[:1] if judge.probe.brief else made[:-1]) + made[-1:] if trial]
         if shorter and turn:
-            _outputs(judge, judge.trial, "a call in turn with shorter ones")
-        for trial in shorter:
-            _outputs(judge, trial, f"{trial.text}, after a call with a longer {axis}")
+            asked.append((judge.trial, "a call in turn with shorter ones"))
+        asked += [(trial, f"{trial.text}, after a call with a longer {axis}") for trial in shorter]
+    with ahead.together(judge.probe, [trial for trial, _ in asked]):
+        for trial, when in asked:
+            _outputs(judge, trial, when)
 
 
 # --- threads ---------------------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ class Trial:
         """Whether nothing is computed: no output element, or no input element."""
         return any(t.numel() == 0 for t in (*self.references, *self.tensors.values()))
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Elements in and out."""
         outputs = (torch.Size(o.shape(self.call)).numel() for o in self.spec.outputs)
@@ -88,6 +88,13 @@ class Trial:
             tensors |= {name: lawful[name] for name in following}
         values = tuple(tensors.get(i.name, v) for i, v in zip(self.spec.inputs, self.values, strict=True))
         return replace(self, values=values, note=note)
+
+    def elsewhere(self, note: str, **tensors: torch.Tensor) -> Trial:
+        """The same call with tensors that hold the same values in other memory: what is right is not evaluated anew."""
+        made = self.changed(note, **tensors)
+        if self.size <= SMALL:
+            vars(made).update(references=self.references, _bounds=self._bounds)
+        return made
 
     def lawful(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The tensors of this call with values that each may have: indices inside of their axis, computed ones computed."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from itertools import islice
+from contextlib import contextmanager, suppress
+from itertools import chain
 from typing import Any, TypeVar
 
 from kernelmux.candidate import implementation as candidate
@@ -25,16 +25,57 @@ def trials(probe: Probe, found: Iterable[Trial]) -> Iterator[Trial]:
 
     For a function of this process these are the trials as they come. The tensors of a trial stay as they are.
     """
-    for ended, some in _in_turn(probe, found, lambda trial: trial.values, _prepare):
+    yield from placed(probe, found, lambda trial: trial, lambda trial: (trial,), guarded=False)
+
+
+def placed(
+    probe: Probe,
+    found: Iterable[One],
+    trial: Callable[[One], Trial],
+    calls: Callable[[One], Sequence[Trial]],
+    guarded: bool = True,
+) -> Iterator[One]:
+    """As `trials`, for what has a trial that is judged and several calls, which are asked for in this order.
+
+    guarded: what a message of them allocates lies between canaries.
+    """
+
+    def prepared(one: One) -> None:
+        for each in calls(one):
+            prepare(probe, each)
+
+    for ended, some in _in_turn(probe, found, lambda one: [each.values for each in calls(one)], prepared, guarded):
         yield from some
         if ended.error:
-            with probe.judge(some[-1].changed("in a row with others")):
+            with probe.judge(trial(some[-1]).changed("in a row with others")):
                 raise ended.error
+
+
+@contextmanager
+def together(probe: Probe, found: Sequence[Trial]) -> Iterator[None]:
+    """Calls in here for these trials, each once and in this order, were made in a row, in one message if they are small.
+
+    For a function of this process, or one of a GPU, they are made when they are asked for.
+    """
+    process = candidate.process_of(probe.implementation.fn)
+    if process is None or probe.device.type != "cpu" or len(_some(iter(found), _values, process)) < len(found):
+        yield
+        return
+    with probe.environment():
+        sent = process.send(arguments(probe, process, map(_value, found), Exception))
+    for trial in found:
+        prepare(probe, trial)
+    with probe.environment():
+        sent.settle()
+    with process.answering(sent):
+        yield
+    if sent.error:
+        raise sent.error
 
 
 def calls(probe: Probe, found: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
     """As `trials`, for the arguments of calls that are made by `dispatch.call`."""
-    for ended, some in _in_turn(probe, found, lambda values: values):
+    for ended, some in _in_turn(probe, found, lambda values: [values]):
         yield from some
         if ended.error:
             raise ended.error
@@ -43,8 +84,9 @@ def calls(probe: Probe, found: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any,
 def _in_turn(
     probe: Probe,
     found: Iterable[One],
-    values: Callable[[One], tuple[Any, ...]],
-    prepare: Callable[[Probe, One], object] = lambda probe, one: None,
+    values: Callable[[One], Sequence[tuple[Any, ...]]],
+    prepared: Callable[[One], object] = lambda one: None,
+    guarded: bool = False,
 ) -> Iterator[tuple[CallsAhead, Sequence[One]]]:
     """As many as go into a message, with the calls; the next ones are under way meanwhile."""
     process = candidate.process_of(probe.implementation.fn)
@@ -56,12 +98,13 @@ def _in_turn(
     def begun() -> tuple[list[One], CallsAhead]:
         some = _some(waiting, values, process)
         with probe.environment():
-            return some, process.send(arguments(probe, process, map(values, some), Exception))
+            each = arguments(probe, process, chain.from_iterable(map(values, some)), Exception)
+            return some, process.send(each, guarded)
 
     some, sent = begun()
     while some:
         for one in some:
-            prepare(probe, one)
+            prepared(one)
         with probe.environment():
             sent.settle()
         following = begun()
@@ -70,7 +113,7 @@ def _in_turn(
         some, sent = following
 
 
-def _prepare(probe: Probe, trial: Trial) -> None:
+def prepare(probe: Probe, trial: Trial) -> None:
     """What is right, worked out while the process computes."""
     with suppress(Exception):  # the judge meets it again
         if trial.size <= SMALL:
@@ -79,15 +122,26 @@ def _prepare(probe: Probe, trial: Trial) -> None:
             _ = trial.references
 
 
-def _some(waiting: Iterator[One], values: Callable[[One], tuple[Any, ...]], process: CandidateProcess) -> list[One]:
+def _values(trial: Trial) -> list[tuple[Any, ...]]:
+    return [trial.values]
+
+
+def _value(trial: Trial) -> tuple[Any, ...]:
+    return trial.values
+
+
+def _some(
+    waiting: Iterator[One], values: Callable[[One], Sequence[tuple[Any, ...]]], process: CandidateProcess
+) -> list[One]:
     """As many as the pace of the process allows, as long as they are small."""
     most = next((count for seconds, count in PACE.items() if process.pace <= seconds), 1)
-    found, tensors, elements = list[One](), 0, 0
-    for one in islice(waiting, most):
+    found, calls, tensors, elements = list[One](), 0, 0, 0
+    for one in waiting:
         found.append(one)
-        sizes = [v.numel() for v in values(one) if hasattr(v, "numel")]
-        tensors, elements = tensors + len(sizes), elements + sum(sizes)
-        if tensors + len(sizes) > TENSORS or elements + sum(sizes) > ELEMENTS:
+        each = values(one)
+        sizes = [v.numel() for call in each for v in call if hasattr(v, "numel")]
+        calls, tensors, elements = calls + len(each), tensors + len(sizes), elements + sum(sizes)
+        if calls >= most or tensors + len(sizes) > TENSORS or elements + sum(sizes) > ELEMENTS:
             break
     return found
 
