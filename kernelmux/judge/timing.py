@@ -43,6 +43,7 @@ HANDSHAKE = 0.01  # the share of a round that an answer without a call may be
 LONGEST = 1.0  # seconds of a round, about
 SHARE = 0.2  # of the free memory that inputs and outputs of all calls may take, on each of three sides
 LOOKED_AT = 16  # calls of a round whose outputs are compared
+PACKED = 4  # times the rate of fp32 is the most that a card computes in 16 bits without tensor cores (A100)
 ABOVE = 1.05  # a rate beyond this share of what the card can is a wrong time
 NOTHING = "def nothing(*values):\n    return None\n"
 
@@ -203,9 +204,11 @@ def floor(call: Call, card: Card, count: int) -> float:
     cost = call.cost
     moved = max(cost.bytes - 2 * card.l2 / count, 0.0) / card.bandwidth if card.bandwidth else 0.0
     dtype = SHORT[call.dtype]
-    kind = {"fp32": "tf32"}.get(dtype, dtype) if cost.unit == "tensor" else "fp32"
-    rate = card.rates.get(kind, 0.0)
-    if cost.unit != "tensor" and not call.dtype.is_floating_point:
+    if cost.unit == "tensor":
+        rate = card.rates.get({"fp32": "tf32"}.get(dtype, dtype), 0.0)
+    elif call.dtype.is_floating_point:
+        rate = card.rates.get("fp32", 0.0) * (PACKED if call.dtype.itemsize < 4 else 1)
+    else:
         rate = 0.0
     return max(moved, cost.flops / rate if rate else 0.0)
 
