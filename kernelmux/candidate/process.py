@@ -116,7 +116,7 @@ class CandidateProcess:
                 worker = self._ready()
                 asked = worker.begin(each, Guard() if guarded else None)
             except CandidateError as error:  # what is asked next tells it again, or all is well
-                self._after(self._worker)
+                self._after(self._worker, told=False)
                 self._flying = failed = CallsAhead(each, partial(_raise, error))
                 return failed
             self._flying = CallsAhead(each, partial(self._finish, worker, asked))
@@ -145,17 +145,17 @@ class CandidateProcess:
                 return found
             finally:
                 self.pace = (time.monotonic() - begun) / asked.count
-                self._after(worker)
+                self._after(worker, told=False)
 
     def _settle(self) -> None:
         if self._flying:
             self._flying.settle()
             self._flying = None
 
-    def _after(self, worker: Worker | None) -> None:
-        """A process that is of no more use goes."""
+    def _after(self, worker: Worker | None, told: bool = True) -> None:
+        """A process that is of no more use goes. told: how it ended; else its calls are made again, which tells it."""
         if worker and worker.over and worker is self._worker:
-            self._deaths += 1
+            self._deaths += told
             worker.kill()
             self._worker = None
 
