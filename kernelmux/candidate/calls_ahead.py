@@ -21,7 +21,7 @@ class Collected(BaseException):
 class CallsAhead:
     """Calls in a row. receive: gets the results of all of them, or raises; called once.
 
-    error: what went wrong on the way, until a call that is made again shows it. waited: seconds in `settle`.
+    error: what went wrong on the way, until a call that is made again shows it.
     """
 
     def __init__(self, each: Sequence[Sequence[Any]], receive: Callable[[], list[Any]]) -> None:

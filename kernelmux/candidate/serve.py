@@ -141,7 +141,7 @@ class Server:
         """Make some of the calls that are timed; the other side has the time."""
         if self.timed is None:
             raise RuntimeError("no calls were prepared")
-        return {"claim": self.timed.run(message["first"], message["count"])}, []
+        return {"claim": self.timed.run(message["count"])}, []
 
     def _results(self, each: list[list[Any]], message: dict[str, Any]) -> list[Any]:
         if message["order"]:

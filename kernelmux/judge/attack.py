@@ -114,13 +114,14 @@ def attempt(entry: Entry) -> Tried:
         child = subprocess.Popen(program, stdout=piped, stderr=piped, text=True, errors="replace", env=environment)
         _running.add(child)
         try:
-            ran = subprocess.CompletedProcess(program, 0, *child.communicate(timeout=LIMIT))
-            ran.returncode = child.wait()
+            said = child.communicate(timeout=LIMIT)
         except subprocess.TimeoutExpired:
             child.kill()
+            child.communicate()
             return Tried(entry.name, entry.family, LATE, None, "")
         finally:
             _running.discard(child)
+        ran = subprocess.CompletedProcess(program, child.returncode, *said)
         return Tried(entry.name, entry.family, _outcome(entry, ran, verdict), ran.returncode, _last(ran.stdout))
 
 

@@ -53,7 +53,7 @@ class _Bytes:
 class GpuRegion:
     """Bytes of a GPU that both sides have. file: what the other side opens them by, which belongs to the region.
 
-    Whoever gives none makes the memory, which holds anything then. RuntimeError from the driver, torch.OutOfMemoryError if
+    Without a file the memory is new, and holds anything. RuntimeError from the driver, torch.OutOfMemoryError if
     the GPU has no room.
     """
 

@@ -74,13 +74,13 @@ class TimedCalls:
         memory.whole(self._storage)[self._first_output :].fill_(255)
         _wait(self.device)
 
-    def run(self, count: int, first: int = 0) -> tuple[float, float, list[list[torch.Tensor]]]:
+    def run(self, count: int) -> tuple[float, float, list[list[torch.Tensor]]]:
         """Make so many of the calls: seconds by the clock here, those that the process claims, and the outputs."""
-        answer, seconds = self._asking({"do": "run", "first": first, "count": count})
+        answer, seconds = self._asking({"do": "run", "count": count})
         there = memory.whole(self._storage)[self._first_output :].clone()  # what is not there by now never was
         _wait(self.device)
         taken = there.untyped_storage()
-        rows = self._results[first : first + count]
+        rows = self._results[:count]
         moved = [[{**told, "offset": told["offset"] - self._first_output // _size(told)} for told in r] for r in rows]
         return seconds, float(answer["claim"]), [[memory.tensor(taken, told) for told in row] for row in moved]
 
@@ -108,37 +108,35 @@ class ServedCalls:
         self.ready = [torch.empty_like(x) for x in self.places[0]] if message["empty"] else None
         region.close()
 
-    def run(self, first: int, count: int) -> float:
+    def run(self, count: int) -> float:
         """Seconds by a clock of this process; of empty calls those in which the GPU copies."""
         with torch.no_grad():
             if self.ready is not None:
-                return self._copies(self.ready, first, count)
+                return self._copies(self.ready, count)
             function = self.function
             begun = time.perf_counter()
-            for values, places in zip(
-                self.calls[first : first + count], self.places[first : first + count], strict=True
-            ):
+            for values, places in zip(self.calls[:count], self.places[:count], strict=True):
                 result = function(*values)
                 for to, out in zip(places, result if isinstance(result, tuple | list) else (result,), strict=True):
                     to.copy_(out)
             _wait(self.device)
             return time.perf_counter() - begun
 
-    def _copies(self, ready: list[torch.Tensor], first: int, count: int) -> float:
+    def _copies(self, ready: list[torch.Tensor], count: int) -> float:
         if self.device.type == "cpu":
             begun = time.perf_counter()
-            self._copy(ready, first, count)
+            self._copy(ready, count)
             return time.perf_counter() - begun
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         torch.cuda._sleep(DELAY if count else 1)  # type: ignore[no-untyped-call]
         begin.record()
-        self._copy(ready, first, count)
+        self._copy(ready, count)
         end.record()
         _wait(self.device)
         return 1e-3 * float(begin.elapsed_time(end)) if count else 0.0
 
-    def _copy(self, ready: list[torch.Tensor], first: int, count: int) -> None:
-        for places in self.places[first : first + count]:
+    def _copy(self, ready: list[torch.Tensor], count: int) -> None:
+        for places in self.places[:count]:
             for to, out in zip(places, ready, strict=True):
                 to.copy_(out)
 
