@@ -25,7 +25,6 @@ from kernelmux.perf.tests import synthetic
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import ArgumentError, KernelmuxError
-from kernelmux.registry.util import entry_points
 
 SEEDS = 200
 BACKEND = """
@@ -200,19 +199,6 @@ def test_every_report_has_the_shares(tmp_path, monkeypatch):
         assert "hare of the best peer on random shapes" in text
         assert "softmax x=1x8 bf16, quack" in text
     assert "random shapes" not in markdown.whole(synthetic.results(rows), "") + page.html(synthetic.results(rows))
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    """Plan as for a GPU: nothing is run."""
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
-    monkeypatch.setattr(registered, "unavailable", lambda name, device: None)
-    monkeypatch.setattr(entry_points, "_announced", {})
-    yield
-    entry_points.find.cache_clear()
-    registered.backend.cache_clear()
-    registered.variants.cache_clear()
-    registered.forget_ladders()
 
 
 def asked(count=4, family=(), largest=None):

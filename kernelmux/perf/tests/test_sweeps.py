@@ -24,20 +24,6 @@ from kernelmux.perf.tests import synthetic
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import ArgumentError, UnknownName
-from kernelmux.registry.util import entry_points
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    """Plan as for a GPU: nothing is run."""
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
-    monkeypatch.setattr(registered, "unavailable", lambda name, device: None)
-    monkeypatch.setattr(entry_points, "_announced", {})
-    yield
-    entry_points.find.cache_clear()
-    registered.backend.cache_clear()
-    registered.variants.cache_clear()
-    registered.forget_ladders()
 
 
 @pytest.mark.parametrize(
