@@ -74,7 +74,9 @@ def command(families: Sequence[str], processes: int, sample: int, seed: int | No
                 found.append(future.result())
                 if not console.is_terminal:
                     one = found[-1]
-                    console.print(f"[{len(found)}/{len(going)}] {one.outcome}: {one.family}/{one.name}", markup=False)
+                    reason = f": {one.last}" if one.wrong else ""
+                    said = f"[{len(found)}/{len(going)}] {one.outcome}: {one.family}/{one.name}{reason}"
+                    console.print(said, markup=False, soft_wrap=True)
         except KeyboardInterrupt:
             interrupted = True
             pool.shutdown(wait=False, cancel_futures=True)
@@ -122,7 +124,8 @@ def attempt(entry: Entry) -> Tried:
         finally:
             _running.discard(child)
         ran = subprocess.CompletedProcess(program, child.returncode, *said)
-        return Tried(entry.name, entry.family, _outcome(entry, ran, verdict), ran.returncode, _last(ran.stdout))
+        last = _last(ran.stdout + ran.stderr)
+        return Tried(entry.name, entry.family, _outcome(entry, ran, verdict), ran.returncode, last)
 
 
 def _outcome(entry: Entry, ran: subprocess.CompletedProcess[str], verdict: Path) -> str:
@@ -138,7 +141,7 @@ def _outcome(entry: Entry, ran: subprocess.CompletedProcess[str], verdict: Path)
 
 def _last(text: str) -> str:
     failed = [line for line in text.splitlines() if line.startswith(("✗", "not acceptable"))]
-    return (failed or text.splitlines() or [""])[0][:200]
+    return (failed or text.splitlines()[-1:] or [""])[0][:400]
 
 
 def show(found: Sequence[Tried], left_out: int, console: Console) -> None:
