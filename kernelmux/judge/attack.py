@@ -29,6 +29,7 @@ from kernelmux.registry.errors import ArgumentError, unknown
 from kernelmux.runner.interrupts import INTERRUPTED
 from kernelmux.runner.machine import available_cores
 
+MEMORY = 24 << 30  # bytes of a GPU for each that is judged at once
 LIMIT = 600.0  # seconds for one: no attack may hang the judge
 _running = set[subprocess.Popen[str]]()
 FORGED, CAUGHT, OTHERWISE, LATE, REFUSED, PASSED = (
@@ -65,7 +66,7 @@ def command(families: Sequence[str], processes: int, sample: int, seed: int | No
     if sample and sample < len(chosen):
         chosen = random.Random(seed or 0).sample(chosen, sample)
     able = [e for e in chosen if e.needs != "gpu" or torch.cuda.is_available()]
-    with ThreadPoolExecutor(processes or max(1, available_cores() // 2)) as pool:
+    with ThreadPoolExecutor(processes or _at_once()) as pool:
         going = [pool.submit(attempt, entry) for entry in able]
         steps = track(as_completed(going), "judging", len(going), console=console, disable=not console.is_terminal)
         found, interrupted = list[Tried](), False
@@ -90,6 +91,12 @@ def command(families: Sequence[str], processes: int, sample: int, seed: int | No
         console.print(f"interrupted: {len(going) - len(found)} were not judged", markup=False)
         return INTERRUPTED
     return int(any(one.wrong for one in found))
+
+
+def _at_once() -> int:
+    cores = available_cores() // 2
+    fit = torch.cuda.get_device_properties(0).total_memory // MEMORY if torch.cuda.is_available() else cores
+    return max(1, min(cores, fit))
 
 
 def _chosen(families: Sequence[str]) -> Iterator[Entry]:

@@ -9,6 +9,7 @@ from kernelmux.candidate.errors import CandidateError
 from kernelmux.candidate.gpu.order import CAPTURED, Uncapturable
 from kernelmux.candidate.process import CandidateProcess
 from kernelmux.conformance.check import Check
+from kernelmux.conformance.judging import ahead
 from kernelmux.conformance.judging.probe import Judge, Probe
 from kernelmux.conformance.variations import neighbouring_trials
 from kernelmux.registry.backend import Backend
@@ -53,7 +54,9 @@ def _of_candidate(judge: Judge, probe: Probe, process: CandidateProcess) -> None
     trial = judge.trial
     each = [trial, *(neighbouring_trials.again(probe, trial, turn) for turn in range(1, REPLAYS + 1))]
     try:
-        results = process.calls([t.arguments for t in each], order=CAPTURED)
+        with probe.environment():
+            given = ahead.arguments(probe, process, [t.values for t in each])
+            results = process.calls(given, order=CAPTURED)
     except CandidateError as error:
         if not error.cause.endswith(Uncapturable.__name__):
             raise

@@ -14,6 +14,7 @@ from kernelmux.candidate import implementation as candidate
 from kernelmux.candidate.allocations import Guard
 from kernelmux.candidate.gpu.order import DELAY, LATE
 from kernelmux.conformance.check import Check
+from kernelmux.conformance.judging import ahead
 from kernelmux.conformance.judging.probe import Failed, Judge, Probe
 from kernelmux.registry.backend import Backend
 from kernelmux.registry.call import dispatch
@@ -37,7 +38,10 @@ def _late_producer(judge: Judge) -> None:
     New memory holds poison. The results are copied on the side stream as soon as the call has returned.
     """
     if process := candidate.process_of(judge.probe.implementation.fn):
-        _judged(judge, process.calls([judge.trial.arguments], order=LATE)[0])
+        with judge.probe.environment():
+            given = ahead.arguments(judge.probe, process, [judge.trial.values])
+            found = process.calls(given, order=LATE)
+        _judged(judge, found[0])
         return
     trial, side = judge.trial, torch.cuda.Stream()  # type: ignore[no-untyped-call]
     tensors = {name: torch.empty_like(x, memory_format=torch.contiguous_format) for name, x in trial.tensors.items()}

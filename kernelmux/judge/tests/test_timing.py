@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernelmux.candidate.gpu import timed_calls
 from kernelmux.judge import timing
 from kernelmux.judge.verdict import KernelVerdict, verdict
 from kernelmux.registry import catalog
@@ -101,3 +102,23 @@ def test_the_floor_is_that_of_memory_or_arithmetic() -> None:
     assert timing.floor(call, dataclasses.replace(card, bandwidth=0.0), 1000) < 1e-5
     small = spec.hypothetical(spec.case("x=8x8 y=8x8"), torch.float32)
     assert timing.floor(small, card, 8) < 1e-9
+
+
+def test_a_function_may_leave_out_what_has_a_default() -> None:
+    source = "import torch\n\ndef softmax(x):\n    return torch.softmax(x.double(), -1).to(x.dtype)\n"
+    found = verdict(source, "softmax", checks=("accuracy",), allow=("torch",), times=("x=96x50:fp32",), seed=5)
+    assert found.good, found.items
+
+
+def test_calls_become_fewer_where_memory_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn, region = list[int](), timed_calls._region
+
+    def small(size: int, *more: object) -> object:
+        drawn.append(size)
+        if size > 1 << 20:
+            raise torch.OutOfMemoryError("no room")
+        return region(size, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(timed_calls, "_region", small)
+    (row,) = judged(ADD).times
+    assert max(drawn) > 1 << 20 and 2 <= row["calls"] * 3 * 96 * 50 * 4 <= 1 << 20
