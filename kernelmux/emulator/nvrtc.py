@@ -63,6 +63,8 @@ def compile_ptx(
     arguments = [f"--gpu-architecture={arch.replace('sm_', 'compute_')}", "-lineinfo", *options]
     further = _for_machine_code(arch, options) if _both.get() else []
     code = _cached(source, arguments, filename, include, "PTX", further)[0]
+    if further:  # the PTX may have been there before, without it
+        compile_cubin(source, options, arch, filename, include)
     ptx = code.rstrip(b"\0").decode(errors="surrogateescape")
     launch_log.remember(ptx, _recipe(source, tuple(options), filename, tuple(include)))
     return ptx

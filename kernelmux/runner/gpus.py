@@ -14,17 +14,28 @@ VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 @dataclass(frozen=True)
 class VisibleGpu:
-    """uuid: as CUDA_VISIBLE_DEVICES takes it. memory: bytes."""
+    """uuid: as CUDA_VISIBLE_DEVICES takes it. memory: bytes. capability: (9, 0), or (0, 0) if unknown."""
 
     uuid: str
     name: str
     memory: int
     driver: str
+    capability: tuple[int, int] = (0, 0)
 
     @property
     def card(self) -> str:
         """The kind of card, "nvidia_h200"."""
         return file_stem(self.name)
+
+    @property
+    def emulated(self) -> dict[str, str]:
+        """The variable by which the emulator of a process without a GPU stands for this one; {} for an unknown one."""
+        from kernelmux.registry.util import cards  # imports torch, which most runs do without here
+
+        if self.capability not in cards.LIMITS:
+            return {}
+        known = cards.by_device_name(self.name, self.capability)
+        return {cards.VARIABLE: self.name if known else "{}.{}".format(*self.capability)}
 
 
 def visible() -> list[VisibleGpu]:
@@ -55,4 +66,9 @@ def _handles(nvml: Any) -> Iterator[Any]:
 def _gpu(nvml: Any, handle: Any) -> VisibleGpu:
     driver = str(nvml.nvmlSystemGetDriverVersion())
     memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
-    return VisibleGpu(str(nvml.nvmlDeviceGetUUID(handle)), str(nvml.nvmlDeviceGetName(handle)), memory, driver)
+    uuid, name = str(nvml.nvmlDeviceGetUUID(handle)), str(nvml.nvmlDeviceGetName(handle))
+    try:
+        capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle))
+    except nvml.NVMLError:  # a slice of a GPU need not tell it
+        capability = (0, 0)
+    return VisibleGpu(uuid, name, memory, driver, capability)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kernelmux.runner import gpus
@@ -26,8 +27,9 @@ class Workers:
     """The worker processes that a suite wants of a machine.
 
     cpu: processes without a GPU; gpu: that share the GPUs, each with so many bytes of one, less if there is no memory for
-    them; alone: one for each GPU, for items that need it alone. most: of the first two; None for one per core. timing:
-    those of the CPU and those alone compute with all cores, and those that share a GPU end once nothing is left for them.
+    them; alone: one for each GPU, for items that need it alone. most: of each of the first two; None for one per core.
+    timing: those that time, alone or else on a CPU, compute with all cores; the others, which are then no more than `most`
+    together, end once nothing is left for them, and those without a GPU emulate one of this machine.
     """
 
     cpu: bool = False
@@ -38,24 +40,28 @@ class Workers:
 
     def slots(self, node: str = "", card: str = "", cores: int | None = None) -> list[Slot]:
         """The slots of this machine. card: that a node without a GPU declares."""
-        count = self.most or cores or available_cores()
-        own = next((gpu.card for gpu in gpus.visible()), card)
-        found = on_cpu(count, node, own) if self.cpu else []
-        found += on_gpus(count, self.gpu, node) if self.gpu else []
+        count, kinds = self.most or cores or available_cores(), {gpu.card: gpu for gpu in gpus.visible()}
+        share = max(1, count // 2) if self.timing and self.cpu and self.gpu else count
+        found = on_cpu(share, node, [*kinds] or [card]) if self.cpu else []
+        found += on_gpus(share, self.gpu, node) if self.gpu else []
         found += exclusive(node) if self.alone else []
-        return [_timing(slot) for slot in found] if self.timing else found
+        return [self._timing(slot, kinds) for slot in found] if self.timing else found
+
+    def _timing(self, slot: Slot, kinds: Mapping[str, VisibleGpu]) -> Slot:
+        if slot.alone or not self.alone:
+            return replace(slot, environment={k: v for k, v in slot.environment.items() if k not in THREADS})
+        emulated = kinds[slot.card].emulated if slot.card in kinds and not slot.gpus else {}
+        return replace(slot, ends=True, environment={**slot.environment, **emulated})
 
 
-def _timing(slot: Slot) -> Slot:
-    if slot.gpus and not slot.alone:
-        return replace(slot, ends=True)
-    return replace(slot, environment={k: v for k, v in slot.environment.items() if k not in THREADS})
-
-
-def on_cpu(count: int, node: str = "", card: str = "") -> list[Slot]:
-    """So many slots without a GPU; card: for which they compile, and what the node declares."""
+def on_cpu(count: int, node: str = "", cards: Sequence[str] = ("",)) -> list[Slot]:
+    """So many slots without a GPU, one at least for each of the kinds of cards for which they compile, or which the node
+    declares."""
     environment = {**ONE_THREAD, gpus.VARIABLE: ""}
-    return [Slot(f"cpu{i}", node or platform.node(), card=card, environment=environment) for i in range(count)]
+    return [
+        Slot(f"cpu{i}", node or platform.node(), card=cards[i % len(cards)], environment=environment)
+        for i in range(max(count, len(cards)))
+    ]
 
 
 def on_gpus(count: int, each: int, node: str = "") -> list[Slot]:

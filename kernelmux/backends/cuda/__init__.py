@@ -33,10 +33,10 @@ def _cuda_of_torch() -> str:
 
 
 def compilers(device: torch.device) -> tuple[str, ...]:
-    """NVRTC, which holds ptxas: CuPy's on a GPU, the emulator's on a CPU."""
-    if device.type == "cpu":
-        from kernelmux.emulator import nvrtc
+    """NVRTC, which holds ptxas: the emulator's, on a GPU as well; CuPy's there, if that is not found."""
+    from kernelmux.emulator import nvrtc
 
+    if device.type == "cpu" or not nvrtc.unavailable():
         return (_line("the emulator", nvrtc.version(), nvrtc.place()),)
     version = importlib.import_module("cupy").cuda.nvrtc.getVersion()
     return (_line("CuPy", version, _loaded("libnvrtc.so")),)

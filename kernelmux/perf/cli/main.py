@@ -19,7 +19,7 @@ from kernelmux.perf.planning import brief, plan, time_budget
 from kernelmux.perf.planning.time_budget import TimeBudget
 from kernelmux.perf.rows import machine
 from kernelmux.perf.rows.options import QUICK_SAMPLES, REST_SECONDS, SAMPLES, PerfOptions
-from kernelmux.perf.session.items import JOBS, compiling_processes
+from kernelmux.perf.session.items import JOBS, QUIET, compiling_processes
 from kernelmux.perf.timing import noise_floor
 from kernelmux.registry.backend import tamper_guard
 from kernelmux.registry.call import temporary_backends
@@ -146,7 +146,7 @@ def _timing(made: argparse.ArgumentParser) -> None:
         "--jobs",
         type=terminal.count,
         metavar="N",
-        help=f"processes that compile ahead (default: all processors but one, at most {JOBS})",
+        help=f"processes that compile ahead (default: all processors but {QUIET}, at most {JOBS})",
     )
     made.add_argument(
         "--aa", action="store_true", help="time every variant twice; the difference of the two times is the noise"

@@ -19,6 +19,7 @@ from kernelmux.perf.rows.codec import encode
 from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.perf.rows.roofline import Ceilings
 from kernelmux.perf.rows.row_result import FAILED, SKIPPED, WRONG, RowResult, Timed
+from kernelmux.perf.session import ahead
 from kernelmux.perf.timing import ceilings, inputs, measure, reseed
 from kernelmux.perf.timing.clock import VirtualClock
 from kernelmux.perf.timing.verify import WrongOutput
@@ -116,14 +117,19 @@ class Harness:
         return self.shared[1]
 
     def compile(self, row: Row) -> dict[str, Any]:
-        """Call a row once, so that the process that times it finds its code on disk; it reports what fails."""
+        """Make the code of a row, which the process that times it finds on disk; it reports what fails.
+
+        By a call, or, in a process without a GPU, for that beside it.
+        """
         began, error = time.perf_counter(), ""
+        without_gpu = ahead.able(row.backend) and not torch.cuda.is_available()
         try:
-            self._called(row)
+            ahead.compile(row) if without_gpu else self._called(row)
         except Exception as raised:
             error = _text(raised)
             print(f"{row.id}: {error}", flush=True)
-        self._recover()
+        if not without_gpu:
+            self._recover()
         return {"compiled": time.perf_counter() - began, "error": error}
 
     def _called(self, row: Row) -> None:

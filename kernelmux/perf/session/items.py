@@ -1,20 +1,21 @@
 """The items of a run: what is compiled ahead, and what is timed after it, on which workers and in how much time.
 
-A row that has code of its own is an item twice. It is compiled by one of many workers, which share the GPU; then it is
-timed by a worker that has a GPU alone. Compiling, too, is on the GPU: CuPy names its files by the GPU at hand and loads
-what it has compiled, and launchers of ours choose by the card, so that what is made without it may be found by none.
+A row that has code of its own is an item twice. It is compiled by one of many workers, then timed by one that has a GPU
+alone. Kernels that can be emulated are compiled on CPUs (`ahead`) while other rows are timed; what has other code is called
+once on the GPU, which the workers share for that, before anything is timed there.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kernelmux.perf.planning import time_budget
 from kernelmux.perf.planning.plan import BASELINE, Row
 from kernelmux.perf.rows.codec import encode
 from kernelmux.perf.rows.options import PerfOptions
+from kernelmux.perf.session import ahead
 from kernelmux.perf.session.pytest_plugin import COMPILE, TIME
 from kernelmux.perf.timing import inputs
 from kernelmux.runner.item import WorkItem
@@ -22,7 +23,8 @@ from kernelmux.runner.machine import Workers, available_cores
 from kernelmux.runner.run import TimeLimit
 
 LIMIT = 150.0  # seconds of compiling ahead; the timing workers compile what is left
-JOBS = 24  # processes that compile ahead, at most: each has a context on the GPU
+JOBS = 24  # processes that compile ahead, at most: on a GPU each has a context
+QUIET = 2  # cores that are left to the process that times, and to the one that gives out the items
 WORTH = 12  # rows; with fewer, importing torch takes longer than compiling
 CEILINGS = 30.0  # seconds; the first row of a worker has its ceilings measured before it
 CONTEXT, COPIES = 1 << 30, 3  # bytes of a process on a GPU; inputs and outputs, and what a call keeps beside them
@@ -31,15 +33,16 @@ CONTEXT, COPIES = 1 << 30, 3  # bytes of a process on a GPU; inputs and outputs,
 def items(rows: list[Row], options: PerfOptions) -> list[WorkItem]:
     """What there is to do at first: to compile, and to time the groups of which nothing is to be compiled.
 
-    Compiling has the lower ranks: on one GPU it is over before the first row is timed there.
+    Compiling has the lower ranks: what is compiled on a GPU is so before the first row is timed there. Where the host time
+    of rows is asked for too, which busy cores would disturb, nothing is timed before all is compiled.
     """
     groups = _groups(rows)
-    ahead = [row for row in rows if _compiles(row)] if options.device == "cuda" and options.jobs else []
-    if len(ahead) < WORTH:
-        ahead = []
-    compiled = {row.group for row in ahead}
-    first = [row for row in rows if row.group not in compiled]
-    return [*(_compile(row, groups[row.group]) for row in ahead), *timing(first, rows, options)]
+    compiling = [row for row in rows if _compiles(row)] if options.device == "cuda" and options.jobs else []
+    if len(compiling) < WORTH:
+        compiling = []
+    compiled = {row.group for row in compiling}
+    first = [row for row in rows if row.group not in compiled] if options.brief or not compiled else []
+    return [*(_compile(row, groups[row.group]) for row in compiling), *timing(first, rows, options)]
 
 
 def timing(some: list[Row], rows: list[Row], options: PerfOptions) -> list[WorkItem]:
@@ -71,14 +74,16 @@ def _compiles(row: Row) -> bool:
 
 
 def _compile(row: Row, rank: int) -> WorkItem:
-    name, memory = f"{COMPILE}:{row.id}", CONTEXT + COPIES * int(inputs.planned(row).bytes)
-    group = f"{COMPILE}:{' '.join(row.group)}"
-    return WorkItem(name, [COMPILE, encode(row)], rank=rank, group=group, gpus=1, memory=memory, limit=LIMIT)
+    name, group = f"{COMPILE}:{row.id}", f"{COMPILE}:{' '.join(row.group)}"
+    made = WorkItem(name, [COMPILE, encode(row)], rank=rank, group=group, limit=LIMIT)
+    if ahead.able(row.backend):
+        return replace(made, cpu=True)
+    return replace(made, gpus=1, memory=CONTEXT + COPIES * int(inputs.planned(row).bytes))
 
 
 def compiling_processes() -> int:
-    """The processes that compile ahead, unless a number is asked for: all cores but that of the one that times."""
-    return min(JOBS, max(1, available_cores() - 1))
+    """The processes that compile ahead, unless a number is asked for: as many as leave `QUIET` cores."""
+    return min(JOBS, max(1, available_cores() - QUIET))
 
 
 def workers(options: PerfOptions, plan: list[WorkItem]) -> Workers:
@@ -88,13 +93,18 @@ def workers(options: PerfOptions, plan: list[WorkItem]) -> Workers:
     """
     if options.device == "cpu":
         return Workers(cpu=True, most=1, timing=True)
-    ahead = any(item.work[0] == COMPILE for item in plan)
-    return Workers(gpu=CONTEXT if ahead else 0, alone=True, most=options.jobs or None, timing=True)
+    on_cpu, on_gpu = any(item.cpu for item in plan), any(_delays(item) for item in plan)
+    return Workers(on_cpu, CONTEXT if on_gpu else 0, alone=True, most=options.jobs or None, timing=True)
+
+
+def _delays(item: WorkItem) -> bool:
+    """Whether nothing is timed on a GPU while this is compiled there."""
+    return item.work[0] == COMPILE and not item.cpu
 
 
 @dataclass(frozen=True)
 class Minutes(TimeLimit):
-    """The minutes of a run. compile_until: by time.monotonic, when nothing more is compiled ahead.
+    """The minutes of a run. compile_until: by time.monotonic, when nothing more is compiled ahead on a GPU.
 
     late: ids of rows whose compiler was stopped then, which are not timed.
     """
@@ -106,11 +116,11 @@ class Minutes(TimeLimit):
 
     def share(self, item: WorkItem, remaining: int, workers: int) -> float | None:
         now, left = time.monotonic(), self.until - time.monotonic()
-        over = now > self.compile_until if item.work[0] == COMPILE else item.id in self.late or left < 0
+        over = now > self.compile_until if _delays(item) else item.id in self.late or left < 0
         return None if over else max(left, 0.0)
 
     def most(self, item: WorkItem) -> float:
-        if item.work[0] != COMPILE:
+        if not _delays(item):
             return item.limit
         return max(0.1, min(item.limit, self.compile_until - time.monotonic()))
 

@@ -108,17 +108,18 @@ class PerfSuite:
         return []
 
     def _ready(self, item: WorkItem) -> list[WorkItem]:
-        """The items that time a group, behind the last of it to be compiled. In a cluster each is there for each card."""
-        row = _row(item)
-        name = f"{COMPILE}:{row.id}"
+        """The items that time a group, behind the last of it to be compiled; where the host time is asked for, all groups,
+        behind the last of all. In a cluster each is there for each card."""
+        row, every = _row(item), not self.options.brief
+        name, group = f"{COMPILE}:{row.id}", "" if every else item.group
         left = self.uncompiled.setdefault(
-            (item.card, item.group), {one.id for one in self.items if one.group == item.group}
+            (item.card, group), {one.id for one in self.items if every or one.group == group}
         )
         left.discard(name)
         if left:
             return []
         card = item.id.removeprefix(name)
-        found = timing([one for one in self.rows if one.group == row.group], self.rows, self.options)
+        found = timing([one for one in self.rows if every or one.group == row.group], self.rows, self.options)
         return [replace(one, id=one.id + card, card=item.card) for one in found]
 
     def _compiled(self, item: WorkItem, row: Any) -> None:
@@ -134,7 +135,7 @@ class PerfSuite:
     def lost(self, item: WorkItem, reason: str) -> Any:
         """What ended a compiler before its limit is the timing worker's to report; at the limit the row is late."""
         if item.work[0] == COMPILE:
-            return {"lost": reason, "stopped": time.monotonic() >= self.limit.compile_until}
+            return {"lost": reason, "stopped": not item.cpu and time.monotonic() >= self.limit.compile_until}
         row = _row(item)
         told = f"the worker process did not survive it: {reason}"
         return {"result": encode(row.not_timed(SKIPPED if row.backend == peers.NAME else FAILED, told))}

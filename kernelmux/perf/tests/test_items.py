@@ -88,6 +88,38 @@ def test_each_card_of_a_cluster_times_what_it_has_compiled() -> None:
         assert not any(before) and [(item.id, item.card) for item in last] == [(f"{r.id}@{card}", card) for r in ROWS]
 
 
+def test_emulated_kernels_are_compiled_on_cpus_while_others_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = [replace(row, backend="cuda") for row in ROWS]
+    of = suite(
+        [TORCH, *ours, *(replace(row, workload="x=17 y=17") for row in ours), OTHERS[0]], replace(GPU, brief=True)
+    )
+    assert [(item.cpu, item.gpus) for item in of.items] == [(True, 0)] * 26 + [(False, 1)]
+    monkeypatch.setattr(gpus, "visible", lambda: [gpus.VisibleGpu("GPU-1", "NVIDIA H100", 80 << 30, "", (9, 0))])
+    found = items.workers(GPU, of.items).slots(cores=9)
+    assert [slot.id for slot in found] == ["cpu0", "gpu0-0", "alone0"]
+    told = [name for name, _ in played(of, found)]
+    begun = told.index(TORCH.id)
+    assert any(name.startswith(COMPILE) for name in told[begun:]), "all was compiled before anything was timed"
+    assert told.index(f"{COMPILE}:{OTHERS[0].id}") < begun, "it was called on the GPU beside what was timed"
+    assert sorted(told) == sorted({item.id for item in of.items} | {row.id for row in of.rows})
+
+
+def test_where_the_host_is_timed_too_nothing_is_before_all_is_compiled() -> None:
+    rows = [TORCH, *(replace(row, backend="cuda") for row in ROWS), replace(TORCH, workload="x=17 y=17")]
+    of = suite(rows)
+    assert all(item.cpu for item in of.items) and len(of.items) == len(ROWS)
+    *before, last = [of.takes(item, {"compiled": 1.0}) for item in of.items]
+    assert not any(before) and [item.id for item in last] == [row.id for row in rows]
+
+
+def test_only_what_is_compiled_on_a_gpu_has_to_end_before_the_minutes_do() -> None:
+    of = suite([replace(row, backend="cuda") for row in ROWS], replace(GPU, until=time.monotonic() + 9))
+    late, item = Minutes(time.monotonic() + 100, compile_until=time.monotonic() - 1), of.items[0]
+    assert late.share(item, 1, 1) and late.most(item) == items.LIMIT
+    assert of.lost(item, "SIGSEGV") == {"lost": "SIGSEGV", "stopped": False}
+    assert Minutes(time.monotonic() - 1).share(item, 1, 1) is None
+
+
 @pytest.mark.parametrize("options", [replace(GPU, device="cpu"), replace(GPU, jobs=0)])
 def test_nothing_is_compiled_ahead_on_a_cpu_or_without_processes_for_it(options: PerfOptions) -> None:
     found = items.items(ROWS, options)
@@ -230,6 +262,27 @@ def test_compilers_and_a_timing_worker_share_a_gpu_in_turns(on_a_gpu: Path, tmp_
     assert all(pid == timer for _, pid in told[len(ahead) :]), "something was compiled beside what was timed"
     names = [b["name"] for b in json.loads((tmp_path / "out/benchmark.json").read_text())["benchmarks"]]
     assert names == [f"test_row[{row.id}]" for row in (TORCH, *ROWS) if row is not ROWS[3]]
+
+
+def test_a_worker_without_a_gpu_compiles_for_the_one_beside_it(
+    on_a_gpu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "caches"
+    environment = {
+        "CUDA_VISIBLE_DEVICES": "",
+        "KERNELMUX_EMULATED_GPU": "NVIDIA A100-SXM4-80GB",
+        "KERNELMUX_CACHE_DIR": str(home),
+    }
+    compiler = Slot("cpu0", "n", environment=environment, ends=True)
+    monkeypatch.setattr(Pretended, "slots", lambda self: [compiler, *slots(1, compilers=0)])
+    monkeypatch.setattr(items, "WORTH", 1)
+    rows = [replace(TORCH, workload="x=17 y=17", backend="cuda", variant=name) for name in ("scalar", "vectorized")]
+    options = PerfOptions(ops=("add",), jobs=1, samples=3, brief=True, out=str(tmp_path / "out"))
+    (found,) = run.run(rows, options, lambda seen: None)
+    assert [row.status for row in found.rows] == [OK, OK] and found.compiled.keys() == {row.id for row in rows}
+    assert not (tmp_path / "out/logs/worker-cpu0.log").read_text().count("Error")
+    made = [path.read_bytes() for path in (home / "ptx").iterdir()]
+    assert sum(b"\x7fELF" in code for code in made) == len(rows), "machine code of each, by the worker that compiles"
 
 
 class FromTheFirst(Minutes):

@@ -13,7 +13,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -251,15 +251,37 @@ def gpu(device: torch.device | int) -> str | None:
     a lesser card (`cards`): what was found on it was found with other kernels."""
     if (found := card(device)) is None:
         return None
-    name = torch.cuda.get_device_name(device)
+    name = found.title if _emulated else torch.cuda.get_device_name(device)
     return name if found.title == name else None
 
 
 def card(device: torch.device | int) -> Card | None:
     """The card of a GPU; None for a CPU, and where torch sees no GPU."""
+    if _emulated:
+        return cards.emulated()
     if not torch.cuda.is_available() or (index := _index(device)) < 0:
         return None
     return cards.of(index)
+
+
+_emulated = False
+cards.when_changed(gpu.cache_clear)
+
+
+@contextmanager
+def of_emulated() -> Iterator[None]:
+    """Inside, calls have the tables of the GPU that the emulator stands for: for who compiles for it and launches nothing.
+
+    It is known by the driver's name of it ("NVIDIA H200"), if KERNELMUX_EMULATED_GPU gives that.
+    """
+    global _emulated
+    before, _emulated = _emulated, True
+    cards.forget()
+    try:
+        yield
+    finally:
+        _emulated = before
+        cards.forget()
 
 
 def on_this_gpu(table: Table[Row]) -> Table[Row]:

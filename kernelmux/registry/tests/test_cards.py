@@ -64,6 +64,12 @@ def test_a_capability_without_a_card_has_its_own_limits() -> None:
     assert orin.title == "a GPU of compute capability 8.7"
 
 
+def test_a_card_has_the_name_of_the_driver_where_it_is_named_so() -> None:
+    for name, key in (("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA GeForce RTX 4090", "rtx4090"), ("NVIDIA L4", "l4")):
+        card = cards.named(name)
+        assert (card.key, card.title, card.processors) == (key, name, cards.table()[key].processors)
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [

@@ -1,7 +1,8 @@
 """GPUs as data: what selection, launchers and compilers may ask about the card at hand, or about one that is not there.
 
 `of(index)` is the card of a CUDA device, read from the device; of(-1) is the one that the emulator stands for: an H200, or
-what KERNELMUX_EMULATED_GPU names ("rtx4090", "sm_89", "8.9"). `cards.toml` is the table, with the source of each number.
+what KERNELMUX_EMULATED_GPU names ("rtx4090", "sm_89", "8.9", or as the driver does). `cards.toml` is the table, with the
+source of each number.
 """
 
 from __future__ import annotations
@@ -125,13 +126,16 @@ def _card(key: str, row: dict[str, Any]) -> Card:
 def named(name: str, where: str = "card") -> Card:
     """A card by its name, "rtx4090", or by its compute capability, "sm_89" or "8.9": the first of the table with it.
 
-    ArgumentError, which names `where`, for another one.
+    Also by what the driver calls it, "NVIDIA H100 80GB HBM3", which is its title then. ArgumentError, which names `where`,
+    for another one.
     """
     text = name.strip().lower() if isinstance(name, str) else ""
     if text in table():
         return table()[text]
-    if found := re.fullmatch(r"(?:sm_)?([1-9]\d?)\.?(\d)a?", text, re.ASCII):
-        return with_capability((int(found[1]), int(found[2])), where)
+    if number := re.fullmatch(r"(?:sm_)?([1-9]\d?)\.?(\d)a?", text, re.ASCII):
+        return with_capability((int(number[1]), int(number[2])), where)
+    if found := next((card for card in table().values() if text and _has(name, card.device)), None):
+        return replace(found, title=name.strip())
     if not isinstance(name, str):
         raise ArgumentError(f"{where}: expected the name of a card or a compute capability, got {shown(name)}")
     raise unknown("card", name, tuple(table()), where)

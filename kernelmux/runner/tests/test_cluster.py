@@ -70,6 +70,7 @@ nvmlDeviceGetUUID = lambda handle: "GPU-0"
 nvmlDeviceGetName = lambda handle: "NVIDIA H100 80GB HBM3"
 nvmlSystemGetDriverVersion = lambda: "580.1"
 nvmlDeviceGetMemoryInfo = lambda handle: SimpleNamespace(total=80 << 30)
+nvmlDeviceGetCudaComputeCapability = lambda handle: (9, 0)
 """
 
 

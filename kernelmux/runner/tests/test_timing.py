@@ -111,8 +111,23 @@ def test_workers_for_timings_have_all_cores_and_the_others_end(monkeypatch: pyte
     monkeypatch.setattr(gpus, "visible", lambda: [gpus.VisibleGpu("GPU-1", "NVIDIA H100", 80 << 30, "")])
     for timing in (True, False):
         found = Workers(cpu=True, gpu=1 << 30, alone=True, most=1, timing=timing).slots()
-        assert [slot.ends for slot in found] == [False, timing, False]
-        assert ["OMP_NUM_THREADS" in slot.environment for slot in found] == [not timing, True, not timing]
+        assert [slot.ends for slot in found] == [timing, timing, False]
+        assert ["OMP_NUM_THREADS" in slot.environment for slot in found] == [True, True, not timing]
+
+
+def test_workers_without_a_gpu_stand_for_each_kind_that_is_timed_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"NVIDIA H200": (9, 0), "NVIDIA L4": (8, 9), "NVIDIA GH100 of ours": (9, 0), "NVIDIA X": (99, 0)}
+    found = [gpus.VisibleGpu(name, name, 80 << 30, "", number) for name, number in told.items()]
+    monkeypatch.setattr(gpus, "visible", lambda: found)
+    for most, count in ((1, 4), (6, 6)):
+        slots = [slot for slot in Workers(cpu=True, alone=True, most=most, timing=True).slots() if not slot.gpus]
+        names = [slot.environment.get("KERNELMUX_EMULATED_GPU") for slot in slots]
+        assert names == ["NVIDIA H200", "NVIDIA L4", "9.0", None, "NVIDIA H200", "NVIDIA L4"][:count]
+        assert [slot.card for slot in slots] == [found[i % 4].card for i in range(count)]
+    (slot,) = (
+        slot for slot in Workers(cpu=True, alone=True, most=1).slots() if slot.card == "nvidia_l4" and not slot.gpus
+    )
+    assert "KERNELMUX_EMULATED_GPU" not in slot.environment and not slot.ends
 
 
 def test_slots_import_from_trees_of_their_own_and_a_closed_one_is_silent(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""From a CUDA source to a launch: compiled, cached, its arguments checked; on a GPU by CuPy, on a CPU by the emulator."""
+"""From a CUDA source to a launch: compiled, cached, its arguments checked; run by CuPy on a GPU, else by the emulator."""

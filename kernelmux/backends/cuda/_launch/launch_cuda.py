@@ -1,14 +1,19 @@
-"""Launches on a CUDA device: CuPy compiles and launches, torch owns memory, device and stream."""
+"""Launches on a CUDA device: NVRTC compiles, CuPy loads and launches, torch owns memory, device and stream."""
 
+import hashlib
+import os
 import tempfile
 from collections.abc import Callable
 from copy import copy
 from functools import cache, cached_property, lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from kernelmux.backends.cuda._launch.launch_emulated import AS_CUPY
 from kernelmux.backends.cuda._launch.signature import KernelParameter, form
+from kernelmux.emulator import nvrtc
 from kernelmux.registry.util import cards
 from kernelmux.registry.util.cuda_driver import Configurations, Frame, launch_kernel_ex, refused
 
@@ -31,20 +36,36 @@ def architecture(index: int) -> str:
 
 @cache
 def _folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="kernelmux_ptx_")
+    return tempfile.TemporaryDirectory(prefix="kernelmux_code_")
 
 
-def _of_lesser_target(text: str, options: tuple[str, ...], target: str) -> Any:
-    """A module compiled to PTX for an earlier GPU, which the driver translates for the one at hand."""
+def _module(text: str, options: tuple[str, ...], filename: str, folders: tuple[Path, ...], index: int) -> Any:
+    """The module of a source on device `index`, from the emulator's cache, which a process without a GPU may have filled.
+
+    For a lesser card than the one at hand it is compiled to PTX, which the driver translates. What this NVRTC does not
+    compile, for want of a header perhaps, CuPy is asked for, which brings its own.
+    """
     import cupy
 
-    from kernelmux.backends.cuda._launch.launch_emulated import AS_CUPY
-    from kernelmux.emulator import nvrtc
+    target, lesser = architecture(index), cards.stands_in(index)
+    given = (text, (*options, *AS_CUPY), target, filename, folders)
+    try:
+        code = nvrtc.compile_ptx(*given).encode() if lesser else nvrtc.compile_cubin(*given).image
+    except (nvrtc.CompileError, nvrtc.NvrtcUnavailableError):
+        if lesser:
+            raise
+        return cupy.RawModule(code=text, options=(*options, "-lineinfo", f"-arch={target}"))
+    return cupy.RawModule(path=_file(code, ".ptx" if lesser else ".cubin"))
 
-    ptx = nvrtc.compile_ptx(text, options=(*options, *AS_CUPY), arch=target)
-    with tempfile.NamedTemporaryFile("w", dir=_folder().name, suffix=".ptx", delete=False) as file:
-        file.write(ptx)  # CuPy reads it when the first kernel of the module is asked for
-    return cupy.RawModule(path=file.name)
+
+def _file(code: bytes, suffix: str) -> str:
+    """A file with this code, one for the same code: CuPy reads it when the first kernel of the module is asked for."""
+    path = Path(_folder().name, hashlib.sha256(code).hexdigest() + suffix)
+    if not path.exists():
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(code)
+        os.replace(file.name, path)  # another thread may look for it
+    return str(path)
 
 
 @lru_cache(maxsize=1024)
@@ -63,22 +84,24 @@ def launch_following(handle: int, *sizes_stream_arguments: int) -> None:
 class CudaFunction:
     """One kernel entry on one device: compiled once, its driver handle kept.
 
-    CuPy compiles; the launch goes straight to the driver's entry, since CuPy's own call wraps each argument in an
+    CuPy loads; the launch goes straight to the driver's entry, since CuPy's own call wraps each argument in an
     object (5.2 us for four arguments on the host of an H200).
     """
 
     def __init__(
-        self, text: str, entry: str, options: tuple[str, ...], index: int, parameters: tuple[KernelParameter, ...]
+        self,
+        text: str,
+        entry: str,
+        options: tuple[str, ...],
+        filename: str,
+        folders: tuple[Path, ...],
+        index: int,
+        parameters: tuple[KernelParameter, ...],
     ):
         import cupy
 
         with torch.cuda.device(index):
-            target = ("-lineinfo", f"-arch={architecture(index)}")
-            if cards.stands_in(index):
-                module = _of_lesser_target(text, options, architecture(index))
-            else:
-                module = cupy.RawModule(code=text, options=options + target)
-            self._raw = module.get_function(entry)
+            self._raw = _module(text, options, filename, folders, index).get_function(entry)
             self._handle = self._raw.kernel.ptr
         self._launch = cupy.cuda.driver.launchKernel
         self._parameters, self._index = parameters, index

@@ -27,10 +27,8 @@ class EmulatedFunction:
     ):
         chosen = (*options, *AS_CUPY)
         elsewhere = arch != cards.table()[cards.DEFAULT].arch
-        with nvrtc.with_machine_code() if elsewhere else nullcontext():
+        with nvrtc.with_machine_code() if elsewhere else nullcontext():  # ptxas refuses what a target does not have
             ptx = emulator.compile_ptx(text, options=chosen, arch=arch, filename=filename, include=folders)
-        if elsewhere:  # ptxas refuses what another target does not have; one compilation has made both
-            emulator.compile_cubin(text, options=chosen, arch=arch, filename=filename, include=folders)
         self._kernel = emulator.load(ptx).kernel(entry)
         self._names = names
 

@@ -166,12 +166,12 @@ class Kernel:
 
     def _compile(self, index: int) -> Any:
         text, options = self.source.text(), self.source.options(self.defines)
+        given = (text, self.entry, options, self.source.path.name, self.source.folders)
         if index >= 0:
-            return launch_cuda.CudaFunction(text, self.entry, options, index, self.parameters)
+            return launch_cuda.CudaFunction(*given, index, self.parameters)
         from kernelmux.backends.cuda._launch.launch_emulated import EmulatedFunction
 
-        arch, name, folders = cards.emulated().arch, self.source.path.name, self.source.folders
-        return EmulatedFunction(text, self.entry, options, name, folders, self._names, arch)
+        return EmulatedFunction(*given, self._names, cards.emulated().arch)
 
     def _converted(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments with every number as the numpy scalar of its parameter's type; TypeError or OverflowError."""
