@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
@@ -53,6 +54,7 @@ class Tried:
     outcome: str
     status: int | None
     last: str
+    seconds: float
 
     @property
     def wrong(self) -> bool:
@@ -119,7 +121,7 @@ def attempt(entry: Entry) -> Tried:
         given += ["-x", "--seconds", "10"] if entry.found else []
         environment = {**os.environ, "PYTHONPATH": str(Path(kernelmux.__file__).parents[1])}
         program = [sys.executable, "-m", "kernelmux.judge", *given]
-        piped = subprocess.PIPE
+        piped, begun = subprocess.PIPE, time.perf_counter()
         child = subprocess.Popen(program, stdout=piped, stderr=piped, text=True, errors="replace", env=environment)
         _running.add(child)
         try:
@@ -127,12 +129,12 @@ def attempt(entry: Entry) -> Tried:
         except subprocess.TimeoutExpired:
             child.kill()
             child.communicate()
-            return Tried(entry.name, entry.family, LATE, None, "")
+            return Tried(entry.name, entry.family, LATE, None, "", LIMIT)
         finally:
             _running.discard(child)
         ran = subprocess.CompletedProcess(program, child.returncode, *said)
-        last = _last(ran.stdout + ran.stderr)
-        return Tried(entry.name, entry.family, _outcome(entry, ran, verdict), ran.returncode, last)
+        seconds, last = time.perf_counter() - begun, _last(ran.stdout + ran.stderr)
+        return Tried(entry.name, entry.family, _outcome(entry, ran, verdict), ran.returncode, last, round(seconds, 1))
 
 
 def _outcome(entry: Entry, ran: subprocess.CompletedProcess[str], verdict: Path) -> str:
