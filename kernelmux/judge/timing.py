@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from kernelmux.conformance.judging import ahead
 from kernelmux.conformance.judging.probe import Enough, Judge, Probe
 from kernelmux.conformance.session.execute import Outcome
 from kernelmux.conformance.session.plan import Item
+from kernelmux.perf.timing import sampling
 from kernelmux.registry.cases import Case, generator, seed_of
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import ArgumentError
@@ -44,6 +45,8 @@ HANDSHAKE = 0.01  # the share of a round that an answer without a call may be
 LONGEST = 1.0  # seconds of a round, about
 SHARE = 0.1  # of the free memory that inputs and outputs of all calls may take, on each of three sides
 LOOKED_AT = 16  # calls of a round whose outputs are compared
+LIVE = 128  # bytes for each element that a comparison holds at a time: about 16 float64 tensors
+LARGE = 2**27  # elements that a comparison touches at most; of a larger call a part is compared, drawn anew each time
 PACKED = 4  # times the rate of fp32 is the most that a card computes in 16 bits without tensor cores (A100)
 ABOVE = 1.05  # a rate beyond this share of what the card can is a wrong time
 NOTHING = "def nothing(*values):\n    return None\n"
@@ -120,6 +123,7 @@ class _Timing:
         call = judge.trial.call
         self.outputs: list[Kind] = [(tuple(o.shape(call)), o.dtype_of(call)) for o in call.spec.outputs]
         self.most = _most(judge.trial, self.outputs, self.device)
+        self.limit = min(_free(self.device) / 2 / LIVE, LARGE)
         self.every = [judge.trial]
         self.random = random.Random(self.seed)
 
@@ -129,7 +133,7 @@ class _Timing:
             try:
                 return self._measured()
             except torch.OutOfMemoryError:  # something else has taken what was free
-                self.most //= 2
+                self.most, self.limit = self.most // 2, self.limit / 4
                 if self.most < 2:
                     raise
                 self._draw(1)
@@ -176,16 +180,33 @@ class _Timing:
         """Seconds of each round by the clock here, and by that of the candidate; some results of each are compared."""
         found, count = list[tuple[float, float]](), len(self.every)
         timed = TimedCalls(self.process.timed, self._given(self.every), self.outputs, self.device)
+        cuts = sampling.choose(self.every[0].call, self.limit)
         for _ in range(rounds):
             order = self.random.sample(self.every, count)
             timed.fill(self._given(order))
             took, claim, results = timed.run(count)
             found.append((took, claim))
             for i in self.random.sample(range(count), min(LOOKED_AT, count)):
-                Judge(self.probe, order[i], self.judge.record).accurate(results[i])
+                self._accurate(order[i], tuple(results[i]), cuts)
             del results
         timed.close()
         return found
+
+    def _accurate(self, trial: Trial, outputs: tuple[torch.Tensor, ...], cuts: Sequence[sampling.Cut]) -> None:
+        """Whether the outputs, or the part of them that the cuts leave, are right."""
+        values = trial.arguments
+        for cut in cuts:
+            if cut.picker == "spread":  # any positions will do
+                length, count = sampling.lengths(trial.call)[cut.axis], len(cut.positions)
+                drawn = torch.tensor(sorted(self.random.sample(range(length), count)))
+                cut = replace(cut, positions=drawn)
+            values = sampling.cut_arguments(trial.call, values, cut.axis, cut.positions)
+            outputs = sampling.cut_outputs(outputs, (cut,))
+        note = ": ".join(filter(None, (trial.note, ", ".join(map(str, cuts)))))
+        part = replace(trial, values=values, note=note)  # its reference goes with it
+        kinds = [output.memory_format(part.call) for output in part.spec.outputs]  # of a copy, strides say nothing
+        placed = [out.contiguous(memory_format=kind) for out, kind in zip(outputs, kinds, strict=True)]
+        Judge(self.probe, part, self.judge.record).accurate(placed)
 
     def _given(self, every: Sequence[Trial]) -> Sequence[Sequence[Any]]:
         """What calls give the function, which may do without arguments that have a default."""
@@ -242,10 +263,9 @@ def _trial(probe: Probe, case: Case, dtype: torch.dtype, seed: int, number: int)
 
 def _most(trial: Trial, outputs: Sequence[Kind], device: torch.device) -> int:
     """How many calls there is memory for: ours, those that both have, and a copy of the outputs."""
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 1 << 32
     each = sum(x.nbytes for x in trial.tensors.values())
     each += sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in outputs)
-    if (most := int(SHARE * free) // max(each, 1)) < 2:
+    if (most := int(SHARE * _free(device)) // max(each, 1)) < 2:
         raise ArgumentError(
             f"{trial.text}: two calls of {each} bytes each are more than {SHARE:.0%} of the free memory"
         )
@@ -256,3 +276,8 @@ def _count(seconds: float, handshake: float, most: int) -> int:
     """How many calls make a round."""
     wanted = max(LEAST, math.ceil(handshake / HANDSHAKE / seconds))
     return min(most, max(min(wanted, round(LONGEST / seconds)), 2))
+
+
+def _free(device: torch.device) -> int:
+    """Bytes that are free, or, of a CPU, that may be used."""
+    return int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else 1 << 32

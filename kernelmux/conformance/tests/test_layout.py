@@ -36,7 +36,7 @@ ARROWS = {
     "runner": {"runner", "registry"},
     "candidate": {"candidate", "registry", "emulator"},
     "conformance": {"conformance", "candidate", "registry", "emulator", "runner"},
-    "judge": {"judge", "candidate", "conformance", "registry", "emulator", "runner"},
+    "judge": {"judge", "candidate", "conformance", "perf", "registry", "emulator", "runner"},
     "perf": {"perf", "registry", "emulator", "runner"},
     "tune": {"tune", "conformance", "candidate", "perf", "registry", "emulator", "runner"},
     "docs": {"docs", "registry", "conformance", "candidate", "perf", "emulator"},

@@ -14,14 +14,14 @@ BLOCK = 16
 def attention(q, k, v, causal, scale):
     group = q.shape[1] // k.shape[1] if k.shape[1] else 1
     k, v = (t.double().repeat_interleave(group, 1) for t in (k, v))
-    m, n = q.shape[2], k.shape[2]
+    wide, m, n = q.double(), q.shape[2], k.shape[2]
     at = torch.arange(m, device=q.device)[:, None] + n - m
     top = torch.full((*q.shape[:3], 1), -math.inf, dtype=torch.float64, device=q.device)
     total = torch.zeros_like(top)
     y = torch.zeros(q.shape, dtype=torch.float64, device=q.device)
     for start in range(0, n, BLOCK):
         j = torch.arange(start, min(start + BLOCK, n), device=q.device)
-        s = q.double() @ k[:, :, j].mT * scale
+        s = wide @ k[:, :, j].mT * scale
         if causal:
             s = torch.where(j <= at, s, -math.inf)
         higher = torch.maximum(top, s.amax(-1, keepdim=True))

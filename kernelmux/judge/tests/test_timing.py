@@ -46,7 +46,7 @@ calls = 0
 def add(x, y):
     global calls
     calls += x.shape == (96, 50)
-    return torch.empty_like(x) if calls > 60 and calls % 2 else torch.add(x, y).contiguous()
+    return torch.empty_like(x) if calls > 30 and calls % 2 else torch.add(x, y).contiguous()
 """
 WORKLOAD = "x=96x50:fp32 y=96x50"
 
@@ -122,3 +122,14 @@ def test_calls_become_fewer_where_memory_has_gone(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(timed_calls, "_region", small)
     (row,) = judged(ADD).times
     assert max(drawn) > 1 << 20 and 2 <= row["calls"] * 3 * 96 * 50 * 4 <= 1 << 20
+
+
+def test_of_a_large_call_parts_are_compared_that_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "LARGE", 3 * 96 * 50 // 4)
+    assert judged(ADD).good
+    last_row = ADD.replace(".contiguous()", ".contiguous()[[*range(len(x) - 1), 0]]")
+    only = last_row.replace(
+        "    return", "    if x.shape != (96, 50):\n        return torch.add(x, y).contiguous()\n    return"
+    )
+    (item,) = [item for item in judged(only).items if item["check"] == "time"]
+    assert item["status"] == "failed" and "50 of 1200 wrong" in item["text"]
