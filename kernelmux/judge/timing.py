@@ -46,7 +46,8 @@ LONGEST = 1.0  # seconds of a round, about
 SHARE = 0.1  # of the free memory that inputs and outputs of all calls may take, on each of three sides
 LOOKED_AT = 16  # calls of a round whose outputs are compared
 LIVE = 128  # bytes for each element that a comparison holds at a time: about 16 float64 tensors
-LARGE = 2**27  # elements that a comparison touches at most; of a larger call a part is compared, drawn anew each time
+ATTEMPTS = 4
+LARGE = 2**26  # elements that a comparison touches at most; of a larger call a part is compared, drawn anew each time
 PACKED = 4  # times the rate of fp32 is the most that a card computes in 16 bits without tensor cores (A100)
 ABOVE = 1.05  # a rate beyond this share of what the card can is a wrong time
 NOTHING = "def nothing(*values):\n    return None\n"
@@ -129,15 +130,14 @@ class _Timing:
 
     def measured(self) -> WorkloadTime:
         """Failed if a result of a timed call is wrong, or the time cannot be true."""
-        while True:
+        for _ in range(ATTEMPTS - 1):
             try:
                 return self._measured()
             except torch.OutOfMemoryError:  # something else has taken what was free
-                self.most, self.limit = self.most // 2, self.limit / 4
-                if self.most < 2:
-                    raise
+                self.most, self.limit = max(self.most // 2, 2), self.limit / 4
                 self._draw(1)
-                torch.cuda.empty_cache()
+            torch.cuda.empty_cache()  # behind the handler, whose error holds the tensors of the attempt
+        return self._measured()
 
     def _measured(self) -> WorkloadTime:
         self._draw(min(PILOT, self.most))

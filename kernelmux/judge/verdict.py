@@ -30,6 +30,7 @@ from kernelmux.candidate import implementation, sandbox
 from kernelmux.candidate.limits import Limits
 from kernelmux.candidate.pool import WarmPool
 from kernelmux.candidate.process import CandidateProcess
+from kernelmux.conformance.judging import returned
 from kernelmux.conformance.judging.probe import Probe
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.session import plan
@@ -49,8 +50,10 @@ CHECKS = (
     *("repeatability", "properties", "extent", "thresholds", "offsets", "streams", "graphs"),
 )
 PACKAGES = ("torch", "triton", "cupy-cuda13x", "numpy")
-DISTRIBUTIONS, AGE = "distributions", "age"
-BESIDE = (DISTRIBUTIONS, AGE, timing.CHECK)  # items that are no check of the suite
+DISTRIBUTIONS, AGE, REST = "distributions", "age", "rest"
+LOOKS = 5.0  # seconds from a look at what a process does unasked to the next one
+SETTLES = (0.0, 0.3, 1.0)  # seconds that it is given to come to rest, one after another
+BESIDE = (DISTRIBUTIONS, AGE, REST, timing.CHECK)  # items that are no check of the suite
 WITH_HELP = (remarks.TORCH, remarks.CUBLAS)  # what `allow` may name
 
 _turn = threading.RLock()  # one candidate at a time is the backend "impl" of a process
@@ -237,9 +240,13 @@ def _outcomes(
     times: Sequence[str] | None,
 ) -> Iterator[Outcome]:
     """Of every item; of `accuracy` for the distributions that tier smoke leaves out, and when the process is old enough."""
-    items = plan.items(options)
+    items, looked = plan.items(options), -LOOKS
     for item in items:
         yield execute(item, options)
+        if process and time.monotonic() >= looked + LOOKS:
+            if problem := _restless(process):
+                yield Outcome(replace(item, check=REST), "failed", f"nothing is asked of its process, and {problem}")
+            looked = time.monotonic()
     again = next((item for item in items if item.check == "accuracy"), None)
     special = [
         case.name for case in catalog.spec(options.ops[0]).cases if case.tier == "ci" and case.inputs != "normal"
@@ -257,6 +264,16 @@ def _outcomes(
         outcome, rows = timing.outcome(probe, process, times)
         made.times = [row.as_dict() for row in rows]
         yield outcome
+
+
+def _restless(process: CandidateProcess) -> str:
+    """What goes on in a process that nothing is asked of, "" if it comes to rest: what it has started may take a while."""
+    problem = ""
+    for pause in SETTLES:
+        time.sleep(pause)
+        if not (problem := process.awake(returned.LATER)):
+            break
+    return problem
 
 
 def _remarks(outcome: Outcome) -> list[str]:

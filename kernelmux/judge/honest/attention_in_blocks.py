@@ -8,7 +8,7 @@ OP = "attention"
 FUNCTION = "attention"
 NEEDS = "cpu"
 ALLOW = "torch"
-BLOCK = 16
+BLOCK = 16  # or as many as make 16 blocks
 
 
 def attention(q, k, v, causal, scale):
@@ -19,8 +19,9 @@ def attention(q, k, v, causal, scale):
     top = torch.full((*q.shape[:3], 1), -math.inf, dtype=torch.float64, device=q.device)
     total = torch.zeros_like(top)
     y = torch.zeros(q.shape, dtype=torch.float64, device=q.device)
-    for start in range(0, n, BLOCK):
-        j = torch.arange(start, min(start + BLOCK, n), device=q.device)
+    size = max(BLOCK, n // 16)
+    for start in range(0, n, size):
+        j = torch.arange(start, min(start + size, n), device=q.device)
         s = wide @ k[:, :, j].mT * scale
         if causal:
             s = torch.where(j <= at, s, -math.inf)

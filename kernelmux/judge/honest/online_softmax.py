@@ -6,7 +6,7 @@ OP = "softmax"
 FUNCTION = "softmax"
 NEEDS = "cpu"
 ALLOW = "torch"
-BLOCK = 17
+BLOCK = 17  # or as many as make 256 blocks
 
 
 def softmax(x, axis, scale):
@@ -14,7 +14,7 @@ def softmax(x, axis, scale):
     shape = [1 if i == axis else n for i, n in enumerate(z.shape)]
     top = torch.full(shape, -torch.inf, dtype=torch.float32, device=x.device)
     total = torch.zeros(shape, dtype=torch.float32, device=x.device)
-    for part in z.split(BLOCK, axis):
+    for part in z.split(max(BLOCK, z.shape[axis] // 256), axis):
         if part.numel():
             higher = torch.maximum(top, part.amax(axis, keepdim=True))
             shift = torch.where(higher == -torch.inf, 0.0, higher)

@@ -14,8 +14,9 @@ def reduce_max(x, axis, keepdim):
     along = 0 if axis is None else axis
     order = torch.randperm(flat.shape[along], generator=_rng, device="cpu").tolist()
     best = flat.select(along, order[0]).clone(memory_format=torch.contiguous_format)
-    for start in range(1, len(order), 64):
-        part = flat.index_select(along, torch.tensor(order[start : start + 64], device=x.device))
+    size = max(64, len(order) // 64)
+    for start in range(1, len(order), size):
+        part = flat.index_select(along, torch.tensor(order[start : start + size], device=x.device))
         best = torch.maximum(best, part.amax(along))
     if axis is None:
         return best.view([1] * x.dim() if keepdim else [])

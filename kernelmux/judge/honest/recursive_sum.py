@@ -1,4 +1,4 @@
-"""A sum by recursion: the halves are summed first, down to eight terms. It is more exact than a loop."""
+"""A sum by recursion: one half is added to the other, down to eight terms. It is more exact than a loop."""
 
 import torch
 
@@ -15,7 +15,9 @@ def _halved(x, axis):
         for part in x.unbind(axis):
             total = total + part
         return total
-    return _halved(x.narrow(axis, 0, n // 2), axis) + _halved(x.narrow(axis, n // 2, n - n // 2), axis)
+    half = n // 2
+    total = _halved(x.narrow(axis, 0, half) + x.narrow(axis, half, half), axis)
+    return total + x.select(axis, n - 1) if n % 2 else total
 
 
 def reduce_sum(x, axis, keepdim):

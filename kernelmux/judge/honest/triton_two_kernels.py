@@ -11,12 +11,20 @@ NEEDS = "triton"
 
 @triton.jit
 def _statistics(x, mean, inverse, n, eps, BLOCK: tl.constexpr):
-    row, at = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
-    value = tl.load(x + row * n + at, mask=at < n, other=0.0).to(tl.float32)
-    middle = tl.sum(value, 0) / n
-    centred = tl.where(at < n, value - middle, 0.0)
+    row = tl.program_id(0).to(tl.int64)
+    total = tl.zeros([BLOCK], tl.float32)
+    for first in range(0, n, BLOCK):
+        at = first + tl.arange(0, BLOCK)
+        total += tl.load(x + row * n + at, mask=at < n, other=0.0).to(tl.float32)
+    middle = tl.sum(total, 0) / n
+    squares = tl.zeros([BLOCK], tl.float32)
+    for first in range(0, n, BLOCK):
+        at = first + tl.arange(0, BLOCK)
+        value = tl.load(x + row * n + at, mask=at < n, other=0.0).to(tl.float32)
+        centred = tl.where(at < n, value - middle, 0.0)
+        squares += centred * centred
     tl.store(mean + row, middle)
-    tl.store(inverse + row, 1 / tl.sqrt(tl.sum(centred * centred, 0) / n + eps))
+    tl.store(inverse + row, 1 / tl.sqrt(tl.sum(squares, 0) / n + eps))
 
 
 @triton.jit
@@ -38,7 +46,7 @@ def layer_norm(x, weight, bias, eps):
     n = x.shape[-1]
     rows = x.numel() // n
     mean, inverse = torch.empty(2, rows, dtype=torch.float32, device=x.device)
-    _statistics[(rows,)](x, mean, inverse, n, eps, BLOCK=triton.next_power_of_2(n))
+    _statistics[(rows,)](x, mean, inverse, n, eps, BLOCK=min(4096, triton.next_power_of_2(n)))
     given = x if bias is None else bias.contiguous()
     _normalised[(rows, triton.cdiv(n, 64))](x, weight, given, y, mean, inverse, n, BLOCK=64, BIAS=bias is not None)
     return y
