@@ -8,18 +8,18 @@ OP = "cross_entropy"
 FUNCTION = "cross_entropy"
 NEEDS = "cpu"
 ALLOW = "torch"
-ROWS = 1 << 16
+ELEMENTS = 1 << 24  # of a block
 
 
 def cross_entropy(logits, target, ignore_index, label_smoothing, reduction):
     losses = torch.zeros(logits.shape[0], dtype=torch.float64, device=logits.device)
     lse = torch.empty(logits.shape[0], dtype=torch.float64, device=logits.device)
-    counted = 0
-    for first in range(0, len(target), ROWS):
-        wide, wanted = logits[first : first + ROWS].double(), target[first : first + ROWS]
+    counted, rows = 0, max(1, ELEMENTS // max(1, logits.shape[1]))
+    for first in range(0, len(target), rows):
+        wide, wanted = logits[first : first + rows].double(), target[first : first + rows]
         top = wide.amax(-1, keepdim=True)
         sums = top[:, 0] + (wide - top).exp().sum(-1).log()
-        lse[first : first + ROWS] = sums
+        lse[first : first + rows] = sums
         kept = (wanted != ignore_index).nonzero()[:, 0]
         counted += len(kept)
         inside = (wanted[kept] >= 0) & (wanted[kept] < logits.shape[1])
