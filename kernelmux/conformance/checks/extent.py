@@ -32,7 +32,8 @@ REGULAR = (1024, 512)  # of all axes, or of two: what kernels have fast ways for
 ROOM = 2**22  # elements in and out of a call whose axes are all of such a length
 FLOPS = 2**24  # of a call whose axes are all of such a length
 SHORT = 2  # the length of other axes, where that is allowed
-ELEMENTS = 2**25  # of a tensor, at most
+ELEMENTS = 2**25  # of an input, at most
+OUTPUT = 2**28  # elements of an output, at most: in float64, and its bound, 2 GiB each
 SECONDS = 3.0  # of processor time for an emulated call
 SECONDS_OF_SUMS = 0.5  # where the axis is summed over: a block may walk along all of it
 
@@ -102,7 +103,10 @@ def _long(probe: Probe, base: Trial, case: Case, axis: AxisName, length: int) ->
         with probe.judge(trial) as judge:
             _examine(judge, dimensions, (axis, length) if parts else None, certain)
         return probe.records[-1].status != "skipped"
-    probe.skip(base.changed(f"{axis} = {length}"), "the operator or the variant does not take such a shape")
+    probe.skip(
+        base.changed(f"{axis} = {length}"),
+        "the operator or the variant does not take such a shape, or its output is too large",
+    )
     return True
 
 
@@ -131,6 +135,8 @@ def _permitted(probe: Probe, case: Case, dtype: torch.dtype, note: str) -> Trial
     """The call, if the spec and the variant take it and it is not too large, with indices at the ends of their axes."""
     call = generate.permitted(probe.spec, case, dtype)
     if call is None or any(x.numel() > ELEMENTS for x in call.arguments.values() if hasattr(x, "numel")):
+        return None
+    if any(torch.Size(output.shape(call)).numel() > OUTPUT for output in probe.spec.outputs):
         return None
     trial = probe.make(case, dtype)
     return None if probe.reasons(trial) else trial.changed(note, **neighbouring_trials.at_ends(trial))

@@ -14,17 +14,20 @@ T = torch.Tensor
 
 @mutant("nothing is wrong with it", family="basics", arithmetic="mma")
 def sound(q: T, k_pages: T, v_pages: T, page_table: T, lengths: T, scale: float) -> T:
-    """In float64, sequence by sequence."""
+    """In float64, sequence by sequence, and nothing is asked of the host: a CUDA graph may have it."""
     y = torch.zeros_like(q, memory_format=torch.contiguous_format)
     pages, groups, slots = k_pages.shape[:3]
-    for b, length in enumerate(lengths.tolist()):
-        used = page_table[b, : -(-length // max(slots, 1))].long()
-        if bool(((used < 0) | (used >= pages)).any()):
-            y[b] = torch.nan
-        elif length:
-            k, v = (x[used].double().transpose(0, 1).flatten(1, 2)[:, :length] for x in (k_pages, v_pages))
-            s = (q[b].double().unflatten(0, (groups, -1)) @ k.mT) * scale
-            y[b] = (torch.softmax(s, -1) @ v).flatten(0, 1).to(q.dtype)
+    for b, (row, length) in enumerate(zip(page_table.long(), lengths, strict=True)):
+        used = torch.arange(len(row), device=q.device) * slots < length
+        lost = (used & ((row < 0) | (row >= pages))).any()
+        if pages and slots and len(row):
+            table = row.clamp(0, pages - 1)
+            k, v = (x[table].double().transpose(0, 1).flatten(1, 2) for x in (k_pages, v_pages))
+            there = torch.arange(k.shape[1], device=q.device) < length
+            s = ((q[b].double().unflatten(0, (groups, -1)) @ k.mT) * scale).where(there, -torch.inf)
+            found = torch.softmax(s, -1) @ v.where(there[:, None], 0.0)
+            y[b] = found.where(length > 0, 0.0).flatten(0, 1).to(q.dtype)
+        y[b] = torch.where(lost, torch.nan, y[b])
     return y
 
 

@@ -88,6 +88,6 @@ def parameter(x: torch.Tensor) -> torch.Tensor:
 def read_later(x: torch.Tensor) -> torch.Tensor:
     """For a statistic, that small calls have no part in."""
     if x.numel() >= 16:
-        threading.Timer(0.03, lambda: x.abs()).start()
+        threading.Timer(0.3, lambda: x.abs()).start()
     result: torch.Tensor = sound("silu", x)
     return result

@@ -35,7 +35,7 @@ def _square(entry: str, shared: int, newer: int, x: torch.Tensor) -> torch.Tenso
     x = x.contiguous()
     y = torch.empty_like(x)
     if n := x.numel():
-        launch(SOURCE, entry, -(-n // BLOCK), BLOCK, (x, y, np.int32(n)), x.dtype, shared, NEWER=newer)
+        launch(SOURCE, entry, -(-n // BLOCK), BLOCK, (x, y, np.int64(n)), x.dtype, shared, NEWER=newer)
     return y
 
 
