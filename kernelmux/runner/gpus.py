@@ -64,11 +64,11 @@ def _handles(nvml: Any) -> Iterator[Any]:
 
 
 def _gpu(nvml: Any, handle: Any) -> VisibleGpu:
-    driver = str(nvml.nvmlSystemGetDriverVersion())
-    memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
-    uuid, name = str(nvml.nvmlDeviceGetUUID(handle)), str(nvml.nvmlDeviceGetName(handle))
+    uuid, name = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)
     try:
         capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle))
     except nvml.NVMLError:  # a slice of a GPU need not tell it
         capability = (0, 0)
-    return VisibleGpu(uuid, name, memory, driver, capability)
+    return VisibleGpu(
+        uuid, name, nvml.nvmlDeviceGetMemoryInfo(handle).total, nvml.nvmlSystemGetDriverVersion(), capability
+    )

@@ -40,11 +40,13 @@ class Workers:
 
     def slots(self, node: str = "", card: str = "", cores: int | None = None) -> list[Slot]:
         """The slots of this machine. card: that a node without a GPU declares."""
-        count, kinds = self.most or cores or available_cores(), {gpu.card: gpu for gpu in gpus.visible()}
+        here, node = gpus.visible(), node or platform.node()
+        each, kinds = _one_each(here, node), {gpu.card: gpu for gpu in here}
+        count = self.most or cores or available_cores()
         share = max(1, count // 2) if self.timing and self.cpu and self.gpu else count
         found = on_cpu(share, node, [*kinds] or [card]) if self.cpu else []
-        found += on_gpus(share, self.gpu, node) if self.gpu else []
-        found += exclusive(node) if self.alone else []
+        found += _in_turns(each, share, self.gpu) if self.gpu else []
+        found += [replace(slot, id=f"alone{slot.id}", alone=True) for slot in each] if self.alone else []
         return [self._timing(slot, kinds) for slot in found] if self.timing else found
 
     def _timing(self, slot: Slot, kinds: Mapping[str, VisibleGpu]) -> Slot:
@@ -54,35 +56,25 @@ class Workers:
         return replace(slot, ends=True, environment={**slot.environment, **emulated})
 
 
-def on_cpu(count: int, node: str = "", cards: Sequence[str] = ("",)) -> list[Slot]:
+def on_cpu(count: int, node: str, cards: Sequence[str]) -> list[Slot]:
     """So many slots without a GPU, one at least for each of the kinds of cards for which they compile, or which the node
     declares."""
-    environment = {**ONE_THREAD, gpus.VARIABLE: ""}
-    return [
-        Slot(f"cpu{i}", node or platform.node(), card=cards[i % len(cards)], environment=environment)
-        for i in range(max(count, len(cards)))
-    ]
+    environment, numbers = {**ONE_THREAD, gpus.VARIABLE: ""}, range(max(count, len(cards)))
+    return [Slot(f"cpu{i}", node, card=cards[i % len(cards)], environment=environment) for i in numbers]
 
 
-def on_gpus(count: int, each: int, node: str = "") -> list[Slot]:
-    """So many slots that share the GPUs of this machine in turns, less if there is no memory for them.
-
-    each: bytes of a GPU for one of them.
-    """
-    found = gpus.visible()
-    room = [max(1, int(gpu.memory / each)) for gpu in found]
-    turns = [g for turn in range(max(room, default=0)) for g in range(len(found)) if turn < room[g]][:count]
-    return [_slot(f"gpu{g}-{i}", g, found, node, alone=False) for i, g in enumerate(turns)]
-
-
-def exclusive(node: str = "") -> list[Slot]:
-    """A slot for each GPU, for items that need it alone."""
-    found = gpus.visible()
-    return [_slot(f"alone{g}", g, found, node, alone=True) for g in range(len(found))]
+def _one_each(found: list[VisibleGpu], node: str) -> list[Slot]:
+    """A slot for each GPU, which sees that as its first; its id is the number of the GPU."""
+    slots = []
+    for number, own in enumerate(found):
+        order = tuple(gpu.uuid for gpu in [*found[number:], *found[:number]])
+        environment = {**ONE_THREAD, gpus.VARIABLE: ",".join(order)}
+        slots.append(Slot(str(number), node, order, own.card, memory=own.memory, environment=environment))
+    return slots
 
 
-def _slot(name: str, number: int, found: list[VisibleGpu], node: str, alone: bool) -> Slot:
-    own = found[number]
-    order = tuple(gpu.uuid for gpu in [*found[number:], *found[:number]])
-    environment = {**ONE_THREAD, gpus.VARIABLE: ",".join(order)}
-    return Slot(name, node or platform.node(), order, own.card, alone, own.memory, environment)
+def _in_turns(slots: list[Slot], count: int, each: int) -> list[Slot]:
+    """So many slots that share the GPUs in turns, less if there is no memory for them. each: bytes of a GPU for one."""
+    room = {slot: max(1, int(slot.memory / each)) for slot in slots}
+    turns = [slot for turn in range(max(room.values(), default=0)) for slot in slots if turn < room[slot]][:count]
+    return [replace(slot, id=f"gpu{slot.id}-{i}") for i, slot in enumerate(turns)]

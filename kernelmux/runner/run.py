@@ -6,16 +6,16 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 from kernelmux.runner.interrupts import interrupts
-from kernelmux.runner.item import Slot, WorkItem
+from kernelmux.runner.item import Slot, Suite, WorkItem
 from kernelmux.runner.local_pool import CLOSED, READY, ROW, Event
 from kernelmux.runner.plan import NOTHING, Plan
 from kernelmux.runner.results import ResultsFile, Row
-from kernelmux.runner.suite import Suite
 from kernelmux.runner.worker import function, version
 
 TRIES = 3  # of an item whose worker went for no fault of the item's
@@ -98,8 +98,8 @@ class TimeLimit:
 class _Try:
     """An item in a slot, from `since` on. row, seconds: once it has ended.
 
-    beside: slots of the same GPU with items that ran at the same time and still do; hurt: what became of such a one.
-    began: whether its process had begun it.
+    beside: slots of the same GPU with items that ran at the same time and still do; hurt: what became of such a one, or of
+    its own process, for which it is tried again. began: whether its process had begun it.
     """
 
     item: WorkItem
@@ -132,7 +132,7 @@ class RunState:
         self.held: list[_Try] = []  # what has failed, and may have been hurt by what still runs beside it
         self.states: dict[str, tuple[str, float]] = {}  # what each slot does or waits for, and since when
         self.tries: Counter[tuple[str, bool]] = Counter()  # of an item, by whether its process had begun it
-        self.started, self.first, self.last = time.monotonic(), 0.0, 0.0
+        self.started, self.first, self.last = time.monotonic(), math.inf, 0.0
 
     def _add(self, items: Iterable[WorkItem]) -> None:
         """Items to run; those that the run before has ended count as they are, and so do those that follow from them."""
@@ -150,9 +150,9 @@ class RunState:
 
     def _turn(self, slot: Slot, state: str, now: float) -> None:
         """From now on a slot is busy, or waits for this; its seconds until now are counted."""
-        before, since = self.states.get(slot.id, (state, now))
+        before, since = self.states.get(slot.id, (STARTING, self.started))
         self.states[slot.id] = state, now
-        seconds = max(0.0, now - max(since, self.first)) if self.first else 0.0
+        seconds = max(0.0, now - max(since, self.first))
         if before == BUSY:
             self.report.usage.busy += seconds
         else:
@@ -160,29 +160,24 @@ class RunState:
 
     def joins(self, slot: Slot, facts: Mapping[str, Any]) -> None:
         """A process is ready in a slot, which may work if its sources are those of the run."""
-        if facts.get("version", "") != version():
+        if facts["version"] != version():
             why = "its sources are not those of this process: were files changed during the run?"
             self.gone(Event(slot, CLOSED, why))
             return
         if slot.id not in self.slots:
             self.file.append({"worker": slot.id, "node": slot.node, "card": slot.card, **facts})
-            self.slots[slot.id], self.states[slot.id] = slot, (STARTING, self.started)
+            self.slots[slot.id] = slot
         self._turn(slot, NOTHING, time.monotonic())
         self.report.usage.workers = max(self.report.usage.workers, len(self.slots))
-
-    def idle(self) -> list[Slot]:
-        """The slots that may begin an item."""
-        return [slot for name, slot in self.slots.items() if self.states[name][0] not in (BUSY, STARTING)]
 
     def begin(self, slot: Slot) -> tuple[WorkItem, float] | None:
         """The next item of a slot, with the seconds that it may take."""
         while (item := self.plan.next(slot)) is not None:
-            share = self.limit.share(item, self.plan.left, max(1, len(self.slots)))
-            if share is None:
+            if (share := self.limit.share(item, self.plan.left, len(self.slots))) is None:
                 self._record(_Try(self.plan.end(slot), slot, row=self.suite.late(item)), "late")
                 continue
             now = time.monotonic()
-            self.first = self.first or now
+            self.first = min(self.first, now)
             self._turn(slot, BUSY, now)
             beside = {name for name, other in self.working.items() if slot.gpu and other.slot.gpu == slot.gpu}
             for name in beside:
@@ -195,7 +190,7 @@ class RunState:
 
     def take(self, slot: Slot, row: Any, lost: bool = False) -> None:
         """A slot has ended its item. lost: and its GPU answers it no more."""
-        done, failed = self.working[slot.id], bool(slot.gpu) and self.suite.failed(row)
+        done, failed = self.working[slot.id], self.suite.failed(row)
         harm = f"{done.item.id} lost the context of the GPU" if lost else ""
         self._ended(done, row, harm, done.hurt if failed else "", doubted=failed and not lost)
 
@@ -206,11 +201,11 @@ class RunState:
             done.began = event.began
             row, harm = self.suite.lost(done.item, reason), f"the process of {done.item.id} ended"
             self._ended(done, row, harm, reason if event.outside else "")
-        self._turn(slot, STARTING, time.monotonic())
+        if slot.id in self.slots:
+            self._turn(slot, STARTING, time.monotonic())
         if event.kind == CLOSED:
             self.plan.drop(slot)
             self.slots.pop(slot.id, None)
-            del self.states[slot.id]
             if not event.outside:
                 self.report.errors.append(f"worker {slot.id}: {reason}")
 
@@ -222,107 +217,93 @@ class RunState:
         """
         slot, now = done.slot, time.monotonic()
         done.row, done.seconds, self.last = row, now - done.since, now
+        done.hurt, done.beside = again, done.beside if doubted else set()
         del self.working[slot.id]
+        self.plan.end(slot)
         self._turn(slot, STARTING if harm else NOTHING, now)
         for other in (*self.working.values(), *self.held):
             if slot.id in other.beside:
                 other.beside.discard(slot.id)
                 other.hurt = f"{harm} beside it" if harm else other.hurt
-        retried = self._again(done, again)
-        self.plan.end(slot, retried)
-        if doubted and done.beside and not retried:
-            self.held.append(done)
-        elif not retried:
-            self._record(done)
+        self.held.append(done)
         for held in [held for held in self.held if held.hurt or not held.beside]:
             self.held.remove(held)
-            if self._again(held, held.hurt):
-                self.plan.add([held.item])
-            else:
+            if not self._again(held):
                 self._record(held)
 
-    def _again(self, done: _Try, reason: str) -> bool:
-        """Whether an item is tried once more for this reason, "" for none; a line says so. `MISSED`: it had not begun."""
-        if not reason:
-            return False
+    def _again(self, done: _Try) -> bool:
+        """Whether an item is tried once more, since it was hurt; a line says so. `MISSED`: it had not begun."""
         item, slot = done.item, done.slot
         self.tries[item.id, done.began] += 1
-        if self.tries[item.id, done.began] >= (TRIES if done.began else MISSED):
+        if not done.hurt or self.tries[item.id, done.began] >= (TRIES if done.began else MISSED):
             return False
-        self.file.append({"again": item.id, "reason": reason, "slot": slot.id, "node": slot.node, "failed": done.row})
+        self.file.append(
+            {"again": item.id, "reason": done.hurt, "slot": slot.id, "node": slot.node, "failed": done.row}
+        )
+        self.plan.again(item)
         return True
 
     def _record(self, done: _Try, kind: str = "item") -> None:
         """kind: "late" for an item that a run which goes on with this one has to run."""
-        item, slot = done.item, done.slot
-        told = {"slot": slot.id, "node": slot.node, "card": slot.card, "seconds": round(done.seconds, 4)}
-        self.file.append({kind: item.id, "row": done.row, **told})
-        self._take(item, done.row)
+        told = {"slot": done.slot.id, "node": done.slot.node, "card": done.slot.card, "seconds": round(done.seconds, 4)}
+        self.file.append({kind: done.item.id, "row": done.row, **told})
+        self._take(done.item, done.row)
 
-    def gives_up(self) -> None:
-        """Say which items nothing can run any more."""
-        if rest := self.plan.rest():
-            shown = ", ".join(item.id for item in rest[:3]) + (", ..." if len(rest) > 3 else "")
-            self.report.errors.append(f"no worker is left that can run {len(rest)} of the items: {shown}")
+    def run(self, engine: Engine | None) -> RunReport:
+        """Run the plan to its end on the slots of an engine.
 
-    def conclude(self) -> RunReport:
-        """The report, once everything has ended."""
+        engine: None for this process, which does not survive what an item does to it: for few items, and for debuggers.
+        """
+        report, usage = self.report, self.report.usage
+        try:
+            if engine:
+                with interrupts.held():  # no row is to be taken in by half
+                    self._drive(engine)
+            else:
+                self._serve_here()
+            if rest := self.plan.rest():
+                shown = ", ".join(item.id for item in rest[:3]) + (", ..." if len(rest) > 3 else "")
+                report.errors.append(f"no worker is left that can run {len(rest)} of the items: {shown}")
+        except EndRun:
+            pass
+        except KeyboardInterrupt:
+            report.interrupted = True
         for held in [held for held in self.held if not held.hurt]:  # the run ends before what ran beside it
             with suppress(EndRun):
                 self._record(held)
-        usage, end = self.report.usage, self.last or self.first
         for slot in self.slots.values():
-            self._turn(slot, NOTHING, end)
-        usage.seconds = end - self.first
-        usage.until_first = (self.first or time.monotonic()) - self.started
-        return self.report
+            self._turn(slot, NOTHING, self.last)
+        usage.seconds = max(0.0, self.last - self.first)
+        usage.until_first = min(self.first, time.monotonic()) - self.started
+        return report
 
-
-@contextmanager
-def _ending(report: RunReport) -> Iterator[None]:
-    """Ctrl-C inside ends a run with the rows that there are, and so does a suite that has seen enough."""
-    try:
-        yield
-    except EndRun:
-        pass
-    except KeyboardInterrupt:
-        report.interrupted = True
-
-
-def run(run: RunState, engine: Engine) -> RunReport:
-    """Run a plan to its end on the slots of an engine."""
-    with _ending(run.report), interrupts.held():  # no row is to be taken in by half
+    def _drive(self, engine: Engine) -> None:
+        """Give items out and take rows in, until nothing is left that can be run; `held` raises what Ctrl-C ended."""
         before = interrupts.first
-        while run.plan.left and interrupts.first == before:
-            for slot in run.idle():
-                if begun := run.begin(slot):
-                    engine.send(slot, *begun)
-                elif slot.ends and run.plan.over(slot):
-                    engine.close(slot)
-                    run.gone(Event(slot, CLOSED, outside=True))
-            if not run.plan.left or not (run.working or engine.starting()):
-                run.gives_up()
-                break
+        while self.plan.left and interrupts.first == before:
             for event in engine.events(POLL):
                 if event.kind == READY:
-                    run.joins(event.slot, event.value)
+                    self.joins(event.slot, event.value)
                 elif event.kind == ROW:
-                    run.take(event.slot, *event.value)
+                    self.take(event.slot, *event.value)
                 else:
-                    run.gone(event)
-    return run.conclude()
+                    self.gone(event)
+            for slot in [slot for name, slot in self.slots.items() if self.states[name][0] not in (BUSY, STARTING)]:
+                if begun := self.begin(slot):
+                    engine.send(slot, *begun)
+                elif slot.ends and not any(map(slot.admits, self.plan.rest())):
+                    engine.close(slot)
+                    self.gone(Event(slot, CLOSED, outside=True))
+            if not (self.working or engine.starting()):
+                return
 
+    def _serve_here(self) -> None:
+        """Run the items one after another in this process."""
+        slot = Slot("here")
+        self.slots[slot.id], self.report.usage.workers = slot, 1
 
-def run_here(run: RunState) -> RunReport:
-    """Run a plan in this process, which does not survive what an item does to it: for few items, and for debuggers."""
-    slot = Slot("here")
-    run.slots[slot.id], run.report.usage.workers = slot, 1
+        def items() -> Iterator[tuple[Any, float]]:
+            while begun := self.begin(slot):
+                yield begun[0].work, begun[1]
 
-    def items() -> Iterator[tuple[Any, float]]:
-        while begun := run.begin(slot):
-            yield begun[0].work, begun[1]
-
-    with _ending(run.report):
-        function(run.suite.serve)(run.suite.setup, items(), lambda row, lost=False: run.take(slot, row, lost))
-        run.gives_up()
-    return run.conclude()
+        function(self.suite.serve)(self.suite.setup, items(), partial(self.take, slot))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +11,10 @@ from typing import Any
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.runner import results
 from kernelmux.runner.arguments import ALL
-from kernelmux.runner.item import WorkItem
+from kernelmux.runner.item import Suite, WorkItem
 from kernelmux.runner.local_pool import LocalPool
 from kernelmux.runner.machine import Workers
-from kernelmux.runner.run import Engine, RunReport, RunState, TimeLimit, run, run_here
-from kernelmux.runner.suite import Suite
+from kernelmux.runner.run import Engine, RunReport, RunState, TimeLimit
 from kernelmux.runner.worker import version
 
 Items = Iterable[WorkItem] | Callable[[Sequence[str]], Iterable[WorkItem]]
@@ -43,21 +42,20 @@ def execute(
     that holds no such run to go on with, and for cards that are not there.
     """
     home = results.folder(home)
-    head: Mapping[str, Any] = {"program": suite.name, "version": version(), "asked": asked}
     with _engine(suite, workers, home, cluster) if workers else nullcontext() as engine:
         cards = engine.cards() if engine else []
         if callable(items):
             every = list(items([card for card in cards if card]))
         elif engine:
-            every, kinds = list(items), chosen(cards, on)
-            if kinds:
+            every = list(items)
+            if kinds := chosen(cards, on):
                 every = [replace(item, id=f"{item.id}@{card}", card=card) for card in kinds for item in every]
-            head = {**head, "items": len(every)}
         else:  # one process is for all
             every = [replace(item, gpus=0, cpu=False, alone=False, card="") for item in items]
+        head = {"program": suite.name, "version": version(), "asked": asked, "items": len(every)}
         with results.opened(home, head, resume, keep) as (file, done):
             made = RunState(suite, every, file, done, limit)
-            report = run(made, engine) if engine else run_here(made)
+            report = made.run(engine)
             report.errors += getattr(engine, "problems", [])  # of a cluster: nodes that could not be used
             return report
 
@@ -77,10 +75,10 @@ def chosen(cards: Sequence[str], on: Sequence[str]) -> list[str]:
     """The kinds of cards that --on names, [] where all workers are alike; ArgumentError for one that is not there."""
     known = [card for card in cards if card]
     for name in on:
-        if not known:
-            raise ArgumentError(f"--on {name}: no worker has a GPU, or declares a kind of card")
-        if name != ALL and not any(name.lower() in card for card in known):
-            raise ArgumentError(f"--on {name}: expected a part of {', '.join(known)}, or {ALL}")
+        if not known or (name != ALL and not any(name.lower() in card for card in known)):
+            raise ArgumentError(
+                f"--on {name}: expected a part of {', '.join(known) or 'a card, and none is there'}, or {ALL}"
+            )
     every = not on or ALL in on
     found = [card for card in cards if every or any(name.lower() in card for name in on)]
     return found if len(cards) > 1 else []

@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
     same = "the same in minutes, as the other programs have it"
     made.add_argument("--minutes", type=terminal.minutes, metavar="N", help=same)
     made.add_argument("--jobs", type=terminal.positive, metavar="N", help="processes side by side (default: the CPUs)")
-    of_runner.spread(made, on=ON)
+    of_runner.add(made, resume=False, on=ON)
     made.add_argument("--tier", choices=TIERS[:-1], default="ci", help="of the checks of a winner (default: ci)")
     out = made.add_mutually_exclusive_group()
     out.add_argument("--out", metavar="FOLDER", help="of tables (default: yours, where plans look them up)")

@@ -58,7 +58,7 @@ class MutationRun:
 
 
 class MutationSuite:
-    """The driver's side, as `runner.suite.Suite` says.
+    """The driver's side, as `runner.item.Suite` says.
 
     A mutant that is thrown away is followed by the next of its number, one that is not by one of the next number: to look
     for all changes of all kernels takes a minute.

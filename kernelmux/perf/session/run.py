@@ -66,7 +66,7 @@ HERE = RunPlace()
 
 
 class PerfSuite:
-    """The driver's side (`runner.suite.Suite`). items: what is to be done at first. reports: by card."""
+    """The driver's side (`runner.item.Suite`). items: what is to be done at first. reports: by card."""
 
     name = "perf"
     serve = "kernelmux.perf.session.pytest_plugin:serve"

@@ -13,7 +13,7 @@ from kernelmux.runner.item import Slot, WorkItem
 from kernelmux.runner.local_pool import READY, ROW, Event, LocalPool
 from kernelmux.runner.machine import Workers
 from kernelmux.runner.plan import Plan
-from kernelmux.runner.run import RunState, TimeLimit, run
+from kernelmux.runner.run import RunState, TimeLimit
 
 FIRST, SECOND = (Slot(f"alone{g}", "n", (f"{g}",), "h100", alone=True) for g in range(2))
 SHARED = Slot("gpu0", "n", ("0",), "h100", ends=True)
@@ -100,7 +100,7 @@ def test_those_that_share_a_gpu_end_once_nothing_is_left_for_them(tmp_path: Path
     engine = Engine([SHARED, FIRST])
     with results.opened(tmp_path, {}, resume=False) as (file, _):
         made = RunState(Suite(), [WorkItem(f"compile{i}", gpus=1) for i in range(3)], file, limit=Short())
-        found = run(made, engine).rows
+        found = made.run(engine).rows
     assert sorted(found) == ["compile0", "compile1", "compile2", "time00", "time10", "time20"]
     compiled = [place for place, (slot, _, _) in enumerate(engine.sent) if slot == "gpu0"]
     assert len(compiled) == 3 and engine.closed.keys() == {"gpu0"} and engine.closed["gpu0"] > compiled[-1]

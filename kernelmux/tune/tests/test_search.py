@@ -45,7 +45,7 @@ def search(folder, **more):
 
 
 def rows(folder, step=""):
-    return [line for line in results.kept(folder) if line.get("item", "").startswith(step)]
+    return [line for line in results.kept(folder).rows if line.get("item", "").startswith(step)]
 
 
 def told(found):
