@@ -61,9 +61,8 @@ class Slot:
 
     def admits(self, item: WorkItem) -> bool:
         """Whether it may run an item at all."""
-        if item.card and item.card != self.card:
-            return False
-        return item.gpus <= len(self.gpus) and item.alone == self.alone and not (item.cpu and self.gpus)
+        fits = item.gpus <= len(self.gpus) and item.alone == self.alone and not (item.cpu and self.gpus)
+        return fits and item.card in ("", self.card)
 
 
 # What a worker process calls, "package.module:function": it gets the setup, the work of one item after another, with the

@@ -60,7 +60,7 @@ class Event:
 class _Process:
     """A worker process. log_from: where in its log its lines begin. deadline: by time.monotonic; late: what is said of it
     then; ended: why we have ended it; gone_at: when it is taken for gone without a word from it. began: its item. failed:
-    how many before it in its slot, one after the other, did not get ready. channel: None if it could not be started.
+    how many before it in its slot, one after the other, did not get ready. channel, popen: None if it could not be started.
     """
 
     slot: Slot
@@ -69,15 +69,12 @@ class _Process:
     deadline: float
     failed: int = 0
     channel: Any = None
+    popen: Any = None
     late: str = "the process did not start in time"
     gone_at: float = math.inf
     ready: bool = False
     began: bool = True
     ended: str = ""
-
-    @property
-    def popen(self) -> Any:
-        return self.channel.gateway._io.popen
 
 
 @dataclass
@@ -106,7 +103,6 @@ class LocalPool:
     def __exit__(self, *details: object) -> None:
         self.kill()
         self._processes.clear()
-        interrupts.before_the_end = bool
         self._group.terminate(timeout=1.0)
 
     def kill(self) -> None:
@@ -125,6 +121,7 @@ class LocalPool:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a process never hears Ctrl-C
         try:
             made.channel = self._group.makegateway(spec).remote_exec(worker)
+            made.popen = made.channel.gateway._io.popen
             made.channel.send(json.dumps(told))
             made.channel.setcallback(lambda text: self._events.put((made, text)), endmarker=None)
         except (OSError, EOFError, AssertionError) as error:  # no process, or one that ended at once
@@ -151,7 +148,7 @@ class LocalPool:
 
     def close(self, slot: Slot) -> None:
         """End the process of a slot for good, and wait until what it has of a GPU is free. No event comes of it."""
-        if (process := self._leave(slot)) and process.channel:
+        if (process := self._leave(slot)) and process.popen:
             with suppress(subprocess.TimeoutExpired):
                 process.popen.wait(DYING)
 
@@ -179,7 +176,7 @@ class LocalPool:
             elif now > process.deadline and not process.ended:
                 process.ended, process.gone_at = f"{process.late}, and was ended", now + DYING
                 self._kill(process)
-            elif process.channel and process.gone_at == math.inf and process.popen.poll() is not None:
+            elif process.popen and process.gone_at == math.inf and process.popen.poll() is not None:
                 process.gone_at = now + 1.0
 
     def _events_of(self, process: _Process, text: str | None) -> Iterator[Event]:
@@ -215,17 +212,17 @@ class LocalPool:
 
     def _kill(self, process: _Process) -> None:
         """The process and all that it has started."""
-        if process.channel:
+        if process.popen:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.popen.pid, signal.SIGKILL)
             process.popen.kill()  # it may not lead its group yet
 
     def _leave(self, slot: Slot) -> _Process | None:
         """End the process of a slot, with others that it has started; nothing more is heard of it."""
-        if process := self._processes.pop(slot.id, None):
+        process = self._processes.pop(slot.id, None)
+        if process and process.popen:
             self._kill(process)
-            if process.channel:
-                process.channel.gateway.exit()
+            process.channel.gateway.exit()
         return process
 
     def _reason(self, process: _Process) -> str:

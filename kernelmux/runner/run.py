@@ -1,27 +1,31 @@
-"""Runs a plan: gives items to slots, takes in rows, decides what is tried again, and keeps the books."""
+"""Runs the items of a suite: gives them to slots, takes in rows, decides what is tried again, and keeps the books."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
+from kernelmux.registry.errors import ArgumentError
+from kernelmux.runner import results
 from kernelmux.runner.interrupts import interrupts
 from kernelmux.runner.item import Slot, Suite, WorkItem
-from kernelmux.runner.local_pool import CLOSED, READY, ROW, Event
+from kernelmux.runner.local_pool import CLOSED, READY, ROW, Event, LocalPool
+from kernelmux.runner.machine import Workers
 from kernelmux.runner.plan import NOTHING, Plan
-from kernelmux.runner.results import ResultsFile, Row
 from kernelmux.runner.worker import function, version
 
 TRIES = 3  # of an item whose worker went for no fault of the item's
 MISSED = 10  # workers that went before they had begun it
 POLL = 0.5  # seconds, for limits of time
 BUSY, STARTING = "busy", "new processes"  # what a slot does, or waits for, beside what `plan` says
+ALL = "all"  # of --on
+EACH = "run everything once on each of these kinds of card, as the report names them (default: all there are)"
 
 
 class EndRun(Exception):
@@ -119,8 +123,8 @@ class RunState:
         self,
         suite: Suite,
         items: Iterable[WorkItem],
-        file: ResultsFile,
-        done: Iterable[Row] = (),
+        file: results.ResultsFile,
+        done: Iterable[results.Row] = (),
         limit: TimeLimit | None = None,
     ) -> None:
         """file: gets each row. done: rows of the run that this one goes on with."""
@@ -152,11 +156,7 @@ class RunState:
         """From now on a slot is busy, or waits for this; its seconds until now are counted."""
         before, since = self.states.get(slot.id, (STARTING, self.started))
         self.states[slot.id] = state, now
-        seconds = max(0.0, now - max(since, self.first))
-        if before == BUSY:
-            self.report.usage.busy += seconds
-        else:
-            self.report.usage.waits[before] += seconds
+        self.report.usage.waits[before] += max(0.0, now - max(since, self.first))
 
     def joins(self, slot: Slot, facts: Mapping[str, Any]) -> None:
         """A process is ready in a slot, which may work if its sources are those of the run."""
@@ -228,20 +228,18 @@ class RunState:
         self.held.append(done)
         for held in [held for held in self.held if held.hurt or not held.beside]:
             self.held.remove(held)
-            if not self._again(held):
-                self._record(held)
+            self._settle(held)
 
-    def _again(self, done: _Try) -> bool:
-        """Whether an item is tried once more, since it was hurt; a line says so. `MISSED`: it had not begun."""
+    def _settle(self, done: _Try) -> None:
+        """Record an item, or try it once more if it was hurt, which a line says. `MISSED`: of one that had not begun."""
         item, slot = done.item, done.slot
         self.tries[item.id, done.began] += 1
-        if not done.hurt or self.tries[item.id, done.began] >= (TRIES if done.began else MISSED):
-            return False
-        self.file.append(
-            {"again": item.id, "reason": done.hurt, "slot": slot.id, "node": slot.node, "failed": done.row}
-        )
-        self.plan.again(item)
-        return True
+        if done.hurt and self.tries[item.id, done.began] < (TRIES if done.began else MISSED):
+            where = {"slot": slot.id, "node": slot.node}
+            self.file.append({"again": item.id, "reason": done.hurt, **where, "failed": done.row})
+            self.plan.again(item)
+        else:
+            self._record(done)
 
     def _record(self, done: _Try, kind: str = "item") -> None:
         """kind: "late" for an item that a run which goes on with this one has to run."""
@@ -273,6 +271,7 @@ class RunState:
                 self._record(held)
         for slot in self.slots.values():
             self._turn(slot, NOTHING, self.last)
+        usage.busy = usage.waits.pop(BUSY, 0.0)
         usage.seconds = max(0.0, self.last - self.first)
         usage.until_first = min(self.first, time.monotonic()) - self.started
         return report
@@ -306,4 +305,77 @@ class RunState:
             while begun := self.begin(slot):
                 yield begun[0].work, begun[1]
 
-        function(self.suite.serve)(self.suite.setup, items(), partial(self.take, slot))
+        function(self.suite.serve)(self.suite.setup, items(), lambda row, lost=False: self.take(slot, row, lost))
+
+
+def execute(
+    suite: Suite,
+    items: Iterable[WorkItem] | Callable[[Sequence[str]], Iterable[WorkItem]],
+    workers: Workers | None,
+    home: Path,
+    asked: Any,
+    resume: bool = False,
+    limit: TimeLimit | None = None,
+    cluster: str = "",
+    on: Sequence[str] = (),
+    keep: bool = False,
+) -> RunReport:
+    """Run the items; each row goes into `rows.jsonl` of the folder `home` as it comes.
+
+    items: or a function that makes them, given the kinds of cards that there are. workers: None for this process itself.
+    asked: what the rows are of, as JSON; with `resume` a run goes on with rows of the same plan, sources and `asked`. keep:
+    the rows of all runs stay in the file. cluster: "auto" or the address of a Ray cluster, "" for this machine. on: the
+    kinds of cards, on each of which every item runs once (its id is then "id@card"), or parts of their names; by default,
+    and with "all", each kind that there is. ArgumentError for a folder that cannot be written to, that another run has, or
+    that holds no such run to go on with, and for cards that are not there.
+    """
+    home = results.folder(home)
+    with _engine(suite, workers, home, cluster) if workers else nullcontext() as engine:
+        cards = engine.cards() if engine else []
+        if callable(items):
+            every = list(items([card for card in cards if card]))
+        elif engine:
+            every = list(items)
+            if kinds := chosen(cards, on):
+                every = [replace(item, id=f"{item.id}@{card}", card=card) for card in kinds for item in every]
+        else:  # one process is for all
+            every = [replace(item, gpus=0, cpu=False, alone=False, card="") for item in items]
+        head = {"program": suite.name, "version": version(), "asked": asked, "items": len(every)}
+        with results.opened(home, head, resume, keep) as (file, done):
+            report = RunState(suite, every, file, done, limit).run(engine)
+            report.errors += getattr(engine, "problems", [])  # of a cluster: nodes that could not be used
+            return report
+
+
+def _engine(suite: Suite, workers: Workers, home: Path, cluster: str) -> AbstractContextManager[Engine]:
+    """What has the worker processes, once it is entered."""
+    if cluster:
+        from kernelmux.runner.cluster.engine import RayCluster  # the extra `cluster`
+
+        return RayCluster(cluster, suite.serve, suite.setup, workers)
+    if not (slots := workers.slots()):
+        raise ArgumentError("no GPU is seen by NVML: the package nvidia-ml-py is needed, and a driver")
+    return LocalPool(slots, suite.serve, suite.setup, results.folder(home / "logs"))
+
+
+def chosen(cards: Sequence[str], on: Sequence[str]) -> list[str]:
+    """The kinds of cards that --on names, [] where all workers are alike; ArgumentError for one that is not there."""
+    known = [card for card in cards if card]
+    for name in on:
+        if not known:
+            raise ArgumentError(f"--on {name}: no worker has a GPU, or declares a kind of card")
+        if name != ALL and not any(name.lower() in card for card in known):
+            raise ArgumentError(f"--on {name}: expected a part of {', '.join(known)}, or {ALL}")
+    every = not on or ALL in on
+    found = [card for card in cards if every or any(name.lower() in card for name in on)]
+    return found if len(cards) > 1 else []
+
+
+def add_arguments(group: Any, resume: bool = True, on: str = EACH) -> None:
+    """Add --resume (unless told not to), --cluster and --on to a parser, or to a group of one. on: the help of the last."""
+    goes = "go on with the run whose rows are in the --out folder: what has ended is not run again"
+    many = "run on a Ray cluster: auto, or the address of its head (needs the extra cluster)"
+    if resume:
+        group.add_argument("--resume", action="store_true", help=goes)
+    group.add_argument("--cluster", nargs="?", const="auto", default="", metavar="ADDRESS", help=many)
+    group.add_argument("--on", nargs="+", default=[], metavar="CARD", help=on)

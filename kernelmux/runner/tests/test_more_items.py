@@ -3,9 +3,8 @@
 import pytest
 
 from kernelmux.runner import results
-from kernelmux.runner.gpus import VARIABLE
 from kernelmux.runner.item import Slot, WorkItem
-from kernelmux.runner.machine import on_cpu
+from kernelmux.runner.machine import VISIBLE, on_cpu
 from kernelmux.runner.plan import Plan
 from kernelmux.runner.tests import toy
 
@@ -56,7 +55,7 @@ def test_an_item_for_a_worker_without_a_gpu_goes_to_no_other():
     plan = Plan([WorkItem("compiles", cpu=True)])
     assert plan.next(Slot("with", gpus=("g",))) is None
     assert plan.next(Slot("without")).id == "compiles"
-    assert on_cpu(1, "node", [""])[0].environment[VARIABLE] == ""
+    assert on_cpu(1, "node", [""])[0].environment[VISIBLE] == ""
 
 
 def test_rows_of_all_runs_are_kept(tmp_path):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kernelmux.runner import gpus, results, worker
+from kernelmux.runner import machine, results, worker
 from kernelmux.runner.item import Slot, WorkItem
 from kernelmux.runner.local_pool import READY, ROW, Event, LocalPool
 from kernelmux.runner.machine import Workers
@@ -108,7 +108,7 @@ def test_those_that_share_a_gpu_end_once_nothing_is_left_for_them(tmp_path: Path
 
 
 def test_workers_for_timings_have_all_cores_and_the_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "visible", lambda: [gpus.VisibleGpu("GPU-1", "NVIDIA H100", 80 << 30, "")])
+    monkeypatch.setattr(machine, "visible_gpus", lambda: [machine.VisibleGpu("GPU-1", "NVIDIA H100", 80 << 30, "")])
     for timing in (True, False):
         found = Workers(cpu=True, gpu=1 << 30, alone=True, most=1, timing=timing).slots()
         assert [slot.ends for slot in found] == [timing, timing, False]
@@ -117,8 +117,8 @@ def test_workers_for_timings_have_all_cores_and_the_others_end(monkeypatch: pyte
 
 def test_workers_without_a_gpu_stand_for_each_kind_that_is_timed_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
     told = {"NVIDIA H200": (9, 0), "NVIDIA L4": (8, 9), "NVIDIA GH100 of ours": (9, 0), "NVIDIA X": (99, 0)}
-    found = [gpus.VisibleGpu(name, name, 80 << 30, "", number) for name, number in told.items()]
-    monkeypatch.setattr(gpus, "visible", lambda: found)
+    found = [machine.VisibleGpu(name, name, 80 << 30, "", number) for name, number in told.items()]
+    monkeypatch.setattr(machine, "visible_gpus", lambda: found)
     for most, count in ((1, 4), (6, 6)):
         slots = [slot for slot in Workers(cpu=True, alone=True, most=most, timing=True).slots() if not slot.gpus]
         names = [slot.environment.get("KERNELMUX_EMULATED_GPU") for slot in slots]
