@@ -46,7 +46,7 @@ class Event:
     lost), GONE (value: the reason), CLOSED (value: the reason; nothing more comes). Behind a process that is lost or gone
     the next READY is of a new one.
 
-    outside: of GONE: something from outside ended it, so that its item may be tried again; began: it had begun that.
+    outside: of GONE: it is no fault of its item, which may be tried again; began: it had begun that.
     """
 
     slot: Slot

@@ -117,7 +117,7 @@ class _Try:
 
 
 class RunState:
-    """The books of one run. `begin` gives a slot an item, `take` and `gone` take it back."""
+    """One run and its books. `begin` gives a slot an item, `take` and `gone` take it back."""
 
     def __init__(
         self,
