@@ -347,7 +347,7 @@ def test_rows_of_several_cards_are_told_apart(tmp_path: Path, monkeypatch: pytes
                 suite.takes(replace(item, id=f"{item.id}@{card}", card=card), told)
         return run.RunReport()
 
-    monkeypatch.setattr(run.start, "execute", executed)
+    monkeypatch.setattr(run, "execute", executed)
     where = run.RunPlace(cluster="auto")
     found = run.run([ROWS[1]], replace(GPU, out=str(tmp_path)), lambda seen: None, where)
     assert [(one.card, one.machine.name, [row.id for row in one.rows]) for one in found] == [
