@@ -15,7 +15,6 @@ from types import FrameType
 
 INTERRUPTED = 130  # the exit status, as a shell reports SIGINT
 ONE = 1.0  # seconds in which several are one
-SHOW_CURSOR = "\033[?25h"  # which a progress bar hides
 
 
 class Interrupts:
@@ -44,7 +43,7 @@ class Interrupts:
                 raise KeyboardInterrupt
         elif now - self.first > ONE:  # the process ends with one line and no traceback
             self.before_the_end()
-            cursor = SHOW_CURSOR if sys.stdout.isatty() else ""
+            cursor = "\033[?25h" if sys.stdout.isatty() else ""  # a progress bar hides it
             os.write(sys.stderr.fileno(), f"{cursor}{self.program}: interrupted\n".encode())
             os._exit(INTERRUPTED)
 

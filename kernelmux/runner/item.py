@@ -1,11 +1,11 @@
-"""A piece of work, and the worker process that may do it."""
+"""A piece of work, the worker process that may do it, and what a suite brings beside its items."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,33 @@ class Slot:
 
     def admits(self, item: WorkItem) -> bool:
         """Whether it may run an item at all."""
-        if item.card and item.card != self.card:
-            return False
-        return item.gpus <= len(self.gpus) and item.alone == self.alone and not (item.cpu and self.gpus)
+        fits = item.gpus <= len(self.gpus) and item.alone == self.alone and not (item.cpu and self.gpus)
+        return fits and item.card in ("", self.card)
+
+
+# What a worker process calls, "package.module:function": it gets the setup, the work of one item after another, with the
+# seconds it may take, and tells a row for each; `lost` in it says that the process is good for nothing more.
+Serve = Callable[[Any, Iterator[tuple[Any, float]], Callable[[Any], None]], None]
+
+
+class Suite(Protocol):
+    """The driver's side of a suite. name: of the program. serve: a `Serve` by its place. setup: what it gets, as JSON."""
+
+    name: str
+    serve: str
+    setup: Any
+
+    def begins(self, item: WorkItem) -> None:
+        """An item begins."""
+
+    def takes(self, item: WorkItem, row: Any) -> Iterable[WorkItem] | None:
+        """The row of an item that has ended; gives the items that follow from it. To end the run, raise `run.EndRun`."""
+
+    def lost(self, item: WorkItem, reason: str) -> Any:
+        """The row of an item whose worker did not survive it."""
+
+    def late(self, item: WorkItem) -> Any:
+        """The row of an item for which the time of the run was too short."""
+
+    def failed(self, row: Any) -> bool:
+        """Whether a row is of a failure, which what else happened on the same GPU could have caused."""

@@ -14,9 +14,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ LINES, TAIL, READ = 8, 1200, 1 << 16  # of a log: lines and characters that a re
 BEFORE = 2  # lines before a crash of Python
 DYING = 5.0  # seconds that a process takes at most to end, once it was killed or its channel has closed
 OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)  # which nothing in an item sends to itself
+KILLED = "the process was killed from outside: by a person, or by the system, which was out of memory"
 LOOK = 0.1  # seconds between two looks at the limits
 ASLEEP = 5.0  # seconds between them that say that this process, or the machine, was stopped meanwhile
 
@@ -46,7 +46,7 @@ class Event:
     lost), GONE (value: the reason), CLOSED (value: the reason; nothing more comes). Behind a process that is lost or gone
     the next READY is of a new one.
 
-    outside: of GONE: something from outside ended it, so that its item may be tried again; began: it had begun that.
+    outside: of GONE: it is no fault of its item, which may be tried again; began: it had begun that.
     """
 
     slot: Slot
@@ -59,24 +59,22 @@ class Event:
 @dataclass(eq=False)
 class _Process:
     """A worker process. log_from: where in its log its lines begin. deadline: by time.monotonic; late: what is said of it
-    then; ended: why we have ended it; gone_at: when it is taken for gone without a word from it. began: its item.
+    then; ended: why we have ended it; gone_at: when it is taken for gone without a word from it. began: its item. failed:
+    how many before it in its slot, one after the other, did not get ready. channel, popen: None if it could not be started.
     """
 
     slot: Slot
-    deadline: float
     log: Path
     log_from: int
-    gateway: Any = None
+    deadline: float
+    failed: int = 0
     channel: Any = None
+    popen: Any = None
     late: str = "the process did not start in time"
     gone_at: float = math.inf
     ready: bool = False
     began: bool = True
     ended: str = ""
-
-    @property
-    def popen(self) -> Any:
-        return self.gateway._io.popen
 
 
 @dataclass
@@ -87,49 +85,43 @@ class LocalPool:
     serve: str
     setup: Any
     logs: Path
-    start_limit: float = START_LIMIT
+    _group: execnet.Group = field(default_factory=execnet.Group)
     _processes: dict[str, _Process] = field(default_factory=dict)
-    _failures: Counter[str] = field(default_factory=Counter)  # by slot, to start, one after the other
     # Of the standard library's queues the one whose wait Ctrl-C ends without an error of a lock.
     _events: queue.SimpleQueue[tuple[_Process, Any]] = field(default_factory=queue.SimpleQueue)
     _looked: float = math.inf  # when the limits were looked at
 
     def __enter__(self) -> LocalPool:
-        self._group = execnet.Group(execmodel="thread")
-        self._group.set_execmodel("thread", "main_thread_only")
         interrupts.before_the_end = self.kill
-        try:
+        with ExitStack() as stack:
+            stack.push(self)
             for slot in self.slots:
                 self._start(slot)
-        except BaseException:
-            self.__exit__()
-            raise
+            stack.pop_all()
         return self
 
     def __exit__(self, *details: object) -> None:
         self.kill()
         self._processes.clear()
-        interrupts.before_the_end = bool
-        with suppress(OSError):
-            self._group.terminate(timeout=1.0)
+        self._group.terminate(timeout=1.0)
 
     def kill(self) -> None:
         """End all processes at once, whatever they do."""
         for process in list(self._processes.values()):
             self._kill(process)
 
-    def _start(self, slot: Slot) -> None:
+    def _start(self, slot: Slot, failed: int = 0) -> None:
         log = self.logs / f"worker-{slot.id}.log"
         size = log.stat().st_size if log.exists() else 0
-        made = self._processes[slot.id] = _Process(slot, time.monotonic() + self.start_limit, log, size)
+        made = self._processes[slot.id] = _Process(slot, log, size, time.monotonic() + START_LIMIT, failed)
         told = {"serve": self.serve, "setup": self.setup, "log": str(log)}
         told |= {"path": list(slot.path) or sys.path, "environment": dict(slot.environment)}
-        spec = execnet.XSpec("popen")  # to whose command execnet adds its own code
+        spec = execnet.XSpec("popen//execmodel=main_thread_only")  # to whose command execnet adds its own code
         spec.python = shlex.join([sys.executable, "-u", worker.__file__, str(os.getpid())])
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a process never hears Ctrl-C
         try:
-            made.gateway = self._group.makegateway(spec)
-            made.channel = made.gateway.remote_exec(worker)
+            made.channel = self._group.makegateway(spec).remote_exec(worker)
+            made.popen = made.channel.gateway._io.popen
             made.channel.send(json.dumps(told))
             made.channel.setcallback(lambda text: self._events.put((made, text)), endmarker=None)
         except (OSError, EOFError, AssertionError) as error:  # no process, or one that ended at once
@@ -148,16 +140,15 @@ class LocalPool:
 
     def send(self, slot: Slot, item: WorkItem, seconds: float) -> None:
         """Give a slot that is ready an item, and the seconds that it may take."""
-        if (process := self._processes.get(slot.id)) is None:
-            return
-        process.deadline, process.late = time.monotonic() + item.limit, f"it took more than {item.limit:g} s"
-        process.began = False
-        with suppress(OSError):  # the process is gone, which an event says
-            process.channel.send(json.dumps([item.work, seconds]))
+        if process := self._processes.get(slot.id):
+            process.deadline, process.late = time.monotonic() + item.limit, f"it took more than {item.limit:g} s"
+            process.began = False
+            with suppress(OSError):  # the process is gone, which an event says
+                process.channel.send(json.dumps([item.work, seconds]))
 
     def close(self, slot: Slot) -> None:
         """End the process of a slot for good, and wait until what it has of a GPU is free. No event comes of it."""
-        if (process := self._leave(slot)) and process.gateway:
+        if (process := self._leave(slot)) and process.popen:
             with suppress(subprocess.TimeoutExpired):
                 process.popen.wait(DYING)
 
@@ -185,7 +176,7 @@ class LocalPool:
             elif now > process.deadline and not process.ended:
                 process.ended, process.gone_at = f"{process.late}, and was ended", now + DYING
                 self._kill(process)
-            elif process.gateway and process.gone_at == math.inf and process.popen.poll() is not None:
+            elif process.popen and process.gone_at == math.inf and process.popen.poll() is not None:
                 process.gone_at = now + 1.0
 
     def _events_of(self, process: _Process, text: str | None) -> Iterator[Event]:
@@ -202,61 +193,55 @@ class LocalPool:
             return
         process.deadline = math.inf
         if kind == READY:
-            process.ready, self._failures[slot.id] = True, 0
-            yield Event(slot, READY, {**value, "pid": process.popen.pid})
-        else:
-            row, lost = value[0], value[1] or bool(process.ended)
-            if lost:
-                self._leave(slot)
-                self._start(slot)
-            yield Event(slot, ROW, (row, lost))
+            process.ready = True
+        elif value[1] or process.ended:  # the process is lost
+            value[1] = True
+            self._leave(slot)
+            self._start(slot)
+        yield Event(slot, kind, value)
 
     def _gone(self, process: _Process) -> Event:
         """A process has ended, or its function has: start another, unless none of them gets ready."""
-        slot = process.slot
-        reason, outside = self._reason(process)
+        slot, reason = process.slot, process.ended or self._reason(process)
         self._leave(slot)
-        self._failures[slot.id] += not process.ready
-        if self._failures[slot.id] >= STARTS:
+        failed = 0 if process.ready else process.failed + 1
+        if failed >= STARTS:
             return Event(slot, CLOSED, reason)
-        self._start(slot)
-        return Event(slot, GONE, reason, outside, process.began)
+        self._start(slot, failed)
+        return Event(slot, GONE, reason, reason == KILLED or not process.began, process.began)
 
     def _kill(self, process: _Process) -> None:
         """The process and all that it has started."""
-        if process.gateway:
+        if process.popen:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.popen.pid, signal.SIGKILL)
             process.popen.kill()  # it may not lead its group yet
 
     def _leave(self, slot: Slot) -> _Process | None:
         """End the process of a slot, with others that it has started; nothing more is heard of it."""
-        if process := self._processes.pop(slot.id, None):
+        process = self._processes.pop(slot.id, None)
+        if process and process.popen:
             self._kill(process)
-            if process.gateway:
-                with suppress(OSError, EOFError):
-                    process.gateway.exit()
+            process.channel.gateway.exit()
         return process
 
-    def _reason(self, process: _Process) -> tuple[str, bool]:
-        """Why a process has ended, and whether that came from outside."""
-        if process.ended:
-            return process.ended, False
+    def _reason(self, process: _Process) -> str:
+        """Why a process has ended."""
         try:
             process.channel.waitclose(1)
-            return f"{self.serve} returned before its items had ended{_tail(process)}", not process.began
+            return f"{self.serve} returned before its items had ended{_tail(process)}"
         except execnet.RemoteError as error:
-            return f"the process failed: {str(error).strip()[-TAIL:]}", not process.began
+            return f"the process failed: {str(error).strip()[-TAIL:]}"
         except (EOFError, OSError):
             pass
         try:
             status = process.popen.wait(DYING)
         except subprocess.TimeoutExpired:
-            return f"the process closed its pipe and did not end{_tail(process)}", False
+            return f"the process closed its pipe and did not end{_tail(process)}"
         if status in OUTSIDE:
-            return "the process was killed from outside: by a person, or by the system, which was out of memory", True
+            return KILLED
         said = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
-        return f"the process ended {said}{_tail(process)}", not process.began
+        return f"the process ended {said}{_tail(process)}"
 
 
 def _tail(process: _Process) -> str:

@@ -1,4 +1,4 @@
-"""The slots of this machine: how many worker processes there are, and which GPU each has."""
+"""The GPUs and the slots of this machine: how many worker processes there are, and which GPU each has."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from kernelmux.runner import gpus
-from kernelmux.runner.gpus import VisibleGpu
+from kernelmux.registry.util.files import file_stem
 from kernelmux.runner.item import Slot
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 # Other cores are left to the other workers: a process of torch, or of its compiler, would start a thread for each.
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -20,6 +22,68 @@ def available_cores() -> int:
     """The cores that this process may use: of a container or a batch job often fewer than the machine has."""
     affinity = getattr(os, "sched_getaffinity", None)  # Linux alone has it
     return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class VisibleGpu:
+    """uuid: as CUDA_VISIBLE_DEVICES takes it. memory: bytes. capability: (9, 0), or (0, 0) if unknown."""
+
+    uuid: str
+    name: str
+    memory: int
+    driver: str
+    capability: tuple[int, int] = (0, 0)
+
+    @property
+    def card(self) -> str:
+        """The kind of card, "nvidia_h200"."""
+        return file_stem(self.name)
+
+    @property
+    def emulated(self) -> dict[str, str]:
+        """The variable by which the emulator of a process without a GPU stands for this one; {} for an unknown one."""
+        from kernelmux.registry.util import cards  # imports torch, which most runs do without here
+
+        if self.capability not in cards.LIMITS:
+            return {}
+        known = cards.by_device_name(self.name, self.capability)
+        return {cards.VARIABLE: self.name if known else "{}.{}".format(*self.capability)}
+
+
+def visible_gpus() -> list[VisibleGpu]:
+    """The GPUs that this process may use, in the order of CUDA_VISIBLE_DEVICES where that is set; [] without a driver.
+
+    By NVML: no context on a GPU is made, and torch is not imported.
+    """
+    try:
+        import pynvml as nvml
+
+        nvml.nvmlInit()
+    except Exception:  # of the import, of a library that is not there, of a driver that does not answer
+        return []
+    named, found = os.environ.get(VISIBLE), []
+    try:
+        names = [str(i) for i in range(nvml.nvmlDeviceGetCount())] if named is None else named.split(",")
+        for name in map(str.strip, names):
+            try:
+                number = name.isdigit()
+                handle = nvml.nvmlDeviceGetHandleByIndex(int(name)) if number else nvml.nvmlDeviceGetHandleByUUID(name)
+            except nvml.NVMLError:  # CUDA, too, takes no more behind a name that it does not know
+                break
+            found.append(_gpu(nvml, handle))
+        return found
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _gpu(nvml: Any, handle: Any) -> VisibleGpu:
+    uuid, name = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)
+    memory, driver = nvml.nvmlDeviceGetMemoryInfo(handle).total, nvml.nvmlSystemGetDriverVersion()
+    try:
+        capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle))
+    except nvml.NVMLError:  # a slice of a GPU need not tell it
+        capability = (0, 0)
+    return VisibleGpu(uuid, name, memory, driver, capability)
 
 
 @dataclass(frozen=True)
@@ -40,11 +104,13 @@ class Workers:
 
     def slots(self, node: str = "", card: str = "", cores: int | None = None) -> list[Slot]:
         """The slots of this machine. card: that a node without a GPU declares."""
-        count, kinds = self.most or cores or available_cores(), {gpu.card: gpu for gpu in gpus.visible()}
+        here, node = visible_gpus(), node or platform.node()
+        each, kinds = _one_each(here, node), {gpu.card: gpu for gpu in here}
+        count = self.most or cores or available_cores()
         share = max(1, count // 2) if self.timing and self.cpu and self.gpu else count
         found = on_cpu(share, node, [*kinds] or [card]) if self.cpu else []
-        found += on_gpus(share, self.gpu, node) if self.gpu else []
-        found += exclusive(node) if self.alone else []
+        found += _in_turns(each, share, self.gpu) if self.gpu else []
+        found += [replace(slot, id=f"alone{slot.id}", alone=True) for slot in each] if self.alone else []
         return [self._timing(slot, kinds) for slot in found] if self.timing else found
 
     def _timing(self, slot: Slot, kinds: Mapping[str, VisibleGpu]) -> Slot:
@@ -54,35 +120,25 @@ class Workers:
         return replace(slot, ends=True, environment={**slot.environment, **emulated})
 
 
-def on_cpu(count: int, node: str = "", cards: Sequence[str] = ("",)) -> list[Slot]:
+def on_cpu(count: int, node: str, cards: Sequence[str]) -> list[Slot]:
     """So many slots without a GPU, one at least for each of the kinds of cards for which they compile, or which the node
     declares."""
-    environment = {**ONE_THREAD, gpus.VARIABLE: ""}
-    return [
-        Slot(f"cpu{i}", node or platform.node(), card=cards[i % len(cards)], environment=environment)
-        for i in range(max(count, len(cards)))
-    ]
+    environment, numbers = {**ONE_THREAD, VISIBLE: ""}, range(max(count, len(cards)))
+    return [Slot(f"cpu{i}", node, card=cards[i % len(cards)], environment=environment) for i in numbers]
 
 
-def on_gpus(count: int, each: int, node: str = "") -> list[Slot]:
-    """So many slots that share the GPUs of this machine in turns, less if there is no memory for them.
-
-    each: bytes of a GPU for one of them.
-    """
-    found = gpus.visible()
-    room = [max(1, int(gpu.memory / each)) for gpu in found]
-    turns = [g for turn in range(max(room, default=0)) for g in range(len(found)) if turn < room[g]][:count]
-    return [_slot(f"gpu{g}-{i}", g, found, node, alone=False) for i, g in enumerate(turns)]
-
-
-def exclusive(node: str = "") -> list[Slot]:
-    """A slot for each GPU, for items that need it alone."""
-    found = gpus.visible()
-    return [_slot(f"alone{g}", g, found, node, alone=True) for g in range(len(found))]
+def _one_each(found: list[VisibleGpu], node: str) -> list[Slot]:
+    """A slot for each GPU, which sees that as its first; its id is the number of the GPU."""
+    slots = []
+    for number, own in enumerate(found):
+        order = tuple(gpu.uuid for gpu in [*found[number:], *found[:number]])
+        environment = {**ONE_THREAD, VISIBLE: ",".join(order)}
+        slots.append(Slot(str(number), node, order, own.card, memory=own.memory, environment=environment))
+    return slots
 
 
-def _slot(name: str, number: int, found: list[VisibleGpu], node: str, alone: bool) -> Slot:
-    own = found[number]
-    order = tuple(gpu.uuid for gpu in [*found[number:], *found[:number]])
-    environment = {**ONE_THREAD, gpus.VARIABLE: ",".join(order)}
-    return Slot(name, node or platform.node(), order, own.card, alone, own.memory, environment)
+def _in_turns(slots: list[Slot], count: int, each: int) -> list[Slot]:
+    """So many slots that share the GPUs in turns, less if there is no memory for them. each: bytes of a GPU for one."""
+    room = {slot: max(1, int(slot.memory / each)) for slot in slots}
+    turns = [slot for turn in range(max(room.values(), default=0)) for slot in slots if turn < room[slot]][:count]
+    return [replace(slot, id=f"gpu{slot.id}-{i}") for i, slot in enumerate(turns)]

@@ -9,7 +9,7 @@ but no more than `PATIENCE` of them.
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections import defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -27,12 +27,13 @@ _Key = tuple[_Kind, int, str]
 
 @dataclass(eq=False)
 class _Group:
-    """Items of one rank that one worker runs after one another; `order` of the first. passed: how many went ahead."""
+    """Items of one rank that one worker runs after one another; `order` of the first. owner: the slot that has them, "" for
+    none. passed: how many went ahead.
+    """
 
     order: tuple[int, float, int]
     items: deque[WorkItem]
     owner: str = ""
-    seconds: float = 0.0
     passed: int = 0
 
     def __lt__(self, other: _Group) -> bool:
@@ -50,21 +51,18 @@ class _Gpu:
     last_alone: bool = False  # whether the item that began last has it alone, or had
 
 
-@dataclass
 class Plan:
     """The items that are left, and what runs. `next` gives a slot its item, `end` takes it back."""
 
-    items: Iterable[WorkItem]
-    _queues: dict[_Kind, list[_Group]] = field(default_factory=lambda: defaultdict(list))
-    _owned: dict[str, _Group] = field(default_factory=dict)  # by slot
-    _named: dict[_Key, _Group] = field(default_factory=dict)  # those with items that have not begun
-    _open: dict[str, WorkItem] = field(default_factory=dict)  # those that have not ended
-    _gpus: dict[str, _Gpu] = field(default_factory=lambda: defaultdict(_Gpu))  # on "", of slots without, nothing runs
-    _running: dict[str, WorkItem] = field(default_factory=dict)  # by slot
-    _number: int = 0
-
-    def __post_init__(self) -> None:
-        self.add(self.items)
+    def __init__(self, items: Iterable[WorkItem]) -> None:
+        self._queues: dict[_Kind, list[_Group]] = defaultdict(list)  # of groups without an owner
+        self._owned: dict[str, _Group] = {}  # by slot
+        self._named: dict[_Key, _Group] = {}  # those that later items may join
+        self._open: dict[str, WorkItem] = {}  # those that have not ended
+        self._gpus: dict[str, _Gpu] = defaultdict(_Gpu)  # on "", of slots without, nothing runs
+        self._running: dict[str, WorkItem] = {}  # by slot
+        self._number = 0  # of groups so far
+        self.add(items)
 
     @property
     def left(self) -> int:
@@ -78,19 +76,19 @@ class Plan:
             if item.id in self._open:
                 raise ValueError(f"expected each item once, got {item.id} again")
             self._open[item.id] = item
-            groups[_key(item)].append(item)
+            groups[_kind(item), item.rank, item.group or f"\0{item.id}"].append(item)
         for key, found in groups.items():
-            if group := self._named.get(key):
+            if (group := self._named.get(key)) and group.items:
                 group.items.extend(found)
-                group.seconds += sum(item.seconds for item in found)
-            else:
-                self._named[key] = self._queue(found, found[0].rank)
+                continue
+            made = self._queue(found, found[0].rank)
+            if found[0].group:
+                self._named[key] = made
 
     def _queue(self, items: list[WorkItem], rank: int) -> _Group:
         """A new group."""
         self._number += 1
-        seconds = sum(item.seconds for item in items)
-        made = _Group((rank, -seconds, self._number), deque(items), seconds=seconds)
+        made = _Group((rank, -sum(item.seconds for item in items), self._number), deque(items))
         insort(self._queues[_kind(items[0])], made)
         return made
 
@@ -105,26 +103,20 @@ class Plan:
         if kept and not kept.owner and not slot.alone:
             group = kept if _fits(kept.items[0], slot, gpu) else None
         else:
-            own = own if own and _fits(own.items[0], slot, gpu) else None
-            whole = own if own and own.items[0].together else None
-            group = whole or self._unowned(slot, gpu, own) or own or self._longest(slot, gpu)
+            group = own = own if own and _fits(own.items[0], slot, gpu) else None
+            if not (own and own.items[0].together):
+                group = self._unowned(slot, gpu, own) or own or self._longest(slot, gpu)
         if group is None or (not slot.alone and self._is_for_lone(gpu, group)):
             return None
         if not group.owner:
             self._take(group, slot, gpu)
-        return self._begin(group, slot, gpu)
-
-    def _begin(self, group: _Group, slot: Slot, gpu: _Gpu) -> WorkItem:
         item = group.items.popleft() if group.owner == slot.id else group.items.pop()
-        group.seconds -= item.seconds
+        if not group.items:
+            del self._owned[group.owner]
         self._running[slot.id] = item
         if item.gpus:
             gpu.running.append(item)
             gpu.last_alone = item.alone
-        if not group.items:
-            self._owned.pop(group.owner, None)
-            if self._named.get(_key(item)) is group:
-                del self._named[_key(item)]
         return item
 
     def _queues_of(self, slot: Slot) -> list[list[_Group]]:
@@ -143,17 +135,20 @@ class Plan:
     def _take(self, group: _Group, slot: Slot, gpu: _Gpu) -> None:
         """Make the slot the owner of a group; what it has goes back to the others."""
         queue = self._queues[_kind(group.items[0])]
-        place = len(queue) - 1
-        while queue[place] is not group:
-            queue[place].passed += 1
-            if queue[place].passed % PATIENCE == 0:
-                gpu.kept = queue[place]
-            place -= 1
+        place = bisect_left(queue, group)
+        for passed in queue[place + 1 :]:
+            passed.passed += 1
+            if passed.passed % PATIENCE == 0:
+                gpu.kept = passed
         del queue[place]
-        if before := self._owned.pop(slot.id, None):
-            before.owner = ""
-            insort(self._queues[_kind(before.items[0])], before)
+        self._release(slot)
         group.owner, self._owned[slot.id] = slot.id, group
+
+    def _release(self, slot: Slot) -> None:
+        """Others may take what a slot owns."""
+        if group := self._owned.pop(slot.id, None):
+            group.owner = ""
+            insort(self._queues[_kind(group.items[0])], group)
 
     def _is_for_lone(self, gpu: _Gpu, group: _Group) -> bool:
         """Whether the GPU is left to an item that needs it alone, and not to a group."""
@@ -167,35 +162,30 @@ class Plan:
         """The group of another slot with most left, whose last item this one may take."""
         others = (g for g in self._owned.values() if not g.items[-1].together)
         found = (g for g in others if slot.admits(g.items[-1]) and _fits(g.items[-1], slot, gpu))
-        return max(found, key=lambda group: group.seconds, default=None)
+        return max(found, key=lambda group: sum(item.seconds for item in group.items), default=None)
 
-    def end(self, slot: Slot, again: bool = False) -> WorkItem:
-        """The slot has ended its item. again: it has not, and the item comes before all others."""
+    def end(self, slot: Slot) -> WorkItem:
+        """The slot has ended its item."""
         item = self._running.pop(slot.id)
         if item.gpus:
             self._gpus[slot.gpu].running.remove(item)
-        if again:
-            self._queue([item], min(-1, item.rank))
-        else:
-            del self._open[item.id]
-        return item
+        return self._open.pop(item.id)
+
+    def again(self, item: WorkItem) -> None:
+        """One that has ended comes before all others."""
+        self._open[item.id] = item
+        self._queue([item], min(-1, item.rank))
 
     def drop(self, slot: Slot) -> None:
-        """A slot is gone: others take what it owned."""
+        """A slot is gone."""
         if (gpu := self._gpus[slot.gpu]).lone == slot:
             gpu.lone = None
-        if group := self._owned.pop(slot.id, None):
-            group.owner = ""
-            insort(self._queues[_kind(group.items[0])], group)
+        self._release(slot)
 
     def rest(self) -> list[WorkItem]:
         """The items that have not begun."""
         begun = {item.id for item in self._running.values()}
         return [item for item in self._open.values() if item.id not in begun]
-
-    def over(self, slot: Slot) -> bool:
-        """Whether nothing that is left is for a slot, but for what has begun."""
-        return not any(map(slot.admits, self.rest()))
 
     def waits_for(self, slot: Slot) -> str:
         """What a slot that got no item waits for."""
@@ -208,11 +198,6 @@ class Plan:
 
 def _kind(item: WorkItem) -> _Kind:
     return item.gpus, item.cpu, item.alone, item.card
-
-
-def _key(item: WorkItem) -> _Key:
-    """What items of a group have in common; of an item without one its own."""
-    return _kind(item), item.rank, item.group or f"\0{item.id}"
 
 
 def _fits(item: WorkItem, slot: Slot, gpu: _Gpu) -> bool:

@@ -18,7 +18,6 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.runner.interrupts import interrupts
 
 SCHEMA = 1
 NAME, BEFORE = "rows.jsonl", "rows-before.jsonl"
@@ -31,8 +30,8 @@ class Recorded:
     """What a file of rows holds. size: of its whole lines in bytes."""
 
     head: Row
-    rows: tuple[Row, ...]
-    size: int
+    rows: tuple[Row, ...] = ()
+    size: int = 0
 
 
 def read(path: Path) -> Recorded:
@@ -44,25 +43,19 @@ def read(path: Path) -> Recorded:
     size = data.rfind(b"\n") + 1
     try:
         lines = [json.loads(line) for line in data[:size].splitlines()]
-        if not lines:
-            raise ValueError("no line of it is whole")
-        if lines[0].get("kind") != "rows" or lines[0].get("schema") != SCHEMA:
-            raise ValueError("its first line is of something else")
         if not all(isinstance(line, dict) for line in lines):
             raise ValueError("a line is no object")
-    except (ValueError, AttributeError) as error:
+        if not lines or (lines[0].get("kind"), lines[0].get("schema")) != ("rows", SCHEMA):
+            raise ValueError("its first line is of something else" if lines else "no line of it is whole")
+    except ValueError as error:
         raise ArgumentError(f"{path}: expected a file of rows of schema {SCHEMA}: {error}") from error
     return Recorded(lines[0], tuple(lines[1:]), size)
 
 
-def kept(home: Path) -> tuple[Row, ...]:
-    """The rows of all runs whose file (`opened`, with `keep`) is in a folder."""
-    return read(home / NAME).rows if _begun(home / NAME) else ()
-
-
-def _begun(path: Path) -> bool:
-    """Whether a file has a whole line."""
-    return path.exists() and b"\n" in path.read_bytes()
+def kept(home: Path) -> Recorded:
+    """What the file in a folder has of all runs (`opened`, with `keep`); nothing where no line of it is whole."""
+    path = home / NAME
+    return read(path) if path.exists() and b"\n" in path.read_bytes() else Recorded({})
 
 
 class ResultsFile:
@@ -75,9 +68,8 @@ class ResultsFile:
         """Write a row; ArgumentError if that fails, and then the file is as it was."""
         data, size = json.dumps(row, separators=(",", ":")).encode() + b"\n", os.lseek(self._file, 0, os.SEEK_END)
         try:
-            with interrupts.held():
-                while data:
-                    data = data[os.write(self._file, data) :]
+            while data:
+                data = data[os.write(self._file, data) :]
         except OSError as error:
             os.ftruncate(self._file, size)
             told = f"{self.path}: a row cannot be written: {error.strerror}"
@@ -112,34 +104,30 @@ def opened(
     with ExitStack() as stack:
         try:
             stack.enter_context(FileLock(home / f".{NAME}.lock", timeout=0))
+            before = _to_resume(path, head) if resume else kept(home) if keep else Recorded({})
+            if not before.size and path.exists():
+                os.replace(path, home / BEFORE)
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         except Timeout:
             raise ArgumentError(f"{home}: another run writes there: wait for its end, or name another folder") from None
         except OSError as error:
-            raise ArgumentError(f"{home}: expected a folder that can be written to: {error.strerror}") from error
-        rows = _resumed(path, head) if resume else []
-        stays = resume or (keep and _begun(path))
-        try:
-            if not stays and path.exists():
-                os.replace(path, home / BEFORE)
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        except OSError as error:
             raise ArgumentError(f"{path}: expected a file that can be written to: {error.strerror}") from error
         stack.callback(os.close, file)
-        os.ftruncate(file, read(path).size if stays else 0)
+        os.ftruncate(file, before.size)
         made = ResultsFile(path, file)
         if not resume:
             made.append({"kind": "rows", "schema": SCHEMA, **head})
-        yield made, rows
+        yield made, list(before.rows) if resume else []
 
 
-def _resumed(path: Path, head: Mapping[str, Any]) -> list[Row]:
+def _to_resume(path: Path, head: Mapping[str, Any]) -> Recorded:
     if not path.exists():
         raise ArgumentError(f"--resume: {path.parent} holds no run to go on with")
     found = read(path)
     before, now = {name: found.head.get(name) for name in head}, json.loads(json.dumps(head))
     if told := _difference("", before, now):
         raise ArgumentError(f"--resume: {path} is of another run: {told}; leave out --resume to begin anew")
-    return list(found.rows)
+    return found
 
 
 def _difference(name: str, before: Any, now: Any) -> str:

@@ -1,27 +1,31 @@
-"""Runs a plan: gives items to slots, takes in rows, decides what is tried again, and keeps the books."""
+"""Runs the items of a suite: gives them to slots, takes in rows, decides what is tried again, and keeps the books."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 
+from kernelmux.registry.errors import ArgumentError
+from kernelmux.runner import results
 from kernelmux.runner.interrupts import interrupts
-from kernelmux.runner.item import Slot, WorkItem
-from kernelmux.runner.local_pool import CLOSED, READY, ROW, Event
+from kernelmux.runner.item import Slot, Suite, WorkItem
+from kernelmux.runner.local_pool import CLOSED, READY, ROW, Event, LocalPool
+from kernelmux.runner.machine import Workers
 from kernelmux.runner.plan import NOTHING, Plan
-from kernelmux.runner.results import ResultsFile, Row
-from kernelmux.runner.suite import Suite
 from kernelmux.runner.worker import function, version
 
 TRIES = 3  # of an item whose worker went for no fault of the item's
 MISSED = 10  # workers that went before they had begun it
 POLL = 0.5  # seconds, for limits of time
 BUSY, STARTING = "busy", "new processes"  # what a slot does, or waits for, beside what `plan` says
+ALL = "all"  # of --on
+EACH = "run everything once on each of these kinds of card, as the report names them (default: all there are)"
 
 
 class EndRun(Exception):
@@ -98,8 +102,8 @@ class TimeLimit:
 class _Try:
     """An item in a slot, from `since` on. row, seconds: once it has ended.
 
-    beside: slots of the same GPU with items that ran at the same time and still do; hurt: what became of such a one.
-    began: whether its process had begun it.
+    beside: slots of the same GPU with items that ran at the same time and still do; hurt: what became of such a one, or of
+    its own process, for which it is tried again. began: whether its process had begun it.
     """
 
     item: WorkItem
@@ -113,14 +117,14 @@ class _Try:
 
 
 class RunState:
-    """The books of one run. `begin` gives a slot an item, `take` and `gone` take it back."""
+    """One run and its books. `begin` gives a slot an item, `take` and `gone` take it back."""
 
     def __init__(
         self,
         suite: Suite,
         items: Iterable[WorkItem],
-        file: ResultsFile,
-        done: Iterable[Row] = (),
+        file: results.ResultsFile,
+        done: Iterable[results.Row] = (),
         limit: TimeLimit | None = None,
     ) -> None:
         """file: gets each row. done: rows of the run that this one goes on with."""
@@ -132,7 +136,7 @@ class RunState:
         self.held: list[_Try] = []  # what has failed, and may have been hurt by what still runs beside it
         self.states: dict[str, tuple[str, float]] = {}  # what each slot does or waits for, and since when
         self.tries: Counter[tuple[str, bool]] = Counter()  # of an item, by whether its process had begun it
-        self.started, self.first, self.last = time.monotonic(), 0.0, 0.0
+        self.started, self.first, self.last = time.monotonic(), math.inf, 0.0
 
     def _add(self, items: Iterable[WorkItem]) -> None:
         """Items to run; those that the run before has ended count as they are, and so do those that follow from them."""
@@ -150,39 +154,30 @@ class RunState:
 
     def _turn(self, slot: Slot, state: str, now: float) -> None:
         """From now on a slot is busy, or waits for this; its seconds until now are counted."""
-        before, since = self.states.get(slot.id, (state, now))
+        before, since = self.states.get(slot.id, (STARTING, self.started))
         self.states[slot.id] = state, now
-        seconds = max(0.0, now - max(since, self.first)) if self.first else 0.0
-        if before == BUSY:
-            self.report.usage.busy += seconds
-        else:
-            self.report.usage.waits[before] += seconds
+        self.report.usage.waits[before] += max(0.0, now - max(since, self.first))
 
     def joins(self, slot: Slot, facts: Mapping[str, Any]) -> None:
         """A process is ready in a slot, which may work if its sources are those of the run."""
-        if facts.get("version", "") != version():
+        if facts["version"] != version():
             why = "its sources are not those of this process: were files changed during the run?"
             self.gone(Event(slot, CLOSED, why))
             return
         if slot.id not in self.slots:
             self.file.append({"worker": slot.id, "node": slot.node, "card": slot.card, **facts})
-            self.slots[slot.id], self.states[slot.id] = slot, (STARTING, self.started)
+            self.slots[slot.id] = slot
         self._turn(slot, NOTHING, time.monotonic())
         self.report.usage.workers = max(self.report.usage.workers, len(self.slots))
-
-    def idle(self) -> list[Slot]:
-        """The slots that may begin an item."""
-        return [slot for name, slot in self.slots.items() if self.states[name][0] not in (BUSY, STARTING)]
 
     def begin(self, slot: Slot) -> tuple[WorkItem, float] | None:
         """The next item of a slot, with the seconds that it may take."""
         while (item := self.plan.next(slot)) is not None:
-            share = self.limit.share(item, self.plan.left, max(1, len(self.slots)))
-            if share is None:
+            if (share := self.limit.share(item, self.plan.left, len(self.slots))) is None:
                 self._record(_Try(self.plan.end(slot), slot, row=self.suite.late(item)), "late")
                 continue
             now = time.monotonic()
-            self.first = self.first or now
+            self.first = min(self.first, now)
             self._turn(slot, BUSY, now)
             beside = {name for name, other in self.working.items() if slot.gpu and other.slot.gpu == slot.gpu}
             for name in beside:
@@ -195,7 +190,7 @@ class RunState:
 
     def take(self, slot: Slot, row: Any, lost: bool = False) -> None:
         """A slot has ended its item. lost: and its GPU answers it no more."""
-        done, failed = self.working[slot.id], bool(slot.gpu) and self.suite.failed(row)
+        done, failed = self.working[slot.id], self.suite.failed(row)
         harm = f"{done.item.id} lost the context of the GPU" if lost else ""
         self._ended(done, row, harm, done.hurt if failed else "", doubted=failed and not lost)
 
@@ -206,11 +201,11 @@ class RunState:
             done.began = event.began
             row, harm = self.suite.lost(done.item, reason), f"the process of {done.item.id} ended"
             self._ended(done, row, harm, reason if event.outside else "")
-        self._turn(slot, STARTING, time.monotonic())
+        if slot.id in self.slots:
+            self._turn(slot, STARTING, time.monotonic())
         if event.kind == CLOSED:
             self.plan.drop(slot)
             self.slots.pop(slot.id, None)
-            del self.states[slot.id]
             if not event.outside:
                 self.report.errors.append(f"worker {slot.id}: {reason}")
 
@@ -222,107 +217,165 @@ class RunState:
         """
         slot, now = done.slot, time.monotonic()
         done.row, done.seconds, self.last = row, now - done.since, now
+        done.hurt, done.beside = again, done.beside if doubted else set()
         del self.working[slot.id]
+        self.plan.end(slot)
         self._turn(slot, STARTING if harm else NOTHING, now)
         for other in (*self.working.values(), *self.held):
             if slot.id in other.beside:
                 other.beside.discard(slot.id)
                 other.hurt = f"{harm} beside it" if harm else other.hurt
-        retried = self._again(done, again)
-        self.plan.end(slot, retried)
-        if doubted and done.beside and not retried:
-            self.held.append(done)
-        elif not retried:
-            self._record(done)
+        self.held.append(done)
         for held in [held for held in self.held if held.hurt or not held.beside]:
             self.held.remove(held)
-            if self._again(held, held.hurt):
-                self.plan.add([held.item])
-            else:
-                self._record(held)
+            self._settle(held)
 
-    def _again(self, done: _Try, reason: str) -> bool:
-        """Whether an item is tried once more for this reason, "" for none; a line says so. `MISSED`: it had not begun."""
-        if not reason:
-            return False
+    def _settle(self, done: _Try) -> None:
+        """Record an item, or try it once more if it was hurt, which a line says. `MISSED`: of one that had not begun."""
         item, slot = done.item, done.slot
         self.tries[item.id, done.began] += 1
-        if self.tries[item.id, done.began] >= (TRIES if done.began else MISSED):
-            return False
-        self.file.append({"again": item.id, "reason": reason, "slot": slot.id, "node": slot.node, "failed": done.row})
-        return True
+        if done.hurt and self.tries[item.id, done.began] < (TRIES if done.began else MISSED):
+            where = {"slot": slot.id, "node": slot.node}
+            self.file.append({"again": item.id, "reason": done.hurt, **where, "failed": done.row})
+            self.plan.again(item)
+        else:
+            self._record(done)
 
     def _record(self, done: _Try, kind: str = "item") -> None:
         """kind: "late" for an item that a run which goes on with this one has to run."""
-        item, slot = done.item, done.slot
-        told = {"slot": slot.id, "node": slot.node, "card": slot.card, "seconds": round(done.seconds, 4)}
-        self.file.append({kind: item.id, "row": done.row, **told})
-        self._take(item, done.row)
+        told = {"slot": done.slot.id, "node": done.slot.node, "card": done.slot.card, "seconds": round(done.seconds, 4)}
+        self.file.append({kind: done.item.id, "row": done.row, **told})
+        self._take(done.item, done.row)
 
-    def gives_up(self) -> None:
-        """Say which items nothing can run any more."""
-        if rest := self.plan.rest():
-            shown = ", ".join(item.id for item in rest[:3]) + (", ..." if len(rest) > 3 else "")
-            self.report.errors.append(f"no worker is left that can run {len(rest)} of the items: {shown}")
+    def run(self, engine: Engine | None) -> RunReport:
+        """Run the plan to its end on the slots of an engine.
 
-    def conclude(self) -> RunReport:
-        """The report, once everything has ended."""
+        engine: None for this process, which does not survive what an item does to it: for few items, and for debuggers.
+        """
+        report, usage = self.report, self.report.usage
+        try:
+            if engine:
+                with interrupts.held():  # no row is to be taken in by half
+                    self._drive(engine)
+            else:
+                self._serve_here()
+            if rest := self.plan.rest():
+                shown = ", ".join(item.id for item in rest[:3]) + (", ..." if len(rest) > 3 else "")
+                report.errors.append(f"no worker is left that can run {len(rest)} of the items: {shown}")
+        except EndRun:
+            pass
+        except KeyboardInterrupt:
+            report.interrupted = True
         for held in [held for held in self.held if not held.hurt]:  # the run ends before what ran beside it
             with suppress(EndRun):
                 self._record(held)
-        usage, end = self.report.usage, self.last or self.first
         for slot in self.slots.values():
-            self._turn(slot, NOTHING, end)
-        usage.seconds = end - self.first
-        usage.until_first = (self.first or time.monotonic()) - self.started
-        return self.report
+            self._turn(slot, NOTHING, self.last)
+        usage.busy = usage.waits.pop(BUSY, 0.0)
+        usage.seconds = max(0.0, self.last - self.first)
+        usage.until_first = min(self.first, time.monotonic()) - self.started
+        return report
 
-
-@contextmanager
-def _ending(report: RunReport) -> Iterator[None]:
-    """Ctrl-C inside ends a run with the rows that there are, and so does a suite that has seen enough."""
-    try:
-        yield
-    except EndRun:
-        pass
-    except KeyboardInterrupt:
-        report.interrupted = True
-
-
-def run(run: RunState, engine: Engine) -> RunReport:
-    """Run a plan to its end on the slots of an engine."""
-    with _ending(run.report), interrupts.held():  # no row is to be taken in by half
+    def _drive(self, engine: Engine) -> None:
+        """Give items out and take rows in, until nothing is left that can be run; `held` raises what Ctrl-C ended."""
         before = interrupts.first
-        while run.plan.left and interrupts.first == before:
-            for slot in run.idle():
-                if begun := run.begin(slot):
-                    engine.send(slot, *begun)
-                elif slot.ends and run.plan.over(slot):
-                    engine.close(slot)
-                    run.gone(Event(slot, CLOSED, outside=True))
-            if not run.plan.left or not (run.working or engine.starting()):
-                run.gives_up()
-                break
+        while self.plan.left and interrupts.first == before:
             for event in engine.events(POLL):
                 if event.kind == READY:
-                    run.joins(event.slot, event.value)
+                    self.joins(event.slot, event.value)
                 elif event.kind == ROW:
-                    run.take(event.slot, *event.value)
+                    self.take(event.slot, *event.value)
                 else:
-                    run.gone(event)
-    return run.conclude()
+                    self.gone(event)
+            for slot in [slot for name, slot in self.slots.items() if self.states[name][0] not in (BUSY, STARTING)]:
+                if begun := self.begin(slot):
+                    engine.send(slot, *begun)
+                elif slot.ends and not any(map(slot.admits, self.plan.rest())):
+                    engine.close(slot)
+                    self.gone(Event(slot, CLOSED, outside=True))
+            if not (self.working or engine.starting()):
+                return
+
+    def _serve_here(self) -> None:
+        """Run the items one after another in this process."""
+        slot = Slot("here")
+        self.slots[slot.id], self.report.usage.workers = slot, 1
+
+        def items() -> Iterator[tuple[Any, float]]:
+            while begun := self.begin(slot):
+                yield begun[0].work, begun[1]
+
+        function(self.suite.serve)(self.suite.setup, items(), lambda row, lost=False: self.take(slot, row, lost))
 
 
-def run_here(run: RunState) -> RunReport:
-    """Run a plan in this process, which does not survive what an item does to it: for few items, and for debuggers."""
-    slot = Slot("here")
-    run.slots[slot.id], run.report.usage.workers = slot, 1
+def execute(
+    suite: Suite,
+    items: Iterable[WorkItem] | Callable[[Sequence[str]], Iterable[WorkItem]],
+    workers: Workers | None,
+    home: Path,
+    asked: Any,
+    resume: bool = False,
+    limit: TimeLimit | None = None,
+    cluster: str = "",
+    on: Sequence[str] = (),
+    keep: bool = False,
+) -> RunReport:
+    """Run the items; each row goes into `rows.jsonl` of the folder `home` as it comes.
 
-    def items() -> Iterator[tuple[Any, float]]:
-        while begun := run.begin(slot):
-            yield begun[0].work, begun[1]
+    items: or a function that makes them, given the kinds of cards that there are. workers: None for this process itself.
+    asked: what the rows are of, as JSON; with `resume` a run goes on with rows of the same plan, sources and `asked`. keep:
+    the rows of all runs stay in the file. cluster: "auto" or the address of a Ray cluster, "" for this machine. on: the
+    kinds of cards, on each of which every item runs once (its id is then "id@card"), or parts of their names; by default,
+    and with "all", each kind that there is. ArgumentError for a folder that cannot be written to, that another run has, or
+    that holds no such run to go on with, and for cards that are not there.
+    """
+    home = results.folder(home)
+    with _engine(suite, workers, home, cluster) if workers else nullcontext() as engine:
+        cards = engine.cards() if engine else []
+        if callable(items):
+            every = list(items([card for card in cards if card]))
+        elif engine:
+            every = list(items)
+            if kinds := chosen(cards, on):
+                every = [replace(item, id=f"{item.id}@{card}", card=card) for card in kinds for item in every]
+        else:  # one process is for all
+            every = [replace(item, gpus=0, cpu=False, alone=False, card="") for item in items]
+        head = {"program": suite.name, "version": version(), "asked": asked, "items": len(every)}
+        with results.opened(home, head, resume, keep) as (file, done):
+            report = RunState(suite, every, file, done, limit).run(engine)
+            report.errors += getattr(engine, "problems", [])  # of a cluster: nodes that could not be used
+            return report
 
-    with _ending(run.report):
-        function(run.suite.serve)(run.suite.setup, items(), lambda row, lost=False: run.take(slot, row, lost))
-        run.gives_up()
-    return run.conclude()
+
+def _engine(suite: Suite, workers: Workers, home: Path, cluster: str) -> AbstractContextManager[Engine]:
+    """What has the worker processes, once it is entered."""
+    if cluster:
+        from kernelmux.runner.cluster.engine import RayCluster  # the extra `cluster`
+
+        return RayCluster(cluster, suite.serve, suite.setup, workers)
+    if not (slots := workers.slots()):
+        raise ArgumentError("no GPU is seen by NVML: the package nvidia-ml-py is needed, and a driver")
+    return LocalPool(slots, suite.serve, suite.setup, results.folder(home / "logs"))
+
+
+def chosen(cards: Sequence[str], on: Sequence[str]) -> list[str]:
+    """The kinds of cards that --on names, [] where all workers are alike; ArgumentError for one that is not there."""
+    known = [card for card in cards if card]
+    for name in on:
+        if not known:
+            raise ArgumentError(f"--on {name}: no worker has a GPU, or declares a kind of card")
+        if name != ALL and not any(name.lower() in card for card in known):
+            raise ArgumentError(f"--on {name}: expected a part of {', '.join(known)}, or {ALL}")
+    every = not on or ALL in on
+    found = [card for card in cards if every or any(name.lower() in card for name in on)]
+    return found if len(cards) > 1 else []
+
+
+def add_arguments(group: Any, resume: bool = True, on: str = EACH) -> None:
+    """Add --resume (unless told not to), --cluster and --on to a parser, or to a group of one. on: the help of the last."""
+    goes = "go on with the run whose rows are in the --out folder: what has ended is not run again"
+    many = "run on a Ray cluster: auto, or the address of its head (needs the extra cluster)"
+    if resume:
+        group.add_argument("--resume", action="store_true", help=goes)
+    group.add_argument("--cluster", nargs="?", const="auto", default="", metavar="ADDRESS", help=many)
+    group.add_argument("--on", nargs="+", default=[], metavar="CARD", help=on)

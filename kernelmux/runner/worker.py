@@ -7,6 +7,7 @@ What it tells: ["ready", facts], ["began", null] and ["row", [row, lost]] for ea
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import functools
 import hashlib
@@ -53,17 +54,6 @@ def function(place: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def _detach(parent: int) -> None:
-    """Leave the session of the terminal; end with the parent."""
-    os.setsid()
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
-        if os.getppid() != parent:  # it had ended before
-            os._exit(0)
-
-
 def main(channel: Any) -> None:
     """Serve items until the channel ends. The first message says what, where, and with which variables."""
     told = json.loads(channel.receive())
@@ -82,7 +72,7 @@ def main(channel: Any) -> None:
 
     def items() -> Iterator[list[Any]]:
         nonlocal open_item
-        facts = {"host": platform.node(), "python": platform.python_version(), "version": version()}
+        facts = {"pid": os.getpid(), "host": platform.node(), "python": platform.python_version(), "version": version()}
         channel.send(json.dumps(["ready", {**facts, "imports": time.perf_counter() - began}]))
         for item in channel:
             open_item = True
@@ -105,5 +95,9 @@ if __name__ == "__channelexec__":
     main(channel)  # type: ignore[name-defined] # noqa: F821 - execnet puts it there
 elif __name__ == "__main__":  # worker.py PARENT ... -c CODE, as execnet writes it
     del sys.path[0]  # this folder, which is none of imports
-    _detach(int(sys.argv[1]))
+    os.setsid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
+        if os.getppid() != int(sys.argv[1]):  # it had ended before
+            os._exit(0)
     exec(sys.argv[-1], {"__name__": "__main__"})

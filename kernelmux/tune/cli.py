@@ -25,13 +25,11 @@ from kernelmux.registry.errors import ArgumentError, KernelmuxError
 from kernelmux.registry.spec import OpSpec
 from kernelmux.registry.util import user_folder
 from kernelmux.registry.util.files import between
-from kernelmux.runner import arguments as of_runner
-from kernelmux.runner import start
 from kernelmux.runner.interrupts import INTERRUPTED, interrupts
 from kernelmux.runner.item import WorkItem
 from kernelmux.runner.machine import Workers
 from kernelmux.runner.results import folder as writable_folder
-from kernelmux.runner.run import RunReport, TimeLimit
+from kernelmux.runner.run import RunReport, TimeLimit, add_arguments, chosen, execute
 from kernelmux.tune import report, tables
 from kernelmux.tune.job import Job
 from kernelmux.tune.progress import Progress
@@ -79,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
     same = "the same in minutes, as the other programs have it"
     made.add_argument("--minutes", type=terminal.minutes, metavar="N", help=same)
     made.add_argument("--jobs", type=terminal.positive, metavar="N", help="processes side by side (default: the CPUs)")
-    of_runner.spread(made, on=ON)
+    add_arguments(made, resume=False, on=ON)
     made.add_argument("--tier", choices=TIERS[:-1], default="ci", help="of the checks of a winner (default: ci)")
     out = made.add_mutually_exclusive_group()
     out.add_argument("--out", metavar="FOLDER", help="of tables (default: yours, where plans look them up)")
@@ -194,9 +192,7 @@ def _search(console: Console, found: list[Job], args: argparse.Namespace) -> int
         return suite.items(card(cards, args.on, args.dry_run))
 
     with progress:
-        ran = start.execute(
-            suite, items, _workers(args, len(found)), home, asked, False, limit, args.cluster, keep=True
-        )
+        ran = execute(suite, items, _workers(args, len(found)), home, asked, False, limit, args.cluster, keep=True)
     if len(ran.rows):
         console.print(f"{len(ran.rows)} items: {ran.usage}", markup=False, soft_wrap=True)
     report.show(console, suite.searches)
@@ -216,7 +212,7 @@ def _workers(args: argparse.Namespace, jobs: int) -> Workers:
 
 def card(cards: Sequence[str], on: Sequence[str], dry: bool) -> str:
     """The kind of card of a search, of those that there are; "" without one, for which a dry run suffices."""
-    found = start.chosen(cards, on) or cards
+    found = chosen(cards, on) or cards
     if len(found) > 1:
         raise ArgumentError(f"--on: expected one kind of card for a search, of {', '.join(found)}")
     if not found and not dry:

@@ -74,6 +74,6 @@ class Search:
 
 def known(home: Path) -> dict[str, TrialResult]:
     """What the searches whose rows are in a folder have timed, or could not run, by `Search.key`."""
-    rows = [line["row"] for line in results.kept(home) if "item" in line]
+    rows = [line["row"] for line in results.kept(home).rows if "item" in line]
     ended = [row for row in rows if "key" in row and (row.get("us") or row.get("problem"))]
     return {row["key"]: TrialResult(row.get("us"), row.get("problem", "")) for row in ended}

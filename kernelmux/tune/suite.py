@@ -31,7 +31,7 @@ NEEDS: Mapping[str, Mapping[str, Any]] = {
 
 
 class TuneSuite:
-    """The suite (`runner.suite.Suite`) of one command."""
+    """The suite (`runner.item.Suite`) of one command."""
 
     name = "tune"
     serve = "kernelmux.tune.worker:serve"

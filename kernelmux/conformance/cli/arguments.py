@@ -21,7 +21,7 @@ from kernelmux.registry.cases import TIERS
 from kernelmux.registry.cli import target_device, terminal
 from kernelmux.registry.errors import ArgumentError, UnknownName, unknown
 from kernelmux.registry.util import cards
-from kernelmux.runner import arguments as many_machines
+from kernelmux.runner.run import add_arguments
 
 MOST_WORKERS = 256
 MANY = 40  # names that an error still lists
@@ -133,7 +133,7 @@ def _running(made: Any) -> None:
     stop = {"dest": "maxfail", "default": 0}
     made.add_argument("-x", "--exitfirst", action="store_const", const=1, **stop, help="stop at the first failing item")
     made.add_argument("--maxfail", type=terminal.positive, **stop, metavar="N", help="stop at the Nth failing item")
-    many_machines.add(made)
+    add_arguments(made)
     made.add_argument("--pdb", action="store_true", help="open the debugger where a trial fails; one process")
     known = "more expected failures, beside those of the suite and in the folder of each backend's package"
     made.add_argument("--expected", nargs="+", action="extend", default=[], metavar="FILE", help=known)

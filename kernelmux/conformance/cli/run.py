@@ -27,10 +27,10 @@ from kernelmux.conformance.session import expected_failures, mutation, pytest_pl
 from kernelmux.conformance.session.execute import Outcome
 from kernelmux.conformance.session.plan import Item
 from kernelmux.conformance.session.tested_backends import Tested
-from kernelmux.runner import gpus, machine, start
+from kernelmux.runner import machine
 from kernelmux.runner.interrupts import interrupts
 from kernelmux.runner.machine import Workers
-from kernelmux.runner.run import EndRun, RunReport, TimeLimit, Usage
+from kernelmux.runner.run import EndRun, RunReport, TimeLimit, Usage, execute
 
 OK, FAILED, USAGE = 0, 1, 2
 PARALLEL_FROM = 20  # fewer items are done before the worker processes have imported torch
@@ -47,7 +47,7 @@ class Ways:
     """How a run goes. workers: how many processes, "auto" or "" (by the number of items).
 
     maxfail: failures that end it, 0 for any number. resume: with the rows of the run before. cluster, on: as for
-    `runner.start.execute`. begun: when the process began, by time.monotonic: from there its minutes count.
+    `runner.run.execute`. begun: when the process began, by time.monotonic: from there its minutes count.
     """
 
     workers: str = ""
@@ -81,7 +81,7 @@ class RunOutcome:
 
 
 def run(chosen: Options, items: list[Item], ways: Ways, console: Console) -> RunOutcome:
-    """Run the items; ArgumentError where that cannot begin, as `runner.start.execute` says."""
+    """Run the items; ArgumentError where that cannot begin, as `runner.run.execute` says."""
     began = time.perf_counter()
     seconds = artifacts.durations(artifacts.folder(chosen))
     workers = _workers(ways, len(items), chosen)
@@ -103,7 +103,7 @@ def _execute(
     suite = ConformanceSuite(chosen, reporter, ways.maxfail, setup)
     asked = {name: value for name, value in chosen.as_dict().items() if name not in SHOWN}
     try:
-        return start.execute(
+        return execute(
             suite,
             plan,
             _processes(chosen, ways, workers) if apart else None,
@@ -127,7 +127,7 @@ def _shared(ways: Ways, workers: int) -> tuple[int, int, int]:
     """How many processes share a GPU, how many GPUs an item may have, and the bytes of one, 0 where that is not known."""
     if ways.cluster:
         return SHARE_GPU, 1, 0
-    found = gpus.visible()
+    found = machine.visible_gpus()
     return math.ceil(workers / max(1, len(found))), max(1, len(found)), min((g.memory for g in found), default=0)
 
 
@@ -192,7 +192,7 @@ def _workers(ways: Ways, count: int, chosen: Options) -> int:
         return 1
     if chosen.device != "cuda":
         return machine.available_cores()
-    shared = gpus.visible()
+    shared = machine.visible_gpus()
     room = min((int(gpu.memory / SHARE_BYTES) for gpu in shared), default=1)
     cores = min(machine.available_cores(), -(-count // PER_PROCESS) * max(1, len(shared)))
     return min(cores, max(1, min(SHARE_GPU, room)) * max(1, len(shared)))

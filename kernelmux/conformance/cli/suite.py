@@ -15,7 +15,7 @@ from kernelmux.runner.run import EndRun
 
 
 class ConformanceSuite:
-    """The driver's side, as `runner.suite.Suite` says: a row is an `Outcome`, and goes to the reporter.
+    """The driver's side, as `runner.item.Suite` says: a row is an `Outcome`, and goes to the reporter.
 
     maxfail: failures that end the run, 0 for any number. setup: what `pytest_plugin.serve` gets.
     """

@@ -49,7 +49,7 @@ def work(item: plan.Item, required: bool = False) -> dict[str, Any]:
 
 
 def serve(given: Any, items: Iterator[tuple[Any, float]], tell: Callable[..., None]) -> None:
-    """Run items under pytest, as `runner.suite.Serve` says; a row is `Outcome.as_dict()`."""
+    """Run items under pytest, as `runner.item.Serve` says; a row is `Outcome.as_dict()`."""
     chosen = options.from_dict(given["options"])
     worker_facts.facts(chosen)  # before a kernel can have taken the context with it
     exclusive_memory.shared_by(given["sharers"])

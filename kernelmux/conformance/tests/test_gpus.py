@@ -24,7 +24,7 @@ def four(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Four GPUs of 80 GiB in a machine of 64 cores."""
     found = [SimpleNamespace(memory=80 * GIB) for _ in range(4)]
     monkeypatch.setattr(run.machine, "available_cores", lambda: 64)
-    monkeypatch.setattr(run.gpus, "visible", lambda: found)
+    monkeypatch.setattr(run.machine, "visible_gpus", lambda: found)
     return found
 
 

@@ -58,7 +58,7 @@ def test_a_worker_that_is_given_an_item_once_more_still_has_its_variant_after_it
     plan, first, second = Plan(made), Slot("a"), Slot("b")
     own, other = plan.next(first), plan.next(second)
     assert own and other and own.group != other.group
-    plan.end(second, again=True)
+    plan.again(plan.end(second))
     plan.end(first)
     assert plan.next(first) == other, "it comes before all others"
     assert sorted(name for names in given_out(plan, [first, second]) for name in names) == sorted(

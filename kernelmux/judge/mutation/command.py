@@ -26,11 +26,10 @@ from kernelmux.judge.mutation.population import MutatedKernel, Population
 from kernelmux.judge.mutation.trial import KILLED, LATE, SURVIVED, THROWN_AWAY, MutationLimits, TrialRow
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.runner import start
 from kernelmux.runner.interrupts import INTERRUPTED, interrupts
 from kernelmux.runner.item import WorkItem
 from kernelmux.runner.machine import Workers, available_cores
-from kernelmux.runner.run import RunReport, Usage
+from kernelmux.runner.run import RunReport, Usage, execute
 
 GOAL = 0.95  # of the broken kernels have to die
 MOST = 40  # that are thrown away for one that stays
@@ -58,7 +57,7 @@ class MutationRun:
 
 
 class MutationSuite:
-    """The driver's side, as `runner.suite.Suite` says.
+    """The driver's side, as `runner.item.Suite` says.
 
     A mutant that is thrown away is followed by the next of its number, one that is not by one of the next number: to look
     for all changes of all kernels takes a minute.
@@ -161,7 +160,7 @@ def command(
         try:
             suite.setup["folder"] = folder
             items = suite.more(2 * (workers.most or 1))
-            report = start.execute(suite, items, workers, Path(folder), asked)
+            report = execute(suite, items, workers, Path(folder), asked)
         except KeyboardInterrupt:
             report = RunReport(interrupted=True)
     run.rows.sort(key=lambda pair: (pair[0].number, pair[0].attempt))

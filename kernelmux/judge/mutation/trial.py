@@ -76,7 +76,7 @@ class TrialRow:
 
 
 def serve(given: Any, items: Iterator[tuple[Any, float]], tell: Callable[..., None]) -> None:
-    """Judge one mutant after another, as `runner.suite.Serve` says.
+    """Judge one mutant after another, as `runner.item.Serve` says.
 
     given: "limits", the fields of `MutationLimits`, and "folder", which goes with the run.
     """

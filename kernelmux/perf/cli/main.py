@@ -26,7 +26,7 @@ from kernelmux.registry.call import temporary_backends
 from kernelmux.registry.cli import target_device, terminal
 from kernelmux.registry.errors import ArgumentError
 from kernelmux.registry.util import cards, user_folder
-from kernelmux.runner import arguments
+from kernelmux.runner.run import add_arguments
 
 OUTPUTS = ("--out", "--html")
 LIMIT, QUICK_LIMIT = 120.0, 45.0  # seconds of a row
@@ -96,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
     random_sweep.add(made)
     _against(made)
     _reports(made)
-    arguments.add(made)
+    add_arguments(made)
     return made
 
 

@@ -25,7 +25,7 @@ _ROW = pytest.StashKey[Row]()
 
 
 def serve(setup: Any, items: Iterator[tuple[Any, float]], tell: Tell) -> None:
-    """What a worker process runs (`runner.suite.Serve`). setup: options, and formats of products with ceilings.
+    """What a worker process runs (`runner.item.Serve`). setup: options, and formats of products with ceilings.
 
     An item is [COMPILE or TIME, row]. Its row: see `Harness.compile`; or the result, facts of the machine, and the file
     of pytest-benchmark with this one entry.

@@ -21,10 +21,10 @@ from kernelmux.perf.session.items import Minutes, items, minutes, timing, worker
 from kernelmux.perf.session.pytest_plugin import COMPILE
 from kernelmux.perf.timing import inputs
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.runner import gpus, start
+from kernelmux.runner import machine
 from kernelmux.runner.item import WorkItem
 from kernelmux.runner.results import folder as writable_folder
-from kernelmux.runner.run import RunReport
+from kernelmux.runner.run import RunReport, execute
 
 TIME_UP = "the minutes of this run were over"
 TOO_LONG = "compiling it ahead took more than the {:.0f} s that there were for all"
@@ -55,7 +55,7 @@ class WorkerReports:
 
 @dataclass(frozen=True)
 class RunPlace:
-    """Where a run runs, and whether it goes on with the one before it; see `runner.start.execute`."""
+    """Where a run runs, and whether it goes on with the one before it; see `runner.run.execute`."""
 
     resume: bool = False
     cluster: str = ""
@@ -66,7 +66,7 @@ HERE = RunPlace()
 
 
 class PerfSuite:
-    """The driver's side (`runner.suite.Suite`). items: what is to be done at first. reports: by card."""
+    """The driver's side (`runner.item.Suite`). items: what is to be done at first. reports: by card."""
 
     name = "perf"
     serve = "kernelmux.perf.session.pytest_plugin:serve"
@@ -165,12 +165,12 @@ def run(rows: list[Row], options: PerfOptions, watch: Watch, where: RunPlace = H
     suite = PerfSuite(fit, options, limit, watch)
     home, begun = writable_folder(out), time.monotonic()
     asked = {"options": {k: v for k, v in options.as_dict().items() if k not in UNASKED}, "rows": [r.id for r in fit]}
-    if fit and options.device == "cuda" and not (where.cluster or gpus.visible()):
+    if fit and options.device == "cuda" and not (where.cluster or machine.visible_gpus()):
         raise ArgumentError("--device cuda: NVML names no GPU: pip install nvidia-ml-py, or look at nvidia-smi")
     done = RunReport()
     if fit:
         told = (home, asked, where.resume, limit, where.cluster, where.on)
-        done = start.execute(suite, suite.items, workers(options, suite.items), *told)
+        done = execute(suite, suite.items, workers(options, suite.items), *told)
     seconds = {"timing, with the start of its process": time.monotonic() - begun}
     if len(suite.compiling) > 1:
         seconds = {"compiling ahead": suite.compiling[1] - suite.compiling[0], **seconds}

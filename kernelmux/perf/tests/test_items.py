@@ -23,7 +23,7 @@ from kernelmux.perf.session.items import Minutes
 from kernelmux.perf.session.pytest_plugin import COMPILE, TIME
 from kernelmux.perf.tests import synthetic
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.runner import gpus, results
+from kernelmux.runner import machine, results
 from kernelmux.runner.item import Slot, WorkItem
 from kernelmux.runner.plan import Plan
 
@@ -94,7 +94,9 @@ def test_emulated_kernels_are_compiled_on_cpus_while_others_are_timed(monkeypatc
         [TORCH, *ours, *(replace(row, workload="x=17 y=17") for row in ours), OTHERS[0]], replace(GPU, brief=True)
     )
     assert [(item.cpu, item.gpus) for item in of.items] == [(True, 0)] * 26 + [(False, 1)]
-    monkeypatch.setattr(gpus, "visible", lambda: [gpus.VisibleGpu("GPU-1", "NVIDIA H100", 80 << 30, "", (9, 0))])
+    monkeypatch.setattr(
+        machine, "visible_gpus", lambda: [machine.VisibleGpu("GPU-1", "NVIDIA H100", 80 << 30, "", (9, 0))]
+    )
     found = items.workers(GPU, of.items).slots(cores=9)
     assert [slot.id for slot in found] == ["cpu0", "gpu0-0", "alone0"]
     told = [name for name, _ in played(of, found)]
@@ -137,8 +139,8 @@ def test_a_run_on_a_cpu_has_one_worker_with_all_threads() -> None:
 
 
 def test_those_that_compile_end_before_rows_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    card = gpus.VisibleGpu("GPU-1", "NVIDIA H100", 80 << 30, "")
-    monkeypatch.setattr(gpus, "visible", lambda: [card])
+    card = machine.VisibleGpu("GPU-1", "NVIDIA H100", 80 << 30, "")
+    monkeypatch.setattr(machine, "visible_gpus", lambda: [card])
     found = items.workers(GPU, items.items(ROWS, GPU)).slots(cores=9)
     assert [(slot.alone, slot.ends) for slot in found] == [(False, True)] * 2 + [(True, False)]
     assert [slot.environment.get("OMP_NUM_THREADS") for slot in found] == ["1", "1", None]
@@ -194,10 +196,10 @@ def test_a_gpu_that_goes_leaves_its_group_to_one_other() -> None:
 def test_a_worker_that_compiles_is_needed_until_all_is_compiled() -> None:
     made, (compiler, _) = Plan(items.items(ROWS, GPU)), slots(1, compilers=1)
     for _row in ROWS:
-        assert not made.over(compiler)
+        assert any(map(compiler.admits, made.rest()))
         assert made.next(compiler)
         made.end(compiler)
-    assert made.over(compiler)
+    assert not any(map(compiler.admits, made.rest()))
 
 
 # --- their minutes -----------------------------------------------------------------------------------------------
@@ -325,7 +327,7 @@ def test_a_run_that_was_ended_goes_on_where_it_was(on_a_gpu: Path, tmp_path: Pat
 def test_a_machine_whose_gpu_nvml_does_not_name_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpus, "visible", list)
+    monkeypatch.setattr(machine, "visible_gpus", list)
     with pytest.raises(ArgumentError, match="NVML names no GPU"):
         run.run([TORCH], replace(GPU, out=str(tmp_path)), lambda seen: None)
 
@@ -345,7 +347,7 @@ def test_rows_of_several_cards_are_told_apart(tmp_path: Path, monkeypatch: pytes
                 suite.takes(replace(item, id=f"{item.id}@{card}", card=card), told)
         return run.RunReport()
 
-    monkeypatch.setattr(run.start, "execute", executed)
+    monkeypatch.setattr(run, "execute", executed)
     where = run.RunPlace(cluster="auto")
     found = run.run([ROWS[1]], replace(GPU, out=str(tmp_path)), lambda seen: None, where)
     assert [(one.card, one.machine.name, [row.id for row in one.rows]) for one in found] == [

@@ -11,10 +11,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from kernelmux.runner import gpus
 from kernelmux.runner.item import Slot, WorkItem
 from kernelmux.runner.local_pool import READY, Event, LocalPool
-from kernelmux.runner.machine import Workers
+from kernelmux.runner.machine import Workers, visible_gpus
 
 PACKAGES = ("torch", "triton", "cupy-cuda13x", "cupy-cuda12x")
 CACHES = ("TRITON_CACHE_DIR", "CUPY_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "KERNELMUX_CACHE_DIR")
@@ -33,7 +32,7 @@ class Agent:
         os.environ.update(caches())
         slots = [_named(slot, node) for slot in workers.slots(node, card, cores)]
         self.slots = {slot.id: slot for slot in slots}
-        self.facts = {"driver": next((gpu.driver for gpu in gpus.visible()), ""), "versions": versions()}
+        self.facts = {"driver": next((gpu.driver for gpu in visible_gpus()), ""), "versions": versions()}
         self.pool = LocalPool(slots, serve, setup, logs).__enter__()
 
     def exchange(self, given: Sequence[Given], wait: float) -> list[Event]:

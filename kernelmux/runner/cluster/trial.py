@@ -28,7 +28,7 @@ from kernelmux.runner import results
 from kernelmux.runner.cluster.local_cluster import ADDRESS, INSIDE, LocalCluster, inside, possible
 from kernelmux.runner.item import WorkItem
 from kernelmux.runner.machine import Workers
-from kernelmux.runner.run import RunState, run
+from kernelmux.runner.run import RunState
 
 NODES = 4
 
@@ -82,7 +82,7 @@ def sleep(items: int, seconds: float, slots: int, disturbed: bool) -> dict[str, 
                 raise RuntimeError(f"expected nodes at {ADDRESS} alone, got {sorted(addresses)}")
             made = RunState(suite, [WorkItem(str(n), seconds, seconds=seconds) for n in range(items)], file)
             began = time.process_time()
-            report = run(made, engine)
+            report = made.run(engine)
             took = time.process_time() - began
     return {
         "items": items,

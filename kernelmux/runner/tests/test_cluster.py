@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.runner import gpus
+from kernelmux.runner import machine
 from kernelmux.runner.cluster.engine import RayCluster, declared
 from kernelmux.runner.cluster.local_cluster import inside, possible
-from kernelmux.runner.gpus import VisibleGpu
 from kernelmux.runner.item import Slot, WorkItem
-from kernelmux.runner.machine import Workers
-from kernelmux.runner.start import chosen
+from kernelmux.runner.machine import VisibleGpu, Workers
+from kernelmux.runner.run import chosen
 
 RAY = importlib.util.find_spec("ray") is not None
 needs_ray = pytest.mark.skipif(not RAY, reason="Ray is not installed: nox -s cluster has it")
@@ -134,7 +133,7 @@ def test_what_a_node_declares_is_never_taken_for_a_gpu(monkeypatch: pytest.Monke
     assert card == "h100-declared" and declared({"CPU": 4.0}) == ""
     assert {slot.card for slot in Workers(cpu=True).slots("node", card, 2)} == {card}
     real = VisibleGpu("GPU-1", "NVIDIA H100 80GB HBM3", 80 << 30, "580")
-    monkeypatch.setattr(gpus, "visible", lambda: [real])
+    monkeypatch.setattr(machine, "visible_gpus", lambda: [real])
     assert {slot.card for slot in Workers(cpu=True, gpu=1 << 30).slots("node", card, 2)} == {real.card}
 
 

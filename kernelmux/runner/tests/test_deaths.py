@@ -7,8 +7,7 @@ from collections import Counter
 import pytest
 
 from kernelmux.runner.item import Slot, WorkItem
-from kernelmux.runner.run import TRIES
-from kernelmux.runner.start import execute
+from kernelmux.runner.run import TRIES, execute
 from kernelmux.runner.tests import toy
 
 WHY = {  # verbs that end a process, and what is told of it

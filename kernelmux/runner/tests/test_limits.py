@@ -24,9 +24,10 @@ def test_an_item_in_time_is_not_ended(tmp_path):
     assert {row["status"] for row in rows.values()} == {"passed"}
 
 
-def test_a_process_that_never_starts_is_an_error(tmp_path):
+def test_a_process_that_never_starts_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(local_pool, "START_LIMIT", 0.5)
     began = time.monotonic()
-    report, _rows = toy.go(tmp_path, toy.items(2), 1, toy.Toy(start="hangs"), start_limit=0.5)
+    report, _rows = toy.go(tmp_path, toy.items(2), 1, toy.Toy(start="hangs"))
     assert "the process did not start in time, and was ended" in report.errors[0]
     assert time.monotonic() - began < 10
 

@@ -3,9 +3,8 @@
 import pytest
 
 from kernelmux.runner import results
-from kernelmux.runner.gpus import VARIABLE
 from kernelmux.runner.item import Slot, WorkItem
-from kernelmux.runner.machine import on_cpu
+from kernelmux.runner.machine import VISIBLE, on_cpu
 from kernelmux.runner.plan import Plan
 from kernelmux.runner.tests import toy
 
@@ -56,19 +55,19 @@ def test_an_item_for_a_worker_without_a_gpu_goes_to_no_other():
     plan = Plan([WorkItem("compiles", cpu=True)])
     assert plan.next(Slot("with", gpus=("g",))) is None
     assert plan.next(Slot("without")).id == "compiles"
-    assert on_cpu(1)[0].environment[VARIABLE] == ""
+    assert on_cpu(1, "node", [""])[0].environment[VISIBLE] == ""
 
 
 def test_rows_of_all_runs_are_kept(tmp_path):
-    assert results.kept(tmp_path) == ()
+    assert results.kept(tmp_path).rows == ()
     for program in ("one", "two"):
         with results.opened(tmp_path, {"program": program}, False, keep=True) as (file, done):
             file.append({"item": program, "row": 1})
         with file.path.open("a") as torn:
             torn.write('{"item": "cut o')
-    assert [line.get("item") for line in results.kept(tmp_path)] == ["one", None, "two"] and not done
+    assert [line.get("item") for line in results.kept(tmp_path).rows] == ["one", None, "two"] and not done
     (tmp_path / results.NAME).write_text('{"kind": "ro')
-    assert results.kept(tmp_path) == ()
+    assert results.kept(tmp_path).rows == ()
     with results.opened(tmp_path, {"program": "three"}, False, keep=True):
         pass
     assert results.read(tmp_path / results.NAME).head["program"] == "three"

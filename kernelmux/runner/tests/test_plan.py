@@ -58,7 +58,7 @@ def test_a_lower_rank_goes_before_the_slots_own_group():
     one, two = slots(2)
     assert plan.next(one).id == "a0"
     assert plan.next(two).id == "a2"
-    plan.end(two, again=True)
+    plan.again(plan.end(two))
     plan.end(one)
     assert taken(plan, one) == ["a2", "a1"]
     assert plan.left == 0
@@ -84,8 +84,8 @@ def test_again_comes_before_all_others():
     one, two = slots(2)
     plan.next(one), plan.next(two)
     plan.add([WorkItem("longer", seconds=99)])
-    assert plan.end(one, again=True).id == "b"
-    assert plan.end(two, again=True).id == "a"
+    for slot in (one, two):
+        plan.again(plan.end(slot))
     assert taken(plan, one) == ["b", "a", "longer"]
 
 
@@ -93,7 +93,7 @@ def test_drop_gives_back_what_the_slot_owned():
     plan = Plan([WorkItem(f"a{i}", group="a") for i in range(3)])
     one, two = slots(2)
     plan.next(one)
-    plan.end(one, again=True)
+    plan.again(plan.end(one))
     plan.drop(one)
     assert taken(plan, two) == ["a0", "a1", "a2"]
 

@@ -75,12 +75,12 @@ class Simulated:
 
     def _end(self, slot, item):
         fate = self.fates.pop() if self.fates else "ends"
+        assert self.plan.end(slot) == item
         if fate != "ends":
-            assert self.plan.end(slot, again=True) == item
+            self.plan.again(item)
             if fate == "drops" and len(self.slots) > 1:
                 self.plan.drop(self.slots.pop(slot.id))
             return
-        assert self.plan.end(slot) == item
         self.ended.append(item.id)
 
     def check(self, item, slot):

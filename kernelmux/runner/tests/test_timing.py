@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from kernelmux.runner import gpus, results, worker
+from kernelmux.runner import machine, results, worker
 from kernelmux.runner.item import Slot, WorkItem
 from kernelmux.runner.local_pool import READY, ROW, Event, LocalPool
 from kernelmux.runner.machine import Workers
 from kernelmux.runner.plan import Plan
-from kernelmux.runner.run import RunState, TimeLimit, run
+from kernelmux.runner.run import RunState, TimeLimit
 
 FIRST, SECOND = (Slot(f"alone{g}", "n", (f"{g}",), "h100", alone=True) for g in range(2))
 SHARED = Slot("gpu0", "n", ("0",), "h100", ends=True)
@@ -100,7 +100,7 @@ def test_those_that_share_a_gpu_end_once_nothing_is_left_for_them(tmp_path: Path
     engine = Engine([SHARED, FIRST])
     with results.opened(tmp_path, {}, resume=False) as (file, _):
         made = RunState(Suite(), [WorkItem(f"compile{i}", gpus=1) for i in range(3)], file, limit=Short())
-        found = run(made, engine).rows
+        found = made.run(engine).rows
     assert sorted(found) == ["compile0", "compile1", "compile2", "time00", "time10", "time20"]
     compiled = [place for place, (slot, _, _) in enumerate(engine.sent) if slot == "gpu0"]
     assert len(compiled) == 3 and engine.closed.keys() == {"gpu0"} and engine.closed["gpu0"] > compiled[-1]
@@ -108,7 +108,7 @@ def test_those_that_share_a_gpu_end_once_nothing_is_left_for_them(tmp_path: Path
 
 
 def test_workers_for_timings_have_all_cores_and_the_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "visible", lambda: [gpus.VisibleGpu("GPU-1", "NVIDIA H100", 80 << 30, "")])
+    monkeypatch.setattr(machine, "visible_gpus", lambda: [machine.VisibleGpu("GPU-1", "NVIDIA H100", 80 << 30, "")])
     for timing in (True, False):
         found = Workers(cpu=True, gpu=1 << 30, alone=True, most=1, timing=timing).slots()
         assert [slot.ends for slot in found] == [timing, timing, False]
@@ -117,8 +117,8 @@ def test_workers_for_timings_have_all_cores_and_the_others_end(monkeypatch: pyte
 
 def test_workers_without_a_gpu_stand_for_each_kind_that_is_timed_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
     told = {"NVIDIA H200": (9, 0), "NVIDIA L4": (8, 9), "NVIDIA GH100 of ours": (9, 0), "NVIDIA X": (99, 0)}
-    found = [gpus.VisibleGpu(name, name, 80 << 30, "", number) for name, number in told.items()]
-    monkeypatch.setattr(gpus, "visible", lambda: found)
+    found = [machine.VisibleGpu(name, name, 80 << 30, "", number) for name, number in told.items()]
+    monkeypatch.setattr(machine, "visible_gpus", lambda: found)
     for most, count in ((1, 4), (6, 6)):
         slots = [slot for slot in Workers(cpu=True, alone=True, most=most, timing=True).slots() if not slot.gpus]
         names = [slot.environment.get("KERNELMUX_EMULATED_GPU") for slot in slots]

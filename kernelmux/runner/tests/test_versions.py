@@ -41,7 +41,7 @@ print(json.dumps([report.errors, len(rows)]))
 def copied(folder):
     """A copy of what a run needs of the package."""
     shutil.copytree(PACKAGE / "runner", folder / "kernelmux/runner", ignore=shutil.ignore_patterns("__pycache__"))
-    for path in ("registry/errors.py", "registry/util/files.py"):
+    for path in ("registry/errors.py", "registry/util/files.py", "registry/util/fingerprint.py"):
         (folder / "kernelmux" / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(PACKAGE / path, folder / "kernelmux" / path)
     for path in ("", "registry", "registry/util"):

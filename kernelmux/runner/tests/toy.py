@@ -9,7 +9,7 @@ from pathlib import Path
 from kernelmux.runner import results
 from kernelmux.runner.item import Slot, WorkItem
 from kernelmux.runner.local_pool import LocalPool
-from kernelmux.runner.run import RunState, run
+from kernelmux.runner.run import RunState
 
 SERVE = f"{Path(__file__).with_name('toy_serve.py')}:serve"
 HEAD = {"program": "toy"}
@@ -49,14 +49,14 @@ def slots(number, gpu="", **details):
     return [Slot(f"{gpu}worker{i}", "node", (gpu,) if gpu else (), **details) for i in range(number)]
 
 
-def go(home, every, workers=2, suite=None, resume=False, limit=None, start_limit=60.0):
+def go(home, every, workers=2, suite=None, resume=False, limit=None):
     """RunState items; the report and the rows of the file. workers: slots, or how many."""
     suite = suite or Toy()
     chosen = slots(workers) if isinstance(workers, int) else workers
     with results.opened(results.folder(home), HEAD, resume) as (file, done):
         made = RunState(suite, every, file, done, limit)
-        with LocalPool(chosen, suite.serve, suite.setup, home, start_limit) as pool:
-            report = run(made, pool)
+        with LocalPool(chosen, suite.serve, suite.setup, home) as pool:
+            report = made.run(pool)
     return report, rows(home)
 
 

@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 from kernelmux.registry.errors import ArgumentError
-from kernelmux.runner import arguments, results
+from kernelmux.runner import results
 from kernelmux.runner.interrupts import INTERRUPTED, interrupts
 from kernelmux.runner.machine import Workers
-from kernelmux.runner.start import execute
+from kernelmux.runner.run import add_arguments, execute
 from kernelmux.runner.tests import toy
 
 
@@ -20,7 +20,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--verb", default="passes")
     parser.add_argument("-n", type=int, default=2)
-    arguments.add(parser)
+    add_arguments(parser)
     options = parser.parse_args()
     interrupts.listen("toy")
     work = [options.verb, options.seconds] if options.verb == "passes" else [options.verb]

@@ -18,7 +18,7 @@ from kernelmux.registry.backend import Implementation, device_tables
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.backend.search_space import Config, Key, Space
 from kernelmux.registry.util import cards
-from kernelmux.runner import start
+from kernelmux.runner import run as of_runner
 from kernelmux.runner.item import Slot, WorkItem
 from kernelmux.runner.local_pool import READY, ROW, Event
 from kernelmux.runner.machine import Workers
@@ -149,7 +149,7 @@ def install(monkeypatch: pytest.MonkeyPatch, gpus: int = 1) -> None:
 def install_pool(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
     """Have items run in this process, with so many GPUs that are made up."""
     monkeypatch.setattr(Workers, "slots", lambda self: slots(gpus))
-    monkeypatch.setattr(start, "LocalPool", Pool)
+    monkeypatch.setattr(of_runner, "LocalPool", Pool)
     monkeypatch.setattr(Pool, "renewed", 0)
 
 

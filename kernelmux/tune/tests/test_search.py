@@ -10,7 +10,8 @@ from rich.console import Console
 
 from kernelmux.registry.backend import device_tables, tuned_configs
 from kernelmux.registry.backend.device_tables import Table
-from kernelmux.runner import results, start
+from kernelmux.runner import results
+from kernelmux.runner import run as of_runner
 from kernelmux.runner.local_pool import LocalPool
 from kernelmux.runner.machine import Workers
 from kernelmux.runner.run import TimeLimit
@@ -36,7 +37,9 @@ def searches(folder, *jobs, most=64, seconds=60.0, serve="", times=True):
     made = TuneSuite(jobs or (JOB,), most, "smoke", known(folder), progress, times)
     made.serve = serve or made.serve
     limit = TimeLimit(time.monotonic() + seconds, ALWAYS)
-    ran = start.execute(made, lambda found: made.items(*found), Workers(), folder, "a test", False, limit, keep=True)
+    ran = of_runner.execute(
+        made, lambda found: made.items(*found), Workers(), folder, "a test", False, limit, keep=True
+    )
     return made.searches, ran
 
 
@@ -45,7 +48,7 @@ def search(folder, **more):
 
 
 def rows(folder, step=""):
-    return [line for line in results.kept(folder) if line.get("item", "").startswith(step)]
+    return [line for line in results.kept(folder).rows if line.get("item", "").startswith(step)]
 
 
 def told(found):
@@ -118,7 +121,7 @@ def test_items_are_for_the_card_of_the_search_and_nothing_but_these_wants_a_gpu(
 
 
 def test_a_process_that_dies_or_hangs_costs_its_configuration_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(start, "LocalPool", LocalPool)
+    monkeypatch.setattr(of_runner, "LocalPool", LocalPool)
     needs = {**suite.NEEDS, suite.TIME: {**suite.NEEDS[suite.TIME], "limit": 3.0}}
     monkeypatch.setattr(suite, "NEEDS", needs)
     found, ran = searches(tmp_path, serve="kernelmux.tune.tests.fakes:serve")
@@ -130,7 +133,7 @@ def test_a_process_that_dies_or_hangs_costs_its_configuration_alone(tmp_path, mo
     assert problems.pop(place[4]).startswith("the process ended by SIGABRT")
     assert problems.pop(place[16]) == "it took more than 3 s, and was ended"
     assert problems == {place[BROKEN]: "RuntimeError: out of registers"}
-    monkeypatch.setattr(start, "LocalPool", fakes.Pool)
+    monkeypatch.setattr(of_runner, "LocalPool", fakes.Pool)
     again = search(tmp_path)
     assert fakes.ran and not {4, 16} & set(fakes.ran), "nor is it run again"
     assert again.problems["it took more than 3 s, and was ended"] == 1
