@@ -54,7 +54,7 @@ class TimedCalls:
         for _ in each:
             row = list[dict[str, Any]]()
             for shape, dtype in outputs:
-                told, end = _placed(torch.empty(shape, dtype=dtype, device="meta"), end)
+                told, end = _placed(torch.empty(shape, dtype=dtype), end)
                 row.append(told)
             results.append(row)
         self.size = end
@@ -145,7 +145,7 @@ def _placed(value: Any, end: int) -> tuple[dict[str, Any], int]:
     """An argument as JSON, dense in its own order of axes, and where the next may begin."""
     if not isinstance(value, torch.Tensor):
         return {"value": value}, end
-    dense = torch.empty_like(value, device="meta")
+    dense = torch.empty_like(value, device="cpu")  # not touched; "meta" would import what torch compiles with
     told = {**memory.described(dense), "offset": end // value.itemsize}
     return told, end + -(-max(value.nbytes, 1) // UNIT) * UNIT
 

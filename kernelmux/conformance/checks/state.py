@@ -48,8 +48,7 @@ def run(probe: Probe) -> None:
         return
     if not neighbouring_trials.slow(probe):
         _judged(probe, trials[0], "values of a seed drawn just now", _unforeseen)
-    if probe.device.type == "cpu":  # a GPU is waited for, and `streams` asks which stream has the work
-        _judged(probe, trials[0], "later", _finished)
+    _judged(probe, trials[0], "later", _finished)
     _judged(probe, trials[0], "results alive", _alive)
     _judged(probe, trials[0], "a view of a result alive", _views)
     _judged(probe, trials[0], "inputs changed in place", _content)

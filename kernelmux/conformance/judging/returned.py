@@ -43,7 +43,7 @@ def shared(spec: OpSpec, outputs: Tensors, values: Sequence[Any]) -> str:
 
 
 def unfinished(spec: OpSpec, call: Callable[[], Tensors], values: Sequence[Any]) -> str:
-    """What of a call on a CPU goes on behind it, or "": threads that it left, outputs and inputs that change later."""
+    """What of a call goes on behind it, or "": threads that it left, outputs and inputs that change later."""
     running = set(threading.enumerate())
     outputs = call()
     left = [t.name for t in threading.enumerate() if t not in running]

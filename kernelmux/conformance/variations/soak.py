@@ -15,6 +15,7 @@ import torch
 from kernelmux import emulator
 from kernelmux.candidate import implementation as candidate
 from kernelmux.candidate.allocations import contiguous_strides
+from kernelmux.candidate.gpu.timed_calls import TimedCalls
 from kernelmux.conformance.inputs.layouts import laid_out
 from kernelmux.conformance.inputs.trials import Trial, same_bits
 from kernelmux.conformance.judging import ahead
@@ -24,6 +25,7 @@ from kernelmux.conformance.variations.interleaving import Living
 from kernelmux.registry.call import dispatch
 
 MANY = 1000  # calls in a row
+STRETCH = 1000  # calls of a candidate in one message
 MANY_SMOKE = 100  # of them in tier smoke, which is also asked of torch_ref where a GPU has verified it
 EMULATED = {0.02: 24, 0.1: 12, float("inf"): 6}  # of kernels that are emulated, by the seconds that one takes at most
 WINDOWS = 2  # of as many calls, in which the same has to grow before it is called a leak
@@ -56,6 +58,8 @@ def _frozen() -> Iterator[None]:
 def _many(judge: Judge, most: int) -> None:
     first = judge.call()
     judge.accurate(first)
+    if most == MANY:
+        _at_a_stretch(judge, first)
     half = min(_how_many(judge), most) // 2
     with judge.probe.environment(), Living() as living:
         _distinct(judge, _calls(judge, first, half, keep=True))
@@ -65,6 +69,22 @@ def _many(judge: Judge, most: int) -> None:
             grown = {what: count for what, count in again.items() if what in grown}
     text = ", ".join(f"{count} {what}" for what, count in grown.items())
     judge.require(not grown, f"memory leaks: {half} more calls have kept {text}, and as many before")
+
+
+def _at_a_stretch(judge: Judge, want: Tensors) -> None:
+    """Calls of a candidate in one message, nothing between them: one that is wrong now and then hardly passes these."""
+    probe = judge.probe
+    process = candidate.process_of(probe.implementation.fn)
+    if process is None or neighbouring_trials.slow(probe):
+        return
+    with probe.environment():
+        each = ahead.arguments(probe, process, [judge.trial.values]) * STRETCH
+    calls = TimedCalls(process.timed, each, [(tuple(out.shape), out.dtype) for out in want], probe.device)
+    calls.fill(each)
+    *_, results = calls.run(STRETCH)
+    for turn, outputs in enumerate(results):
+        _compared(judge, want, turn, outputs)
+    calls.close()
 
 
 def large_calls(judge: Judge) -> None:
@@ -128,16 +148,21 @@ def _fresh(trial: Trial) -> tuple[Any, ...]:
 
 
 def _call(judge: Judge, want: Tensors, turn: int, values: tuple[Any, ...] = ()) -> Tensors:
-    """A call with tensors of its own; its results have the bits of the first one, or are right where bits may differ."""
-    probe, trial = judge.probe, judge.trial
-    result = dispatch.call(trial.spec, values or _fresh(trial), probe.label)
+    """The outputs of a call with tensors of its own."""
+    spec = judge.trial.spec
+    result = dispatch.call(spec, values or _fresh(judge.trial), judge.probe.label)
     outputs = result if isinstance(result, tuple) else (result,)
+    _compared(judge, want, turn, outputs)
+    return outputs
+
+
+def _compared(judge: Judge, want: Tensors, turn: int, outputs: Tensors) -> None:
+    """They have the bits of the first call's, or are right where bits may differ."""
     if not all(map(same_bits, outputs, want)):
         judge.accurate(outputs)
-        for output, out, first in zip(trial.spec.outputs, outputs, want, strict=True):
-            if probe.implementation.deterministic:
+        for output, out, first in zip(judge.trial.spec.outputs, outputs, want, strict=True):
+            if judge.probe.implementation.deterministic:
                 judge.equal(f"{output.name} of call {turn + 1}, equal to the ones before", out, first)
-    return outputs
 
 
 def _distinct(judge: Judge, results: Sequence[Tensors]) -> None:
