@@ -1,4 +1,4 @@
-"""What a candidate says of itself, as JSON: its parameters, and what an `Implementation` declares.
+"""What a candidate says of itself, as JSON: its parameters, what an `Implementation` declares, and what a package does.
 
 The process of the candidate tells it and the suite reads it: a claim narrows what is asked, or says which of the error
 bounds of a spec it is held to, and the report shows it. It never makes a wrong result right.
@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from kernelmux.registry.backend.description import Implementation, kernels_of
+from kernelmux.registry.backend.description import Backend, Implementation, kernels_of
+from kernelmux.registry.backend.package_versions import NotInstalled
 from kernelmux.registry.spec import conditions
 
 CLASSES = {
@@ -33,7 +34,16 @@ def of(source: ModuleType, name: str) -> tuple[dict[str, Any], Callable[..., Any
     known = [n for n, v in vars(source).items() if callable(v) and getattr(v, "__module__", "") == source.__name__]
     if not hasattr(source, name):
         return {"missing": sorted(known)}, lambda: None
-    found = getattr(source, name)
+    return of_value(source, getattr(source, name))
+
+
+def of_variant(source: ModuleType, name: str) -> tuple[dict[str, Any], Callable[..., Any]]:
+    """What the module of a backend declares of a variant, and the function of it."""
+    return of_value(source, vars(source)["VARIANTS"][name])
+
+
+def of_value(source: ModuleType, found: Any) -> tuple[dict[str, Any], Callable[..., Any]]:
+    """What a function, or an `Implementation`, of a module says of itself, and the function."""
     claims: dict[str, Any] = {"kernels": kernels_of(source)[:1]}
     if isinstance(found, Implementation):
         declared = {"idea": found.idea, "deterministic": found.deterministic, "arithmetic": found.arithmetic}
@@ -50,6 +60,27 @@ def of(source: ModuleType, name: str) -> tuple[dict[str, Any], Callable[..., Any
         for p in inspect.signature(found).parameters.values()
     ]
     return claims, found
+
+
+def of_module(source: ModuleType) -> dict[str, Any]:
+    """What the module of a backend for an operator declares: its variants, or why these cannot be told."""
+    found = getattr(source, "VARIANTS", None)
+    if not isinstance(found, dict) or not all(isinstance(v, Implementation) for v in found.values()):
+        return {"wrong": repr(found)[:200]}
+    try:
+        return {"variants": [[str(name), of_value(source, value)[0]] for name, value in found.items()]}
+    except Untellable as error:
+        return {"untellable": str(error)}
+
+
+def of_backend(source: ModuleType, device: str) -> dict[str, Any]:
+    """What the package of a backend declares, and why it cannot work on "cpu" or "cuda"; or that it declares none."""
+    found = getattr(source, "BACKEND", None)
+    if not isinstance(found, Backend):
+        return {"wrong": repr(found)[:200]}
+    told = {name: getattr(found, name) for name in ("name", "summary", "priority", "emulates", "composite", "cores")}
+    reason = found.unavailable(torch.device(device))
+    return {**told, "unavailable": reason, "install": isinstance(reason, NotInstalled)}
 
 
 def encoded(value: Any) -> Any:

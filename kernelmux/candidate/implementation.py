@@ -64,15 +64,15 @@ def _opened(path: Path, name: str, device: str, limits: Limits | None, take: Cal
             raise ArgumentError(
                 f"--impl {path}:{name}: expected a function or an Implementation, got {told['not_callable']}"
             )
-        return Guest(_implementation(made, told), tuple(n for n in told["kernels"] if n in KERNELS))
+        return Guest(implementation(made, told), tuple(n for n in told["kernels"] if n in KERNELS))
     except CandidateError as error:
         raise ArgumentError(f"--impl {path}:{name}: {error}") from error
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ArgumentError(f"--impl {path}:{name}: its process says of it what is no claim: {error!r}") from error
 
 
-def _implementation(made: CandidateProcess, told: dict[str, Any]) -> Any:
-    """The function, or the `Implementation` that it declares."""
+def implementation(made: CandidateProcess, told: dict[str, Any]) -> Any:
+    """The function of a candidate, or the `Implementation` that it declares; told: its claims. Nothing is asked of it."""
 
     def call(*values: Any) -> Any:
         return made.call(values)

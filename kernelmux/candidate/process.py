@@ -23,7 +23,7 @@ DEATHS = 3  # of the process of one candidate in a run, after which it is not st
 
 
 class CandidateProcess:
-    """The process of one candidate file; started at the first request, and again after it has ended.
+    """The process of one candidate, a function of a file; started at the first request, and again after it has ended.
 
     Calls come one after another, whatever threads they come from. launched: the names of the kernels that the emulator has
     run for it, with how often; operators: those of torch that it says it has called. take: gives a process that is there
@@ -34,6 +34,7 @@ class CandidateProcess:
         self, path: Path, name: str, device: str, given: Limits | None = None, take: Callable[[], Worker] | None = None
     ) -> None:
         self.path, self.name, self.device, self.limits = path, name, device, given or Limits()
+        self.begins = name  # where its text begins, among the names of the file
         self.written = path.stat().st_mtime_ns  # when the file was, in ns
         self._take = take
         self.launched: dict[str, int] = {}
@@ -193,15 +194,21 @@ class CandidateProcess:
         if self._worker is None:
             if self._deaths >= DEATHS:
                 raise CandidateError(f"its process ended {self._deaths} times, as told before: it is not started again")
-            made = self._take() if self._take else Worker(self.path, self.limits)
+            made = self._started()
             made.launched, made.operators = self.launched, self.operators
             try:
-                made.load(self.path, self.name, self.device, with_text=self._take is not None)
+                self._load(made)
             except BaseException:
                 made.kill()
                 raise
             self._worker = made
         return self._worker
+
+    def _started(self) -> Worker:
+        return self._take() if self._take else Worker(self.path, self.limits)
+
+    def _load(self, worker: Worker) -> None:
+        worker.load(self.path, self.name, self.device, with_text=self._take is not None)
 
 
 def _raise(error: Exception) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What runs in the process of a candidate: the file is imported, its function called on what lies in shared memory.
+"""What runs in the process of a candidate: its module is imported, its function called on what lies in shared memory.
 
     python -m kernelmux.candidate.serve DESCRIPTOR [wait]     # wait: before its candidate is known
 
@@ -8,6 +8,7 @@ It knows no operator. Nothing here protects a verdict: a candidate may replace a
 from __future__ import annotations
 
 import faulthandler
+import importlib
 import importlib.util
 import linecache
 import mmap
@@ -95,10 +96,23 @@ class Server:
         limits.hold(message["memory"])
         if message["device"] == "cpu":
             launches.emulate(self.channel, self.regions)
-        self.source = imported(self.path)
+        if message["module"]:
+            self.source, of = importlib.import_module(message["module"]), claims.of_variant
+        else:
+            self.source, of = imported(self.path), claims.of
         tamper_guard.watch()
-        told, self.function = claims.of(self.source, message["name"])
+        told, self.function = of(self.source, message["name"])
         return {"claims": told}, []
+
+    def do_declare(
+        self, message: dict[str, Any], files: list[int]
+    ) -> tuple[dict[str, Any], list[memory.Region | GpuRegion]]:
+        """Import a module of a package, and tell what it declares: a backend, or variants of an operator."""
+        self.path = Path(message["path"])
+        limits.hold(message["memory"])
+        source = importlib.import_module(message["module"])
+        found = claims.of_backend(source, message["device"]) if message["backend"] else claims.of_module(source)
+        return {"claims": found}, []
 
     def do_calls(
         self, message: dict[str, Any], files: list[int]

@@ -39,10 +39,13 @@ _starter = ThreadPoolExecutor(1, "kernelmux-candidates")
 
 
 class Worker:
-    """A process; it serves one candidate and is never used for another. over: whether it is of no more use."""
+    """A process; it serves one candidate and is never used for another. over: whether it is of no more use.
 
-    def __init__(self, path: Path | None, given: Limits) -> None:
-        self.limits, self.over = given, False
+    path, helpers: as `sandbox.command` has them.
+    """
+
+    def __init__(self, path: Path | None, given: Limits, helpers: bool = False) -> None:
+        self.limits, self.over, self._there = given, False, False
         self.launched: dict[str, int] = {}
         self.operators: set[str] = set()
         self.claims: dict[str, Any] = {}
@@ -67,7 +70,7 @@ class Worker:
         try:
             start = partial(
                 subprocess.Popen,
-                sandbox.command(path, given, other.fileno()),
+                sandbox.command(path, given, other.fileno(), helpers),
                 pass_fds=[other.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=write,
@@ -83,19 +86,32 @@ class Worker:
 
     # --- requests ------------------------------------------------------------------------------------------
 
-    def load(self, path: Path, name: str, device: str, with_text: bool = False) -> None:
-        """Import the file of the candidate; with_text: its process does not see the file, and gets the text."""
+    def load(self, path: Path, name: str, device: str, with_text: bool = False, module: str = "") -> None:
+        """Import the file of the candidate; with_text: its process does not see the file, and gets the text.
+
+        module: of a package, imported by that name; `name` is that of a variant.
+        """
         self.device = device
         text = path.read_text(encoding="utf-8") if with_text else None
-        message = {"do": "load", "path": str(path), "name": name, "device": device, "text": text}
+        message = {"do": "load", "path": str(path), "name": name, "device": device, "text": text, "module": module}
+        self.claims, self.loaded = self._imported(path, message), time.monotonic()
+
+    def declared(self, path: Path, module: str, device: str, backend: bool) -> Any:
+        """What a module of a package declares, as `claims.of_backend` or `claims.of_module`; may be asked of several."""
+        message = {"do": "declare", "path": str(path), "module": module, "device": device, "backend": backend}
+        return self._imported(path, message)
+
+    def _imported(self, path: Path, message: dict[str, Any]) -> Any:
         ends = time.monotonic() + self.limits.start
         with _Failing(self, "while its file was imported"):
-            self.channel.receive(ends)  # it is there
+            if not self._there:
+                self.channel.receive(ends)
+                self._there = True
             answer, files = self._answer(self._send({**message, "memory": self.limits.memory}, ()), ends)
         close(files)
         if "raised" in answer:
             raise CandidateError(f"{path.name} cannot be imported: {messages.text(answer['raised'])}")
-        self.claims, self.loaded = answer["claims"], time.monotonic()
+        return answer["claims"]
 
     def begin(
         self,
