@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -26,40 +25,40 @@ CLASSES = {
 
 
 class Untellable(Exception):
-    """A declaration that cannot travel, such as a condition of the candidate's own class."""
+    """A declaration that cannot travel."""
 
 
-def of(source: ModuleType, name: str) -> tuple[dict[str, Any], Callable[..., Any]]:
-    """What lies under a name of a module, and the function of it."""
+def of(source: ModuleType, name: str) -> tuple[dict[str, Any], Any]:
+    """What lies under a name of a module, and that: a function or an `Implementation`."""
     known = [n for n, v in vars(source).items() if callable(v) and getattr(v, "__module__", "") == source.__name__]
     if not hasattr(source, name):
-        return {"missing": sorted(known)}, lambda: None
-    return of_value(source, getattr(source, name))
+        return {"missing": sorted(known)}, None
+    return of_value(source, found := getattr(source, name)), found
 
 
-def of_variant(source: ModuleType, name: str) -> tuple[dict[str, Any], Callable[..., Any]]:
-    """What the module of a backend declares of a variant, and the function of it."""
-    return of_value(source, vars(source)["VARIANTS"][name])
+def of_variant(source: ModuleType, name: str) -> tuple[dict[str, Any], Any]:
+    """What the module of a backend declares of a variant, and the variant."""
+    return of_value(source, found := vars(source)["VARIANTS"][name]), found
 
 
-def of_value(source: ModuleType, found: Any) -> tuple[dict[str, Any], Callable[..., Any]]:
-    """What a function, or an `Implementation`, of a module says of itself, and the function."""
+def of_value(source: ModuleType, found: Any) -> dict[str, Any]:
+    """What a function, or an `Implementation`, of a module says of itself."""
     claims: dict[str, Any] = {"kernels": kernels_of(source)[:1]}
     if isinstance(found, Implementation):
         declared = {"idea": found.idea, "deterministic": found.deterministic, "arithmetic": found.arithmetic}
         declared |= {"layout": dict(found.layout), "exempt": dict(found.exempt)}
         if found.rounds:
             raise Untellable("an Implementation that rounds more than its operator allows")
-        claims["declared"] = {**declared, "requires": [encoded(c) for c in found.requires]}
+        claims["declared"] = {**declared, "requires": [_condition(i, c) for i, c in enumerate(found.requires)]}
         found = found.fn
     elif not callable(found):
-        return {"not_callable": repr(found)[:200]}, lambda: None
+        return {"not_callable": repr(found)[:200]}
     claims["doc"] = next(iter((inspect.getdoc(found) or "").strip().splitlines()), "")
     claims["parameters"] = [
         {"name": p.name, "kind": p.kind.name, "default": p.default is not inspect.Parameter.empty}
         for p in inspect.signature(found).parameters.values()
     ]
-    return claims, found
+    return claims
 
 
 def of_module(source: ModuleType) -> dict[str, Any]:
@@ -68,7 +67,7 @@ def of_module(source: ModuleType) -> dict[str, Any]:
     if not isinstance(found, dict) or not all(isinstance(v, Implementation) for v in found.values()):
         return {"wrong": repr(found)[:200]}
     try:
-        return {"variants": [[str(name), of_value(source, value)[0]] for name, value in found.items()]}
+        return {"variants": [[str(name), of_value(source, value)] for name, value in found.items()]}
     except Untellable as error:
         return {"untellable": str(error)}
 
@@ -81,6 +80,14 @@ def of_backend(source: ModuleType, device: str) -> dict[str, Any]:
     told = {name: getattr(found, name) for name in ("name", "summary", "priority", "emulates", "composite", "cores")}
     reason = found.unavailable(torch.device(device))
     return {**told, "unavailable": reason, "install": isinstance(reason, NotInstalled)}
+
+
+def _condition(index: int, condition: Any) -> Any:
+    """A condition as JSON; of one that is no data its place among the others, by which its process is asked."""
+    try:
+        return encoded(condition)
+    except Untellable:
+        return {"asked": index, "text": str(condition.text)}
 
 
 def encoded(value: Any) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmux.candidate import claims
+from kernelmux.candidate.condition_calls import AskedCondition
 from kernelmux.candidate.errors import CandidateError
 from kernelmux.candidate.limits import Limits
 from kernelmux.candidate.process import CandidateProcess
@@ -89,9 +90,16 @@ def implementation(made: CandidateProcess, told: dict[str, Any]) -> Any:
     return Implementation(
         fn=call,
         idea=str(told["idea"]),
-        requires=tuple(claims.decoded(one) for one in told["requires"]),
+        requires=tuple(_condition(made, one) for one in told["requires"]),
         layout=mappings["layout"],
         arithmetic=arithmetic if isinstance(arithmetic, str) else {str(k): str(v) for k, v in arithmetic.items()},
         deterministic=told["deterministic"] is True,
         exempt=mappings["exempt"],
     )
+
+
+def _condition(made: CandidateProcess, told: Any) -> Any:
+    """A condition that was told as data, or one that the process is asked about."""
+    if "asked" not in told:
+        return claims.decoded(told)
+    return AskedCondition(str(told["text"]), partial(made.condition, int(told["asked"])))

@@ -61,7 +61,7 @@ class VariantProcess(CandidateProcess):
         return self.package.worker()
 
     def _load(self, worker: Worker) -> None:
-        worker.load(self.path, self.name, self.device, module=self.module)
+        worker.load(self.path, self.device, name=self.name, module=self.module)
 
 
 @dataclass
@@ -129,7 +129,7 @@ class PackageApart:
             self._declaring = None
         self._declaring = self._declaring or self.worker()
         try:
-            return self._declaring.declared(path, module, self.device, backend)
+            return self._declaring.load(path, self.device, "declare", module=module, backend=backend)
         except CandidateError as error:
             raise ImportError(str(error)) from error
 

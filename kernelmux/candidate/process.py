@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
-from kernelmux.candidate import limits
+from kernelmux.candidate import condition_calls, limits
 from kernelmux.candidate.allocations import Guard, Virtual
 from kernelmux.candidate.calls_ahead import CallsAhead, Collected
 from kernelmux.candidate.errors import CandidateError
@@ -175,6 +175,13 @@ class CandidateProcess:
             finally:
                 self.pace = (time.monotonic() - begun) / len(each)
 
+    def condition(self, index: int, call: Any) -> str | None:
+        """None if a call meets a condition of the candidate's own, else the reason."""
+        message = {"do": "condition", "index": index, "call": condition_calls.described(call)}
+        with self._turn, self._watched() as worker:
+            told = worker.timed(message, when="in a condition")[0]["reason"]
+        return None if told is None else str(told)
+
     def timed(self, message: dict[str, Any], files: Sequence[int] = ()) -> tuple[dict[str, Any], float]:
         """The answer to a message of `gpu.timed_calls`, and the seconds that it took."""
         with self._turn, self._watched() as worker:
@@ -208,7 +215,7 @@ class CandidateProcess:
         return self._take() if self._take else Worker(self.path, self.limits)
 
     def _load(self, worker: Worker) -> None:
-        worker.load(self.path, self.name, self.device, with_text=self._take is not None)
+        worker.load(self.path, self.device, with_text=self._take is not None, name=self.name)
 
 
 def _raise(error: Exception) -> list[Any]:
