@@ -298,14 +298,13 @@ def check_names(in_process: Sequence[str]) -> None:
 
 def reasons(in_process: Sequence[str]) -> dict[str, str]:
     """Whose variants are imported here though they are of other packages, each with the reason."""
-    found = dict.fromkeys(in_process, "as --in-process says")
+    found = dict.fromkeys(in_process, "--in-process says so")
     packages = elsewhere.listed().packages
     for name, package in _backends():
         inner = (p.package for p in packages.values() if p.operators and f"{p.package}.".startswith(f"{package}."))
         if holds := next(inner, None):
-            found.setdefault(name, f"{package} is imported with the operators that {holds} defines")
+            found.setdefault(name, f"{package} is imported with the operators of {holds}, which it holds")
     for name, joining in packages.items():
         if composites := _composites(joining):
-            why = "made of torch's operators, as that which defines an operator is"
-            found.setdefault(name, f"those of {', '.join(composites)} alone, {why}")
+            found.setdefault(name, f"for its variants in {', '.join(composites)}, into whose calls autograd has to see")
     return found

@@ -116,8 +116,8 @@ def test_few_processes_run_at_a_time(apart: None, monkeypatch: pytest.MonkeyPatc
 
 def test_a_module_with_a_backend_around_operators_is_imported_and_named(announced: Path) -> None:
     why = packages.reasons(("inner",))
-    assert why["inner"] == "as --in-process says" and "theirs" not in why and "more" not in why
-    assert why["both"] == "both is imported with the operators that both defines"
+    assert why["inner"] == "--in-process says so" and "theirs" not in why and "more" not in why
+    assert why["both"] == "both is imported with the operators of both, which it holds"
     with pytest.raises(UnknownName, match="theirs"):
         packages.check_names(("their",))
 

@@ -74,13 +74,12 @@ def of(chosen: Options, outcomes: Sequence[Outcome]) -> Tested:
 
 def _remarks(chosen: Options, outcomes: Iterable[Outcome]) -> tuple[str, ...]:
     """Of the packages of others that were tested: whose code was imported by the suite, and what does not hold the rest."""
-    used = set[str]()
-    for outcome in filter(_counts, outcomes):
-        home = elsewhere.whose(outcome.item.op, outcome.item.variant)
-        used |= {outcome.item.backend, *([home.name] if home and outcome.item.variant else [])}
-    imported = packages.reasons(chosen.in_process)
-    lines = [f"{name} was imported by the suite: {why}" for name, why in imported.items() if name in used]
-    walled = sorted((used - imported.keys()) & packages.names())
+    items = [outcome.item for outcome in outcomes if _counts(outcome)]
+    homes = {(home.name, i.backend) for i in items if i.variant and (home := elsewhere.whose(i.op, i.variant))}
+    seen = {name for name, backend in homes if name in chosen.in_process or registered.composite(backend)}
+    used, reasons = {i.backend for i in items}, packages.reasons(chosen.in_process)
+    lines = [f"{name} was imported by the suite: {why}" for name, why in reasons.items() if name in used | seen]
+    walled = sorted((used - reasons.keys() | {name for name, _ in homes} - seen) & packages.names())
     return (*lines, *(f"{', '.join(walled)}: {lack}" for lack in sandbox.not_held() if walled))
 
 

@@ -101,7 +101,7 @@ def test_imported_by_the_suite_the_same_package_passes_and_is_named(folder: Path
     """So the patch is one that counts."""
     done = suite(folder, "patches", "--in-process", "patches")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "patches was imported by the suite: as --in-process says" in done.stdout
+    assert "patches was imported by the suite: --in-process says so" in done.stdout
 
 
 def test_a_name_that_is_no_package_of_others_is_refused(folder: Path) -> None:
