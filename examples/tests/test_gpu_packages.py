@@ -85,6 +85,6 @@ def test_numba_beside_a_numpy_that_it_does_not_know_says_so(site: Path) -> None:
 def test_numbas_kernels_are_right_on_its_simulator(site: Path) -> None:
     pytest.importorskip("numba", reason="numba is no package of the lock")
     command = ["-m", "kernelmux.conformance", "--op", "rms_norm", "--backend", "numba", "--device", "cpu", "-n", "1"]
-    command += ["--tier", "smoke", "--check", "accuracy", "exact"]
+    command += ["--tier", "smoke", "--check", "accuracy", "exact", "--in-process", "numba"]
     told = run(site, *command, path=search(site), NUMBA_ENABLE_CUDASIM="1")
     assert told.returncode == 0, told.stdout + told.stderr

@@ -44,6 +44,8 @@ def test_its_operators_and_its_variant_pass_the_suite(site: Path) -> None:
     for words in found:  # in workers, which see the entry point too
         told = run(site, *words, "-n", "2", path=search(site))
         assert told.returncode == 0 and " 0 failed" in told.stdout.splitlines()[-1], told.stdout + told.stderr
+        imported = "our_ops was imported by the suite: for its variants in torch_ref" in told.stdout
+        assert imported == ("hardswish" in words), told.stdout
 
 
 def test_perf_compiles_and_times_it_and_fuzz_draws_calls_of_it(site: Path) -> None:

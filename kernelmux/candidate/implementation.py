@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmux.candidate import claims
+from kernelmux.candidate.condition_calls import AskedCondition
 from kernelmux.candidate.errors import CandidateError
 from kernelmux.candidate.limits import Limits
 from kernelmux.candidate.process import CandidateProcess
@@ -64,15 +65,15 @@ def _opened(path: Path, name: str, device: str, limits: Limits | None, take: Cal
             raise ArgumentError(
                 f"--impl {path}:{name}: expected a function or an Implementation, got {told['not_callable']}"
             )
-        return Guest(_implementation(made, told), tuple(n for n in told["kernels"] if n in KERNELS))
+        return Guest(implementation(made, told), tuple(n for n in told["kernels"] if n in KERNELS))
     except CandidateError as error:
         raise ArgumentError(f"--impl {path}:{name}: {error}") from error
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ArgumentError(f"--impl {path}:{name}: its process says of it what is no claim: {error!r}") from error
 
 
-def _implementation(made: CandidateProcess, told: dict[str, Any]) -> Any:
-    """The function, or the `Implementation` that it declares."""
+def implementation(made: CandidateProcess, told: dict[str, Any]) -> Any:
+    """The function of a candidate, or the `Implementation` that it declares; told: its claims. Nothing is asked of it."""
 
     def call(*values: Any) -> Any:
         return made.call(values)
@@ -89,9 +90,16 @@ def _implementation(made: CandidateProcess, told: dict[str, Any]) -> Any:
     return Implementation(
         fn=call,
         idea=str(told["idea"]),
-        requires=tuple(claims.decoded(one) for one in told["requires"]),
+        requires=tuple(_condition(made, one) for one in told["requires"]),
         layout=mappings["layout"],
         arithmetic=arithmetic if isinstance(arithmetic, str) else {str(k): str(v) for k, v in arithmetic.items()},
         deterministic=told["deterministic"] is True,
         exempt=mappings["exempt"],
     )
+
+
+def _condition(made: CandidateProcess, told: Any) -> Any:
+    """A condition that was told as data, or one that the process is asked about."""
+    if "asked" not in told:
+        return claims.decoded(told)
+    return AskedCondition(str(told["text"]), partial(made.condition, int(told["asked"])))

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
-from kernelmux.candidate import limits
+from kernelmux.candidate import condition_calls, limits
 from kernelmux.candidate.allocations import Guard, Virtual
 from kernelmux.candidate.calls_ahead import CallsAhead, Collected
 from kernelmux.candidate.errors import CandidateError
@@ -23,7 +23,7 @@ DEATHS = 3  # of the process of one candidate in a run, after which it is not st
 
 
 class CandidateProcess:
-    """The process of one candidate file; started at the first request, and again after it has ended.
+    """The process of one candidate, a function of a file; started at the first request, and again after it has ended.
 
     Calls come one after another, whatever threads they come from. launched: the names of the kernels that the emulator has
     run for it, with how often; operators: those of torch that it says it has called. take: gives a process that is there
@@ -34,6 +34,7 @@ class CandidateProcess:
         self, path: Path, name: str, device: str, given: Limits | None = None, take: Callable[[], Worker] | None = None
     ) -> None:
         self.path, self.name, self.device, self.limits = path, name, device, given or Limits()
+        self.begins = name  # where its text begins, among the names of the file
         self.written = path.stat().st_mtime_ns  # when the file was, in ns
         self._take = take
         self.launched: dict[str, int] = {}
@@ -174,6 +175,13 @@ class CandidateProcess:
             finally:
                 self.pace = (time.monotonic() - begun) / len(each)
 
+    def condition(self, index: int, call: Any) -> str | None:
+        """None if a call meets a condition of the candidate's own, else the reason."""
+        message = {"do": "condition", "index": index, "call": condition_calls.described(call)}
+        with self._turn, self._watched() as worker:
+            told = worker.timed(message, when="in a condition")[0]["reason"]
+        return None if told is None else str(told)
+
     def timed(self, message: dict[str, Any], files: Sequence[int] = ()) -> tuple[dict[str, Any], float]:
         """The answer to a message of `gpu.timed_calls`, and the seconds that it took."""
         with self._turn, self._watched() as worker:
@@ -193,15 +201,21 @@ class CandidateProcess:
         if self._worker is None:
             if self._deaths >= DEATHS:
                 raise CandidateError(f"its process ended {self._deaths} times, as told before: it is not started again")
-            made = self._take() if self._take else Worker(self.path, self.limits)
+            made = self._started()
             made.launched, made.operators = self.launched, self.operators
             try:
-                made.load(self.path, self.name, self.device, with_text=self._take is not None)
+                self._load(made)
             except BaseException:
                 made.kill()
                 raise
             self._worker = made
         return self._worker
+
+    def _started(self) -> Worker:
+        return self._take() if self._take else Worker(self.path, self.limits)
+
+    def _load(self, worker: Worker) -> None:
+        worker.load(self.path, self.device, with_text=self._take is not None, name=self.name)
 
 
 def _raise(error: Exception) -> list[Any]:

@@ -32,6 +32,7 @@ SHOWN = (
     "backends/cuda/include",
 )
 HIDDEN = ("registry/ops",)
+HELPERS = "backends"  # what packages with operators build on lies beside our kernels
 SCRATCH = "/scratch"
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/opt", "/sys/devices/system", "/sys/module")
 KEPT = (
@@ -70,19 +71,26 @@ def not_held() -> list[str]:
     return [] if found else [WITHOUT.format(why=why)]
 
 
-def command(path: Path | None, limits: Limits, descriptor: int) -> list[str]:
-    """The command of a candidate in a file; None for one whose text is sent."""
+def command(path: Path | None, limits: Limits, descriptor: int, helpers: bool = False) -> list[str]:
+    """The command of a candidate in a file; None for one whose text is sent. helpers: it sees all of our backends."""
     waits = [] if path else ["wait"]
-    return walled([sys.executable, "-P", "-m", "kernelmux.candidate.serve", str(descriptor), *waits], path, limits)
+    program = [sys.executable, "-P", "-m", "kernelmux.candidate.serve", str(descriptor), *waits]
+    return walled(program, path, limits, SHOWN if not helpers else (*SHOWN, HELPERS))
 
 
-def walled(program: Sequence[str], path: Path | None, limits: Limits, whole: bool = False) -> list[str]:
+def walled(program: Sequence[str], path: Path | None, limits: Limits, shown: Sequence[str] | None = SHOWN) -> list[str]:
     """A program behind the walls, or as it is where there are none. path: a file or a folder that it reads.
 
-    whole: it sees all of this project, as what judges does.
+    shown: what it sees of this project; None for all of it, as what judges does.
     """
     found, _ = bubblewrap()
-    return [found, *_walls(path, limits, whole), *program] if found else list(program)
+    return [found, *_walls(path, limits, shown), *program] if found else list(program)
+
+
+def folder_of(package: str, folder: Path) -> Path:
+    """What the process of a package sees: the folder that it lies in, or where that is too wide the package alone."""
+    top = folder.parents[package.count(".") - 1] if "." in package else folder
+    return top if top.parent in _too_wide() else top.parent
 
 
 def environment(scratch: str = SCRATCH) -> dict[str, str]:
@@ -98,7 +106,7 @@ def environment(scratch: str = SCRATCH) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(HOME.parent), *packages]), **quiet, **kept, **place}
 
 
-def _walls(path: Path | None, limits: Limits, whole: bool = False) -> Iterator[str]:
+def _walls(path: Path | None, limits: Limits, shown: Sequence[str] | None = SHOWN) -> Iterator[str]:
     """The options of bubblewrap; later ones lie over earlier ones."""
     yield from ("--unshare-all", "--die-with-parent", "--new-session", "--clearenv")
     for name, value in environment().items():
@@ -117,11 +125,11 @@ def _walls(path: Path | None, limits: Limits, whole: bool = False) -> Iterator[s
     yield from ("--chdir", SCRATCH)
     for package in sorted(_packages()):
         yield from ("--ro-bind", package, package)
-    if whole:
+    if shown is None:
         yield from ("--ro-bind", str(HOME), str(HOME))
     else:
         yield from ("--tmpfs", str(HOME))
-        for name in SHOWN:
+        for name in shown:
             yield from ("--ro-bind", str(HOME / name), str(HOME / name))
         for name in HIDDEN:
             yield from ("--tmpfs", str(HOME / name))

@@ -1,4 +1,4 @@
-"""What runs in the process of a candidate: the file is imported, its function called on what lies in shared memory.
+"""What runs in the process of a candidate: its module is imported, its function called on what lies in shared memory.
 
     python -m kernelmux.candidate.serve DESCRIPTOR [wait]     # wait: before its candidate is known
 
@@ -8,6 +8,7 @@ It knows no operator. Nothing here protects a verdict: a candidate may replace a
 from __future__ import annotations
 
 import faulthandler
+import importlib
 import importlib.util
 import linecache
 import mmap
@@ -26,13 +27,14 @@ from typing import Any
 
 import torch
 
-from kernelmux.candidate import claims, global_state, launches, limits, memory
+from kernelmux.candidate import claims, condition_calls, global_state, launches, limits, memory
 from kernelmux.candidate.allocations import Guard, Virtual
 from kernelmux.candidate.channel import Channel, ChannelClosed
 from kernelmux.candidate.gpu import kernels, order, timed_calls
 from kernelmux.candidate.gpu.shared_memory import GpuRegion
 from kernelmux.candidate.listener import Listener
 from kernelmux.registry.backend import tamper_guard
+from kernelmux.registry.backend.description import Implementation
 
 MODULE = "kernelmux_candidate"
 SLOW = 1.0  # seconds of calls in a row from which a sign of life is given: each has a limit of its own
@@ -66,6 +68,7 @@ class Server:
         self.results = 0
         self.source: ModuleType | None = None
         self.function: Callable[..., Any] = lambda: None
+        self.requires: tuple[Any, ...] = ()
         self.path = Path()
         self.seed: int | None = None
         self.timed: timed_calls.ServedCalls | None = None
@@ -95,10 +98,33 @@ class Server:
         limits.hold(message["memory"])
         if message["device"] == "cpu":
             launches.emulate(self.channel, self.regions)
-        self.source = imported(self.path)
+        if "module" in message:
+            self.source, of = importlib.import_module(message["module"]), claims.of_variant
+        else:
+            self.source, of = imported(self.path), claims.of
         tamper_guard.watch()
-        told, self.function = claims.of(self.source, message["name"])
+        told, found = of(self.source, message["name"])
+        if isinstance(found, Implementation):
+            self.function, self.requires = found.fn, found.requires
+        elif callable(found):
+            self.function = found
         return {"claims": told}, []
+
+    def do_condition(
+        self, message: dict[str, Any], files: list[int]
+    ) -> tuple[dict[str, Any], list[memory.Region | GpuRegion]]:
+        """Whether a call meets a condition that is no data."""
+        return {"reason": self.requires[message["index"]].check(condition_calls.ToldCall(message["call"]))}, []
+
+    def do_declare(
+        self, message: dict[str, Any], files: list[int]
+    ) -> tuple[dict[str, Any], list[memory.Region | GpuRegion]]:
+        """Import a module of a package, and tell what it declares: a backend, or variants of an operator."""
+        self.path = Path(message["path"])
+        limits.hold(message["memory"])
+        source = importlib.import_module(message["module"])
+        found = claims.of_backend(source, message["device"]) if message["backend"] else claims.of_module(source)
+        return {"claims": found}, []
 
     def do_calls(
         self, message: dict[str, Any], files: list[int]

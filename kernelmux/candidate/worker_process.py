@@ -33,6 +33,7 @@ from kernelmux.candidate.shared_inputs import SharedInputs
 from kernelmux.emulator import EmulatorError
 
 LOOK = 0.25  # seconds between two looks at what it uses
+Answer = tuple[dict[str, Any], float]  # to a message, and the seconds that it took
 LINES, BEFORE = 8, 2  # of what it printed last that a failure shows; before a crash of Python
 # A process ends with the thread that has started it: this one stays.
 _starter = ThreadPoolExecutor(1, "kernelmux-candidates")
@@ -41,7 +42,7 @@ _starter = ThreadPoolExecutor(1, "kernelmux-candidates")
 class Worker:
     """A process; it serves one candidate and is never used for another. over: whether it is of no more use."""
 
-    def __init__(self, path: Path | None, given: Limits) -> None:
+    def __init__(self, path: Path | None, given: Limits, helpers: bool = False) -> None:
         self.limits, self.over = given, False
         self.launched: dict[str, int] = {}
         self.operators: set[str] = set()
@@ -67,7 +68,7 @@ class Worker:
         try:
             start = partial(
                 subprocess.Popen,
-                sandbox.command(path, given, other.fileno()),
+                sandbox.command(path, given, other.fileno(), helpers),
                 pass_fds=[other.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=write,
@@ -83,19 +84,22 @@ class Worker:
 
     # --- requests ------------------------------------------------------------------------------------------
 
-    def load(self, path: Path, name: str, device: str, with_text: bool = False) -> None:
-        """Import the file of the candidate; with_text: its process does not see the file, and gets the text."""
+    def load(self, path: Path, device: str, do: str = "load", with_text: bool = False, **more: Any) -> Any:
+        """Import a file, and give what it says of itself; do, more: of `serve.Server`. with_text: it is not seen there."""
         self.device = device
         text = path.read_text(encoding="utf-8") if with_text else None
-        message = {"do": "load", "path": str(path), "name": name, "device": device, "text": text}
+        message = {"do": do, "path": str(path), "device": device, "text": text, "memory": self.limits.memory, **more}
         ends = time.monotonic() + self.limits.start
         with _Failing(self, "while its file was imported"):
-            self.channel.receive(ends)  # it is there
-            answer, files = self._answer(self._send({**message, "memory": self.limits.memory}, ()), ends)
+            if not self.loaded:
+                self.channel.receive(ends)  # it is there
+            self.loaded = time.monotonic()
+            answer, files = self._answer(self._send(message, ()), ends)
         close(files)
         if "raised" in answer:
             raise CandidateError(f"{path.name} cannot be imported: {messages.text(answer['raised'])}")
         self.claims, self.loaded = answer["claims"], time.monotonic()
+        return self.claims
 
     def begin(
         self,
@@ -169,18 +173,16 @@ class Worker:
         finally:
             close(files)
 
-    def timed(self, message: dict[str, Any], files: Sequence[int] = ()) -> tuple[dict[str, Any], float]:
-        """The answer to a message about calls that are timed, and the seconds that it took."""
+    def timed(self, message: dict[str, Any], files: Sequence[int] = (), when: str = "in timed calls") -> Answer:
+        """The answer to a message, and the seconds that it took."""
         self._look()
-        with _Failing(self, "in timed calls"):
+        with _Failing(self, when):
             begun = time.perf_counter()
             answer, received = self._answer(self._send(message, files), time.monotonic() + self.limits.call)
             seconds = time.perf_counter() - begun
         close(received)
         if "raised" in answer:
-            raise CandidateError(
-                f"raised in timed calls {messages.text(answer['raised'])}", messages.cause(answer["raised"])
-            )
+            raise CandidateError(f"raised {when} {messages.text(answer['raised'])}", messages.cause(answer["raised"]))
         return answer, seconds
 
     def _send(self, message: dict[str, Any], files: Sequence[int]) -> str:

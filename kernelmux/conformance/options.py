@@ -31,7 +31,8 @@ class Options:
     verbose: a line per item is printed, and the matrix by checks; quiet: failures and the total alone. keyword: an
     expression over the ids of items, as that of pytest's -k. card: what the emulator, or the GPU, stands for. records: what
     passes goes on record. elsewhere: on the GPUs of a cluster, of which this machine need not have one. coverage: it is
-    noted which branches of launchers and which basic blocks of kernels the trials run.
+    noted which branches of launchers and which basic blocks of kernels the trials run. in_process: backends of other
+    packages that are imported in the processes of the run (`candidate.packages`).
     """
 
     ops: tuple[str, ...] = ()
@@ -60,6 +61,7 @@ class Options:
     records: bool = False
     elsewhere: bool = False
     coverage: bool = False
+    in_process: tuple[str, ...] = ()
 
     @property
     def where(self) -> torch.device:

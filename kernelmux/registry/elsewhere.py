@@ -75,8 +75,8 @@ def listed() -> OperatorPackages:
     for name, package in found.packages.items():
         if name in wrong:
             continue
-        if folder := _folder(package):
-            packages[name] = Package(name, package, folder)
+        if place := folder(package):
+            packages[name] = Package(name, package, place)
         else:
             wrong[name] = f"the package {package} has no folder here: is it installed, and spelt so?"
     owners, refused = dict[str, Package](), dict[str, str]()
@@ -90,7 +90,7 @@ def listed() -> OperatorPackages:
     return OperatorPackages(packages, owners, wrong, refused)
 
 
-def _folder(package: str) -> Path | None:
+def folder(package: str) -> Path | None:
     """Where a package's files are, by the place of its outermost one, which is not imported for it."""
     top, *inner = package.split(".")
     try:

@@ -11,7 +11,7 @@ def test_the_kernels_pass_the_suite() -> None:
     command = [sys.executable, "-m", "kernelmux.conformance", "--backend", "numba"]
     on_gpu, simulated = (
         ["--tier", "ci"],
-        ["--device", "cpu", "--tier", "smoke", "--check", "accuracy", "exact"],
+        ["--in-process", "numba", "--device", "cpu", "--tier", "smoke", "--check", "accuracy", "exact"],
     )
     env = os.environ if torch.cuda.is_available() else os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}
     command += on_gpu if torch.cuda.is_available() else simulated

@@ -77,7 +77,7 @@ def constants(probe: Probe) -> list[Constant]:
             size = condition.maximum if isinstance(condition, AtMost) else condition.minimum
             declared += reader.declared({condition.name: (size,)}, path, LIMIT)
     if process := candidate.process_of(implementation.fn):  # its file is text, and is not imported here
-        return usable([*declared, *untrusted.constants(process.path, process.name)])
+        return usable([*declared, *untrusted.constants(process.path, process.begins)])
     return reader.constants(implementation.fn, probe.home, declared)
 
 

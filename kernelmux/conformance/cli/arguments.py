@@ -100,6 +100,8 @@ def _selection(made: Any) -> None:
     made.add_argument("--impl", default="", metavar="FILE.py:FUNCTION", help=impl)
     made.add_argument("--check", **many, metavar="NAME", help="checks (default: all; --list names them)")
     made.add_argument("--case", **many, metavar="NAME", help='cases: x37x1000, "*wide", or spelt out: x=5x1025,axis=0')
+    trusted = "backends of other packages, or packages with operators, whose code runs in the suite's own processes"
+    made.add_argument("--in-process", **many, metavar="NAME", help=trusted)
     formats = "dtypes such as fp16 bf16 fp32; without --op, operators that take none of them are left out"
     made.add_argument("--dtype", **many, metavar="T", help=formats)
     words = 'items by parts of their names: "softmax and not layout"'
@@ -203,7 +205,10 @@ def options_of(args: argparse.Namespace) -> Options:
         records=args.record,
         elsewhere=bool(args.cluster) and device == "cuda",
         coverage=not args.mutants and args.coverage,
+        in_process=tuple(args.in_process),
     )
+    if args.in_process:
+        chosen = replace(chosen, program=f"{chosen.program} --in-process {shlex.join(args.in_process)}")
     chosen = _with_impl(chosen, args) if args.impl else chosen
     if args.card:
         chosen = replace(chosen, card=cards.named(args.card).key, program=f"{chosen.program} --card {args.card}")

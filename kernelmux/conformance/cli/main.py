@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from kernelmux.candidate import packages
 from kernelmux.candidate.implementation import opening
 from kernelmux.conformance import check as catalogue
 from kernelmux.conformance.cli import arguments, run
@@ -64,7 +65,8 @@ def _closed() -> int:
 def _main(given: Sequence[str] | None, begun: float, console: Console) -> int:
     args = arguments.parser().parse_args(given)
     gpu = torch.cuda.is_available() and args.device != "cpu"
-    with target_device.standing(args.card, "--card", gpu):
+    device = args.device or ("cuda" if gpu else "cpu")
+    with target_device.standing(args.card, "--card", gpu), packages.apart(device, args.in_process):
         return _run_mode(args, begun, console)
 
 

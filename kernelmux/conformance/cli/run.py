@@ -228,6 +228,7 @@ def _write(chosen: Options, found: RunOutcome, whole: bool) -> None:
     parts = [
         f"## {head}",
         *found.tested.failures,
+        *found.tested.remarks,
         table,
         *([programs] if programs else []),
         matrix.markdown(found.outcomes),

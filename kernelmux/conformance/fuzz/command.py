@@ -22,6 +22,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from kernelmux.candidate import packages
 from kernelmux.conformance.fuzz import calls, judge
 from kernelmux.conformance.fuzz.judge import UNTYPED, FuzzVerdict
 from kernelmux.conformance.options import Options
@@ -83,22 +84,25 @@ def one(seed: int, index: int, ops: Sequence[str]) -> tuple[FuzzVerdict, calls.D
 # --- worker processes ---------------------------------------------------------------------------------------------
 
 
-def _work(pipe: Connection, place: Any, seed: int, indices: range, ops: Sequence[str]) -> None:
-    """Make these calls; place: of the call that is being made."""
+def _work(
+    pipe: Connection, place: Any, seed: int, indices: range, ops: Sequence[str], in_process: Sequence[str]
+) -> None:
+    """Make these calls; place: of the call that is being made. Those of other packages go on apart, on the CPU."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)  # torch logs what it then raises
     _limit_memory()
     found = FuzzOutcome()
-    for count, index in enumerate(indices, 1):
-        place.value = index
-        verdict, draft = one(seed, index, ops)
-        found.counts[verdict.kind] += 1
-        if verdict.bad:
-            found.bad.append(Bad(seed, index, verdict, repr(draft)))
-        if count % PART == 0 or index == indices[-1]:
-            pipe.send((found.counts, found.bad))
-            found = FuzzOutcome()
+    with packages.apart("cpu", in_process):
+        for count, index in enumerate(indices, 1):
+            place.value = index
+            verdict, draft = one(seed, index, ops)
+            found.counts[verdict.kind] += 1
+            if verdict.bad:
+                found.bad.append(Bad(seed, index, verdict, repr(draft)))
+            if count % PART == 0 or index == indices[-1]:
+                pipe.send((found.counts, found.bad))
+                found = FuzzOutcome()
     pipe.close()
     os._exit(0)  # Python would let Triton print what it did not free
 
@@ -115,15 +119,15 @@ def _limit_memory() -> None:
 class FuzzWorker:
     """A process that makes every step-th call; a new one goes on behind a call that ended it."""
 
-    def __init__(self, seed: int, indices: range, ops: Sequence[str]) -> None:
-        self.seed, self.ops, self.indices = seed, ops, indices
+    def __init__(self, seed: int, indices: range, ops: Sequence[str], in_process: Sequence[str]) -> None:
+        self.seed, self.ops, self.indices, self.in_process = seed, ops, indices, in_process
         self._context: Any = multiprocessing.get_context(METHOD)
         self.start()
 
     def start(self) -> None:
         self.place = self._context.Value("q", -1, lock=False)
         self.pipe, theirs = self._context.Pipe(duplex=False)
-        given = (theirs, self.place, self.seed, self.indices, self.ops)
+        given = (theirs, self.place, self.seed, self.indices, self.ops, self.in_process)
         self.process = self._context.Process(target=_work, args=given, daemon=True)
         self.process.start()
         theirs.close()
@@ -165,10 +169,13 @@ class FuzzWorker:
         return bool(self.indices)
 
 
-def _run(seed: int, count: int, ops: Sequence[str], workers: int) -> Iterator[FuzzOutcome]:
+def _run(
+    seed: int, count: int, ops: Sequence[str], workers: int, in_process: Sequence[str] = ()
+) -> Iterator[FuzzOutcome]:
     """Make the calls, and say every now and then what became of all so far."""
     found = FuzzOutcome()
-    running = [FuzzWorker(seed, range(first, count, workers), ops) for first in range(min(workers, count))]
+    turns = [range(first, count, workers) for first in range(min(workers, count))]
+    running = [FuzzWorker(seed, turn, ops, in_process) for turn in turns]
     try:
         while running:
             ready = wait([w.pipe for w in running], timeout=1.0)
@@ -204,7 +211,7 @@ def command(chosen: Options, count: int, asked: str, only: int | None, console: 
     workers = int(asked) if asked.isdigit() else available_cores() if count >= PARALLEL_FROM else 1
     start, total = time.monotonic(), FuzzOutcome()
     for seed in seeds:
-        found = _watched(seed, count, ops, workers, console)
+        found = _watched(seed, count, ops, workers, console, chosen.in_process)
         total.counts += found.counts
         total.bad += found.bad
     _show(chosen, total, console)
@@ -216,7 +223,9 @@ def command(chosen: Options, count: int, asked: str, only: int | None, console: 
     return FAILED if bad else OK
 
 
-def _watched(seed: int, count: int, ops: Sequence[str], workers: int, console: Console) -> FuzzOutcome:
+def _watched(
+    seed: int, count: int, ops: Sequence[str], workers: int, console: Console, in_process: Sequence[str]
+) -> FuzzOutcome:
     """The calls of a seed, with a bar in a terminal and now and then a line elsewhere."""
     found, told = FuzzOutcome(), time.monotonic()
     bar = Progress(
@@ -232,7 +241,7 @@ def _watched(seed: int, count: int, ops: Sequence[str], workers: int, console: C
     )
     with bar:
         task = bar.add_task("calls", total=count, bad="")
-        for found in _run(seed, count, ops, workers):
+        for found in _run(seed, count, ops, workers, in_process):
             done = found.counts.total()
             bar.update(task, completed=done, bad=f"{len(found.bad)} untyped" if found.bad else "")
             if not console.is_terminal and time.monotonic() - told >= PAUSE:

@@ -159,9 +159,9 @@ class Probe:
         self.ends = math.inf  # by time.perf_counter: behind it no trial begins, but a first one
         self.cut = False  # whether there was one that did not begin
         self.patience = PATIENCE.get(options.tier, 60.0)  # seconds for one emulated launch
-        asked = bool(variant) and options.coverage
-        self.coverage = collecting.begun(spec.name, backend, variant, self.emulated) if asked else None
         apart = implementation is not None and candidate.process_of(implementation.fn)
+        asked = bool(variant) and options.coverage and not apart
+        self.coverage = collecting.begun(spec.name, backend, variant, self.emulated) if asked else None
         self._listens = bool(variant) and not (apart or self.emulated or backend.startswith(MUTANTS))
 
     @property

@@ -149,3 +149,7 @@ def _of_backend(op: str, backend: str, chosen: list[str], options: Options) -> I
     checks = [c for n in chosen if (c := catalogue.check(n)).about != SPEC and c.applies(home, options.device)]
     names = [n for n in chosen if catalogue.check(n) in checks]
     yield from (Item(op, backend, v, n) for v in ladder if wanted(options, backend, v) for n in names)
+    refused = {package: why for (b, o, package), why in registered.refused.items() if (b, o) == (backend, op)}
+    yield from (
+        Item(op, backend, package, BROKEN, why) for package, why in refused.items() if wanted(options, backend, package)
+    )

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from kernelmux.candidate import packages
 from kernelmux.candidate.implementation import opening
 from kernelmux.conformance import options
 from kernelmux.conformance.coverage import launcher_marks
@@ -57,6 +58,7 @@ def serve(given: Any, items: Iterator[tuple[Any, float]], tell: Callable[..., No
         until_the_end.enter_context(target_device.standing(chosen.card or None, "--card", gpu=chosen.device == "cuda"))
         if chosen.mutants:
             until_the_end.enter_context(mutation.registration())
+        until_the_end.enter_context(packages.apart(chosen.device, chosen.in_process))
         until_the_end.enter_context(tamper_guard.watched())
         until_the_end.enter_context(temporary_backends.joined(chosen.impl, "".join(chosen.ops), opening(chosen.device)))
         if chosen.device == "cpu":

@@ -7,10 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from kernelmux.candidate import packages, sandbox
 from kernelmux.conformance.check import SPEC
 from kernelmux.conformance.judging.probe import MUTANTS
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.session.execute import Outcome
+from kernelmux.registry import elsewhere
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.backend.package_versions import missing_packages
 from kernelmux.registry.call import temporary_backends
@@ -24,11 +26,13 @@ class Tested:
     """places: where -> the backends that were tested there. left: the other backends, each with the reason.
 
     missing: backend -> what to install, of those that could run here and lack a package; the run fails by it.
+    remarks: a line for each package of others that was imported by the suite, with the reason, and one about missing walls.
     """
 
     places: dict[str, list[str]]
     left: dict[str, str]
     missing: dict[str, str]
+    remarks: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """cuda, triton emulated on the CPU; torch_ref on the CPU; not tested: theirs."""
@@ -37,8 +41,9 @@ class Tested:
 
     @property
     def notes(self) -> list[str]:
-        """A line for each backend that this machine cannot have, whatever is installed."""
-        return [f"{name} is not tested: {why}" for name, why in self.left.items() if why and name not in self.missing]
+        """A line for each backend that this machine cannot have, whatever is installed; then the remarks."""
+        left = [f"{name} is not tested: {why}" for name, why in self.left.items() if why and name not in self.missing]
+        return [*left, *self.remarks]
 
     @property
     def failures(self) -> list[str]:
@@ -47,7 +52,8 @@ class Tested:
 
     def as_dict(self) -> dict[str, Any]:
         """For the results: who was tested where, who was not and why, what to install."""
-        return {"tested": self.places, "not_tested": self.left, "missing": self.missing}
+        told = {"tested": self.places, "not_tested": self.left, "missing": self.missing}
+        return {**told, "remarks": list(self.remarks)} if self.remarks else told
 
 
 def of(chosen: Options, outcomes: Sequence[Outcome]) -> Tested:
@@ -61,7 +67,20 @@ def of(chosen: Options, outcomes: Sequence[Outcome]) -> Tested:
     for name in ran:
         places.setdefault(place(chosen, name, filter(_counts, told[name])), []).append(name)
     left = {name: _why(found) for name, found in told.items() if name not in ran}
-    return Tested(dict(sorted(places.items(), reverse=True)), left, missing(chosen, outcomes))
+    return Tested(
+        dict(sorted(places.items(), reverse=True)), left, missing(chosen, outcomes), _remarks(chosen, outcomes)
+    )
+
+
+def _remarks(chosen: Options, outcomes: Iterable[Outcome]) -> tuple[str, ...]:
+    """Of the packages of others that were tested: whose code was imported by the suite, and what does not hold the rest."""
+    items = [outcome.item for outcome in outcomes if _counts(outcome)]
+    homes = {(home.name, i.backend) for i in items if i.variant and (home := elsewhere.whose(i.op, i.variant))}
+    seen = {name for name, backend in homes if name in chosen.in_process or registered.composite(backend)}
+    used, reasons = {i.backend for i in items}, packages.reasons(chosen.in_process)
+    lines = [f"{name} was imported by the suite: {why}" for name, why in reasons.items() if name in used | seen]
+    walled = sorted((used - reasons.keys() | {name for name, _ in homes} - seen) & packages.names())
+    return (*lines, *(f"{', '.join(walled)}: {lack}" for lack in sandbox.not_held() if walled))
 
 
 def _counts(outcome: Outcome) -> bool:

@@ -154,7 +154,7 @@ class ReferenceProcess:
         program = [sys.executable, "-P", "-m", "kernelmux.judge.formats.reference.server", str(other.fileno())]
         try:
             self.popen = subprocess.Popen(
-                sandbox.walled(program, self.path, Limits(), whole=True) if self.walls else program,
+                sandbox.walled(program, self.path, Limits(), shown=None) if self.walls else program,
                 pass_fds=[other.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
