@@ -134,7 +134,7 @@ class _Timing:
             try:
                 return self._measured()
             except torch.OutOfMemoryError:  # something else has taken what was free
-                self.most, self.limit = max(self.most // 2, 2), self.limit / 4
+                self.most, self.limit = max(self.most // 4, 2), self.limit / 4
                 self._draw(1)
             torch.cuda.empty_cache()  # behind the handler, whose error holds the tensors of the attempt
         return self._measured()
