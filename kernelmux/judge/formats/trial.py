@@ -32,7 +32,9 @@ class TaskTrial:
     what its class is built with, after seeding with init_seed, which tells nothing of the seed of the inputs. reference:
     called with args, kwargs and parameters like these, in whatever dtype they have; it may write into them. check: of a
     task whose right results are many: "" or what is wrong with outputs. note: what differs from the task as written.
-    single: the name of the function of torch that the reference is, where it is one.
+    single: the name of the function of torch that the reference is, where it is one. also: a second dtype that a result may
+    have, where the reference's own is not that of the memory for it. sizes: variables of the reference's file by name, each
+    before and after it was reduced: a solution's file may have the same.
     """
 
     task: Task
@@ -45,6 +47,8 @@ class TaskTrial:
     check: Callable[[Any], str] | None = None
     note: str = ""
     single: str = ""
+    also: torch.dtype | None = None
+    sizes: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     device: torch.device = CPU
 
     @cached_property
@@ -67,7 +71,8 @@ class TaskTrial:
         TypeError for an argument that cannot be handed to another process.
         """
         leaves = list(self.leaves)
-        parts = {"args": self.args, "kwargs": dict(self.kwargs), "parameters": dict(self.parameters), "init": self.init}
+        given = {"args": self.args, "kwargs": dict(self.kwargs), "parameters": dict(self.parameters)}
+        parts = {**given, "init": self.init, "sizes": dict(self.sizes)}
         told = {name: candidate_side.spelled(part, leaves) for name, part in parts.items()}
         return json.dumps({**told, "init_seed": self.init_seed, "leaves": len(leaves)}), leaves
 
