@@ -20,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 Sizes = dict[str, Any]
 LEAST = 16  # a number below is taken for a kernel size, a stride or a count of heads, and stays
+BATCH = 2  # at least: a batch of one hides steps from one to the next, and may be normalised to nothing
 WIDTH = 64  # of a layer in a list, at least
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 FIRST = ("batch", "n_batch", "b")
@@ -32,7 +33,7 @@ def sizes_of(module: types.ModuleType) -> Sizes:
     for name, value in vars(module).items():
         if name.startswith("_") or isinstance(value, bool):
             continue
-        if (isinstance(value, int) and value >= LEAST) or (_batch(name) and isinstance(value, int) and value > 1):
+        if (isinstance(value, int) and value >= LEAST) or (_batch(name) and isinstance(value, int) and value > BATCH):
             sizes[name] = value
         elif isinstance(value, tuple | list) and value and all(isinstance(v, int) for v in value):
             if max(value) >= _least(value):
@@ -75,7 +76,7 @@ def _step(module: types.ModuleType, cost: Callable[[], float | None], now: float
     if best is not None:
         vars(module).update(best[2])
         return best[1]
-    vars(module).update({name: _halved(value) for name, value in before.items()})
+    vars(module).update({name: _smaller(name, value) for name, value in before.items()})
     all_there = cost()
     if all_there is not None and all_there < 0.95 * now:
         return all_there
@@ -85,7 +86,7 @@ def _step(module: types.ModuleType, cost: Callable[[], float | None], now: float
 
 def _ways(name: str, value: Any, sizes: Sizes) -> list[Sizes]:
     """What may be halved for a size: the numbers of groups that divide it too, so that groups keep their length."""
-    alone = {name: _halved(value)}
+    alone = {name: _smaller(name, value)}
     parts = {
         n: _halved(g) for n, g in sizes.items() if "group" in n.lower() and isinstance(g, int) and _divides(g, value)
     }
@@ -98,6 +99,10 @@ def _divides(part: int, value: Any) -> bool:
 
 def _batch(name: str) -> bool:
     return name.lower() in FIRST or name.lower().startswith("batch")
+
+
+def _smaller(name: str, value: Any) -> Any:
+    return max(BATCH, value // 2) if _batch(name) and isinstance(value, int) else _halved(value)
 
 
 def _least(value: Sequence[int]) -> int:

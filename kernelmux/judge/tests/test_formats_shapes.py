@@ -129,6 +129,11 @@ def test_kernelbench_sizes_of_a_solutions_file_are_reduced_with_those_of_the_ref
     assert right.wrong(answers(trial, solved(task, folder / "b"), tmp_path / "run")) == ""
 
 
+def test_a_batch_keeps_two():
+    module = SimpleNamespace(batch_size=24, width=8)
+    assert reduced_sizes.fitting(module, lambda: float(module.batch_size), 1) == "batch_size 24 -> 2"  # type: ignore[arg-type]
+
+
 def test_groups_are_halved_with_what_they_divide():
     module = SimpleNamespace(hidden=8192, num_groups=512, kernel=3)
     note = reduced_sizes.fitting(module, lambda: float(module.hidden), 300)  # type: ignore[arg-type]

@@ -111,7 +111,7 @@ class KernelBench(Problem):
         if limit not in self.reduced:
             before = reduced_sizes.sizes_of(self.module)
             self.reduced[limit] = reduced_sizes.fitting(self.module, lambda: cost(self.module), limit)
-            self.sizes |= {name: (old, getattr(self.module, name)) for name, old in before.items()}
+            self.sizes = {name: (old, getattr(self.module, name)) for name, old in before.items()} | self.sizes
             if (size := cost(self.module) or 0.0) > BEYOND * limit:
                 raise FormatError(f"{self.task.name}: no sizes below {size:.3g} bytes run, and the limit is {limit}")
         return self.reduced[limit]

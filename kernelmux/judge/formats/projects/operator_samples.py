@@ -99,7 +99,7 @@ def _gradients(info: Any, *known: Mapping[str, list[Arguments]]) -> Iterator[lis
             try:
                 result = info.op(sample.input, *sample.args, **sample.kwargs)
                 roots = [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor) and x.requires_grad]
-                torch.autograd.backward(roots, [torch.ones_like(x) for x in roots])
+                torch.autograd.backward(roots, [torch.rand_like(x) for x in roots])
             except Exception:
                 continue
         yield mode.calls
