@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -97,15 +97,18 @@ class TaskTrial:
             return found
         before = self.evaluate()
         for i, x in enumerate(self.leaves[:count]):
-            poison = poisoned(extent(x.shape, x.stride()), x.dtype, x).as_strided(x.shape, x.stride())
-            try:
-                after = self.evaluate([*self.leaves[:i], poison, *self.leaves[i + 1 :]])
-            except FormatError:
-                continue
-            found[i] = [(y.shape, y.dtype) for y in after] == [(y.shape, y.dtype) for y in before] and all(
-                torch.equal(_bits(x), _bits(y)) for x, y in zip(before, after, strict=True)
-            )
+            found[i] = all(self._same(before, i, other) for other in _others(x))
         return found
+
+    def _same(self, before: Outputs, place: int, other: torch.Tensor) -> bool:
+        """Whether the reference gives these outputs, to the bit, with another tensor in the place of one of the leaves."""
+        try:
+            after = self.evaluate([*self.leaves[:place], other, *self.leaves[place + 1 :]])
+        except FormatError:
+            return False
+        return [(y.shape, y.dtype) for y in after] == [(y.shape, y.dtype) for y in before] and all(
+            torch.equal(_bits(x), _bits(y)) for x, y in zip(before, after, strict=True)
+        )
 
     def _called(self, leaves: Sequence[torch.Tensor], exactly: bool) -> Outputs:
         given = iter(leaves)
@@ -143,6 +146,14 @@ class Problem(ABC):
         limit: the most bytes that its tensors may take, for which sizes are reduced where the format lets them be; the
         note of the trial says so. FormatError where the reference cannot make inputs.
         """
+
+
+def _others(x: torch.Tensor) -> Iterator[torch.Tensor]:
+    """What a tensor that is not read may hold, NaN last; integers that are indices would not survive that."""
+    if not (x.is_floating_point() or x.is_complex()):
+        yield torch.zeros_like(x)
+        yield torch.ones_like(x)
+    yield poisoned(extent(x.shape, x.stride()), x.dtype, x).as_strided(x.shape, x.stride())
 
 
 def _own(x: torch.Tensor, exactly: bool) -> torch.Tensor:

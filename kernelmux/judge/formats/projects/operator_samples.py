@@ -72,7 +72,8 @@ def _called(info: Any, sample: Any, known: Mapping[str, list[Arguments]]) -> lis
             info.op(sample.input, *sample.args, **sample.kwargs)
         except Exception:
             return []
-    return mode.calls
+    found: list[Call | None] = mode.calls
+    return found
 
 
 def _of_its_name(info: Any, sample: Any, known: Mapping[str, list[Arguments]]) -> list[Call | None]:
