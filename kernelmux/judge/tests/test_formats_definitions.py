@@ -59,7 +59,7 @@ def test_flashinfer_bench_lengths_that_follow_others_end(tmp_path):
         "return x * (kv_indptr.diff()[:, None] + 1)",
         "topk <= pages * page_size",
     )
-    axes = flashinfer_inputs.Axes(told)
+    axes = flashinfer_inputs.DefinitionAxes(told)
     lengths = axes.lengths({"batch_size": 3, "pages": 1})
     assert (lengths["len_indptr"], lengths["pages"]) == (4, 7)
     seen = 0
@@ -114,7 +114,7 @@ def test_flashinfer_bench_integers_are_lawful(tmp_path):
         "total == cu_seqlens[-1].item()",
     )
     axes = {"batch": 500, "total": 40, "len": 9, "num_pages": 3, "page_size": 8, "max_num_pages": 2, "max_seq_len": 5}
-    made = flashinfer_inputs.Inputs(told, axes, 1)
+    made = flashinfer_inputs.DrawnInputs(told, axes, 1)
     drawn = {name: made.draw(name) for name in told["inputs"]}
     assert torch.equal(drawn["qo_indptr"].long(), drawn["cu_seqlens"])  # all of a call cut at the same shares
     assert (

@@ -18,7 +18,7 @@ import torch
 
 from kernelmux.judge.formats import modes, sources
 from kernelmux.judge.formats.candidate_side import tensors
-from kernelmux.judge.formats.projects.flashinfer_inputs import Axes, Inputs, Lengths, dtype_of, shape_of
+from kernelmux.judge.formats.projects.flashinfer_inputs import DefinitionAxes, DrawnInputs, Lengths, dtype_of, shape_of
 from kernelmux.judge.formats.task import DESTINATION, FUNCTION, Case, FormatError, Solution, Task, read
 from kernelmux.judge.formats.trial import CPU, Problem, TaskTrial, first_line
 
@@ -124,7 +124,7 @@ class FlashInferBench(Problem):
         if missing := [part for part in INTERFACE if part not in self.told]:
             raise FormatError(f"{task.name}: expected {', '.join(INTERFACE)}, got none for {', '.join(missing)}")
         self.function = sources.of_text(self.told["reference"], "run", f"{task.name}: reference", device)
-        self.axes = Axes(self.told)
+        self.axes = DefinitionAxes(self.told)
         self.reduced: dict[tuple[int, int], Lengths] = {}
 
     def trial(self, seed: int, case: int = 0, limit: int | None = None, model_seed: int = 0) -> TaskTrial:
@@ -181,7 +181,7 @@ class FlashInferBench(Problem):
 
     def _drawn(self, axes: Lengths, seed: int, workload: Case, reduced: bool) -> tuple[tuple[Any, ...], list[str]]:
         """The arguments of a call, and the names of those that were drawn though a file has them."""
-        inputs, found, drawn = Inputs(self.told, axes, seed), list[Any](), list[str]()
+        inputs, found, drawn = DrawnInputs(self.told, axes, seed), list[Any](), list[str]()
         for name in self.told["inputs"]:
             source = (workload.get("inputs") or {}).get(name) or {"type": "random"}
             value = self._stored(name, source, workload, reduced)

@@ -26,7 +26,7 @@ HEADS = ("head_dim", "head_dim_qk", "head_size")
 Lengths = dict[str, int]
 
 
-class Axes:
+class DefinitionAxes:
     """The axes of a definition. variable: those that may be shortened, as no constraint makes them follow another one."""
 
     def __init__(self, told: Mapping[str, Any]) -> None:
@@ -66,7 +66,7 @@ class Axes:
         return None
 
 
-class Inputs:
+class DrawnInputs:
     """Draws the inputs of a call of a definition, one after another. shares: where its offsets cut, from 0 to 1."""
 
     def __init__(self, told: Mapping[str, Any], axes: Lengths, seed: int) -> None:

@@ -21,6 +21,7 @@ from kernelmux.candidate.channel import Channel, ChannelClosed, close
 from kernelmux.judge import formats
 from kernelmux.judge.formats import candidate_side
 from kernelmux.judge.formats.bounds import expected
+from kernelmux.judge.formats.projects import operator_samples
 from kernelmux.judge.formats.reference import packing, survey
 from kernelmux.judge.formats.task import FormatError, Task
 from kernelmux.judge.formats.trial import first_line
@@ -38,7 +39,7 @@ def main(descriptor: int) -> None:
             told, _ = channel.receive()
             task = Task.from_json(told["task"])
             if task.format == formats.backendbench.NAME and not task.cases:
-                formats.backendbench.operator_samples.samples()  # once, before processes are forked
+                operator_samples.samples()  # once, before processes are forked
             child = os.fork()
             if child == 0:
                 _child(channel, task, told)
