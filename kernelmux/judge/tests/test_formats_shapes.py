@@ -154,6 +154,34 @@ def test_kernelbench_sizes_of_a_solutions_file_are_reduced_with_those_of_the_ref
     assert right.wrong(answers(trial, solved(task, folder / "b"), tmp_path / "run")) == ""
 
 
+HELD = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        layer = self.layer = torch.nn.Linear(8, 8)
+        self.function = lambda x: layer(x) * 2
+
+    def forward(self, x):
+        return self.function(x)
+
+def get_inputs():
+    return [torch.rand(3, 8)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_kernelbench_functions_that_hold_a_layer_compute_with_its_copy(tmp_path):
+    trial = formats.problem(only("kernelbench", written(tmp_path, a__1_Held_py=HELD) / "a")).trial(0)
+    (exact,) = trial.evaluate(exactly=True)
+    assert exact.dtype == torch.float64
+    zeros = [x if x is trial.args[0] else torch.zeros_like(x) for x in trial.leaves]
+    assert bool((trial.evaluate(zeros)[0] == 0).all()) and bool((exact != 0).all())
+
+
 def test_a_batch_keeps_two():
     module = SimpleNamespace(batch_size=24, width=8)
     assert reduced_sizes.fitting(module, lambda: float(module.batch_size), 1) == "batch_size 24 -> 2"  # type: ignore[arg-type]

@@ -171,7 +171,7 @@ class _Reference:
         self.model = model
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], parameters: Mapping[str, torch.Tensor]) -> Any:
-        model = copy.deepcopy(self.model)
+        model = _copied(self.model)
         if torch.get_default_dtype() == torch.float64:
             model = model.double()
             for part in model.modules():
@@ -180,6 +180,20 @@ class _Reference:
                         setattr(part, name, pytree.tree_map(_raised, value))
         given(model, parameters)
         return model(*args, **kwargs)
+
+
+def _copied(model: torch.nn.Module) -> torch.nn.Module:
+    """A copy, whose functions hold the copies of the modules that they held: `self.f = lambda x: layer(x)`."""
+    known: dict[int, Any] = {}
+    made = copy.deepcopy(model, known)
+    for part in made.modules():
+        for name, value in list(vars(part).items()):
+            if isinstance(value, types.FunctionType) and value.__closure__:
+                cells = [types.CellType(known.get(id(c.cell_contents), c.cell_contents)) for c in value.__closure__]
+                own = types.FunctionType(value.__code__, value.__globals__, name, value.__defaults__, tuple(cells))
+                own.__kwdefaults__ = value.__kwdefaults__
+                setattr(part, name, own)
+    return made
 
 
 def _raised(value: Any) -> Any:
