@@ -17,7 +17,7 @@ from typing import Any
 
 HEAD = struct.Struct("<IB")  # bytes of the text, and files beside it
 MOST = 1 << 26  # bytes of a message: the text of a kernel may be long
-FILES = 64  # beside a message, at most
+FILES = 253  # beside a message, at most: what Linux lets through at once
 BLOCK = 1 << 20
 TURN = 0.1  # seconds between two calls of `idle`
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 
 from kernelmux.candidate import limits, sandbox
 from kernelmux.candidate.allocations import Guard
+from kernelmux.candidate.channel import Channel, close
 from kernelmux.candidate.errors import CandidateError
 from kernelmux.candidate.limits import Limits
 from kernelmux.candidate.process import DEATHS, CandidateProcess
@@ -352,3 +354,17 @@ def test_signals_of_a_terminal_are_not_its_own(opened: Open) -> None:
     process.call((X,))
     worker = process._worker
     assert worker and os.getsid(worker.popen.pid) != os.getsid(0)
+
+
+def test_a_message_takes_a_tensor_for_each_parameter_of_a_network() -> None:
+    ends = socket.socketpair()
+    here, there = (Channel(end) for end in ends)
+    try:
+        given = [os.open(os.devnull, os.O_RDONLY) for _ in range(200)]
+        here.send({"many": len(given)}, given)
+        told, files = there.receive(time.monotonic() + 60)
+        assert told == {"many": 200} and len(files) == 200
+        close([*given, *files])
+    finally:
+        here.close()
+        there.close()

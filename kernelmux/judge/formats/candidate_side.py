@@ -114,20 +114,27 @@ def imported(main: Path, entry: str) -> Any:
     return found
 
 
-def serving(home: Path, files: Mapping[str, str], entry: str, style: str, device: str) -> Callable[..., Any]:
+def serving(
+    home: Path,
+    files: Mapping[str, str],
+    entry: str,
+    style: str,
+    device: str,
+    product: Callable[..., torch.Tensor] | None = None,
+) -> Callable[..., Any]:
     """The candidate as a function of a text and tensors, which is what the judge calls; its files lie in `home`.
 
     The text says by JSON how the tensors lie in the arguments, and of a task with modules how the class is built. style:
     "module" for a class that is built once for each init_seed, after seeding with it as the reference was, and is then
     given the reference's parameters; "function"; "destination" for a function that is also given its outputs, the last
-    tensors of a call.
+    tensors of a call. product: see `OnDevice`.
     """
     if device == "cpu":
         for name, instead in WITHOUT_GPU.items():
             setattr(torch.cuda, name, instead)
 
     def where() -> AbstractContextManager[None]:
-        return placed(torch.device(device), AsCuda)
+        return placed(torch.device(device), product, AsCuda)
 
     with where():
         found = imported(write(home, files), entry)
@@ -146,10 +153,19 @@ def serving(home: Path, files: Mapping[str, str], entry: str, style: str, device
             if seed not in built:
                 with _disable_current_modes():  # what builds it is not what computes the result
                     built.clear()
+                    resize(found, value(told["sizes"], leaves))
                     built[seed] = model(found, value(told["init"], leaves), seed, told, leaves, device)
             return plain(built[seed](*args, **kwargs))
 
     return call
+
+
+def resize(found: Any, sizes: Mapping[str, tuple[Any, Any]]) -> None:
+    """Reduce the variables of the candidate's file as those of the reference were: of the same names and values."""
+    own = vars(sys.modules[found.__module__])
+    for name, (old, new) in sizes.items():
+        if type(own.get(name)) is type(old) and own[name] == old:
+            own[name] = new
 
 
 def model(
@@ -208,19 +224,29 @@ def tensors(result: Any) -> Outputs:
 # --- where the text says cuda -------------------------------------------------------------------------------------
 
 
-class OnDevice(TorchFunctionMode):
-    """Where the text says cuda, another device is meant: that of the judge."""
+def mapped(function: Callable[[Any], Any], tree: Any) -> Any:
+    """The arguments of a call with a function of each. A torch.Size stays one: `x.new(size)` reads a tuple as numbers."""
+    return pytree.tree_map(function, tree, is_leaf=lambda value: type(value) is torch.Size)
 
-    def __init__(self, device: torch.device) -> None:
+
+class OnDevice(TorchFunctionMode):
+    """Where the text says cuda, another device is meant: that of the judge.
+
+    product: what computes torch._scaled_mm of 4-bit floats, which a CPU does not have (`block_scaled.product`).
+    """
+
+    def __init__(self, device: torch.device, product: Callable[..., torch.Tensor] | None = None) -> None:
         super().__init__()
-        self.device = device
+        self.device, self.product = device, product
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if func in MOVES:
             return args[0].to(self.device)
-        args, named = pytree.tree_map(self._placed, (args, dict(kwargs or {})))
+        args, named = mapped(self._placed, (args, dict(kwargs or {})))
+        if self.product and func is torch._scaled_mm and args[0].dtype == torch.float4_e2m1fn_x2:
+            return self.product(*args, **named)
         return func(*args, **named)
 
     def _placed(self, value: Any) -> Any:
@@ -241,8 +267,10 @@ class AsCuda(OnDevice):
 
 
 @contextmanager
-def placed(device: torch.device, mode: type[OnDevice] = OnDevice) -> Iterator[None]:
-    """Inside, cuda means `device`, in a stranger's text and for its random generators."""
+def placed(
+    device: torch.device, product: Callable[..., torch.Tensor] | None = None, mode: type[OnDevice] = OnDevice
+) -> Iterator[None]:
+    """Inside, cuda means `device`, in a stranger's text and for its random generators. product: see `OnDevice`."""
     if device.type == "cuda":
         yield
         return
@@ -256,7 +284,7 @@ def placed(device: torch.device, mode: type[OnDevice] = OnDevice) -> Iterator[No
 
     torch.Generator = Generator  # type: ignore[misc]
     try:
-        with mode(device):
+        with mode(device, product):
             yield
     finally:
         torch.Generator = real  # type: ignore[misc]

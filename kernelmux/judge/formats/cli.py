@@ -91,6 +91,8 @@ def _main(options: argparse.Namespace) -> int:
             rows.append(row)
             if sys.stderr.isatty():
                 print(f"\r{len(rows)} of {len(tasks)}", end="", file=sys.stderr, flush=True)
+            else:
+                print(f"[{len(rows)}/{len(tasks)}] {row.status}: {row.task}", file=sys.stderr, flush=True)
     except KeyboardInterrupt:
         ended = False
     finally:

@@ -29,7 +29,7 @@ from kernelmux.judge.formats.task import FormatError, Solution, Task
 from kernelmux.registry.cli import terminal
 
 LIMIT = 16 << 20  # bytes of a call's tensors, by default
-SECONDS = 300.0  # for the reference of a trial: it runs some 40 times
+SECONDS = 900.0  # for the reference of a trial, which runs some 40 times: a large network takes minutes
 WIDTH = 160
 
 Work = tuple[Task, Solution | None]

@@ -24,7 +24,7 @@ from kernelmux.candidate.pool import WarmPool
 from kernelmux.candidate.process import CandidateProcess
 from kernelmux.emulator import EmulatorError
 from kernelmux.judge import remarks
-from kernelmux.judge.formats import candidate_side
+from kernelmux.judge.formats import block_scaled, candidate_side
 from kernelmux.judge.formats.bounds import expected
 from kernelmux.judge.formats.candidate_side import Outputs
 from kernelmux.judge.formats.reference import packing
@@ -35,6 +35,7 @@ PASSED, FAILED, REFUSED = "passed", "failed", "refused"
 MISSING, UNJUDGED, OUT = "no solution", "not judged", "out of scope"
 CASES = 8  # of a task that are asked: of more, some are drawn
 BITS = 62  # of a seed
+FUTURE = "from __future__ import annotations\n"  # stands at the top of a file alone
 
 
 @dataclass
@@ -226,6 +227,9 @@ def _bytes(one: Guarded) -> torch.Tensor:
 
 def _served(solution: Solution, device: str) -> str:
     """The text that the candidate's process imports: all that it is given of a task."""
-    source = Path(candidate_side.__file__).read_text(encoding="utf-8")
+    ours = [candidate_side.__file__, *([block_scaled.__file__] if device == "cpu" else [])]
+    texts = [Path(name).read_text(encoding="utf-8") for name in ours]
+    source = "\n\n".join([texts[0], *(text.replace(FUTURE, "") for text in texts[1:])])
     given = f"{dict(solution.files)!r}, {solution.entry!r}, {solution.style!r}, {device!r}"
-    return f"{source}\n\ncall = serving(Path(__file__).parent / 'solution', {given})\n"
+    product = "product" if device == "cpu" else "None"
+    return f"{source}\n\ncall = serving(Path(__file__).parent / 'solution', {given}, {product})\n"

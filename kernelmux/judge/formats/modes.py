@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelmux.judge.formats import block_scaled, candidate_side
 from kernelmux.judge.formats.candidate_side import OnDevice
@@ -21,27 +22,39 @@ WIDENED = frozenset({torch.float32, torch.float16, torch.bfloat16})
 CASTS = frozenset({torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16})
 
 
-class OnOurDevice(OnDevice):
-    """`OnDevice`, and products of 4-bit floats, which a CPU does not have, are ours."""
+class OnMeta(OnDevice):
+    """Every device is torch's meta device, where tensors have no memory, whatever the text says; no generator is used."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if func is torch._scaled_mm and args[0].dtype == block_scaled.FLOAT4:
-            args, named = pytree.tree_map(self._placed, (args, dict(kwargs or {})))
-            return block_scaled.product(*args, **named)
-        return super().__torch_function__(func, types, args, kwargs)
+        if func is torch.Tensor.cpu:
+            return args[0]
+        return super().__torch_function__(
+            func, types, args, {n: v for n, v in (kwargs or {}).items() if n != "generator"}
+        )
+
+    def _placed(self, value: Any) -> Any:
+        if isinstance(value, torch.device):
+            return self.device
+        return str(self.device) if isinstance(value, str) and value.partition(":")[0] in ("cuda", "cpu") else value
 
 
 class InFloat64(TorchFunctionMode):
-    """Every conversion to a floating format of 16 or 32 bits is one to float64; those to 8 bits stay, as they quantise."""
+    """Every conversion to a floating format of 16 or 32 bits is one to float64; those to 8 bits stay, as they quantise.
+
+    Bytes that are read as numbers of such a format, `x.view(torch.float32)`, are read so, and then raised.
+    """
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if func in CASTS:
             return args[0].double()
-        args, named = pytree.tree_map(_widened, (args, dict(kwargs or {})))
+        if func is torch.Tensor.view and args[1:] and isinstance(args[1], torch.dtype):
+            found = func(*args, **(kwargs or {}))  # bytes, read as numbers of that format
+            return found.double() if args[1] in WIDENED else found
+        args, named = candidate_side.mapped(_widened, (args, dict(kwargs or {})))
         return func(*args, **named)
 
 
@@ -66,9 +79,39 @@ class NotedCall(TorchFunctionMode):
         return result
 
 
+class TooManyCalls(Exception):
+    """A reference has made more calls of torch than it may."""
+
+
+class FewCalls(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Ends what makes more than `most` calls of operators, by `TooManyCalls`."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.left = most
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise TooManyCalls
+        return func(*args, **(kwargs or {}))
+
+
 def placed(device: torch.device) -> AbstractContextManager[None]:
     """Inside, cuda means `device`, in the text of references and for their random generators."""
-    return candidate_side.placed(device, OnOurDevice)
+    return candidate_side.placed(device, block_scaled.product)
+
+
+@contextmanager
+def on_meta() -> Iterator[None]:
+    """Inside, tensors have a shape, and no memory; torch's distributions do not look at their parameters."""
+    checked = torch.distributions.Distribution._validate_args
+    torch.distributions.Distribution.set_default_validate_args(False)
+    try:
+        with torch.device("meta"), candidate_side.placed(torch.device("meta"), block_scaled.product, OnMeta):
+            yield
+    finally:
+        torch.distributions.Distribution.set_default_validate_args(checked)
 
 
 @contextmanager

@@ -10,25 +10,34 @@ from __future__ import annotations
 import argparse
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 Sizes = dict[str, Any]
 LEAST = 16  # a number below is taken for a kernel size, a stride or a count of heads, and stays
+BATCH = 2  # at least: a batch of one hides steps from one to the next, and may be normalised to nothing
+WIDTH = 64  # of a layer in a list, at least
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 FIRST = ("batch", "n_batch", "b")
+FLOPS = 2.0**7  # flops that count as much as a byte
 
 
 def sizes_of(module: types.ModuleType) -> Sizes:
-    """The variables of a module that may be sizes: integers of 16 and more, and tuples with such integers."""
+    """The variables of a module that may be sizes: integers of 16 and more, and tuples and lists with such integers."""
     sizes: Sizes = {}
     for name, value in vars(module).items():
         if name.startswith("_") or isinstance(value, bool):
             continue
-        if (isinstance(value, int) and value >= LEAST) or (_batch(name) and isinstance(value, int) and value > 1):
+        if (isinstance(value, int) and value >= LEAST) or (_batch(name) and isinstance(value, int) and value > BATCH):
             sizes[name] = value
-        elif isinstance(value, tuple) and value and all(isinstance(v, int) for v in value) and max(value) >= LEAST:
-            sizes[name] = value
+        elif isinstance(value, tuple | list) and value and all(isinstance(v, int) for v in value):
+            if max(value) >= _least(value):
+                sizes[name] = value
     return sizes
 
 
@@ -50,22 +59,24 @@ def fitting(module: types.ModuleType, cost: Callable[[], float | None], limit: f
 def _step(module: types.ModuleType, cost: Callable[[], float | None], now: float) -> float | None:
     """Halve the size that makes the most of a difference, one of a batch if that helps; the new cost, None if none does.
 
+    A number of groups goes with it: 512 channels in 512 groups would be normalised to nothing.
+
     All of them where none can be halved alone, as two that must be equal.
     """
-    best: tuple[bool, float, str, Any] | None = None
-    for name, value in sizes_of(module).items():
-        smaller = _halved(value)
-        setattr(module, name, smaller)
-        there = cost()
-        setattr(module, name, value)
-        if there is not None and there < 0.95 * now:
-            option = (not _batch(name), there, name, smaller)
-            best = option if best is None or option[:2] < best[:2] else best
-    if best is not None:
-        setattr(module, best[2], best[3])
-        return best[1]
+    best: tuple[bool, float, Sizes] | None = None
     before = sizes_of(module)
-    vars(module).update({name: _halved(value) for name, value in before.items()})
+    for name, value in before.items():
+        for smaller in _ways(name, value, before):
+            vars(module).update(smaller)
+            there = cost()
+            vars(module).update(before)
+            if there is not None and there < 0.95 * now:
+                best = min(best or (True, now, {}), (not _batch(name), there, smaller), key=lambda option: option[:2])
+                break
+    if best is not None:
+        vars(module).update(best[2])
+        return best[1]
+    vars(module).update({name: _smaller(name, value) for name, value in before.items()})
     all_there = cost()
     if all_there is not None and all_there < 0.95 * now:
         return all_there
@@ -73,13 +84,35 @@ def _step(module: types.ModuleType, cost: Callable[[], float | None], now: float
     return None
 
 
+def _ways(name: str, value: Any, sizes: Sizes) -> list[Sizes]:
+    """What may be halved for a size: the numbers of groups that divide it too, so that groups keep their length."""
+    alone = {name: _smaller(name, value)}
+    parts = {
+        n: _halved(g) for n, g in sizes.items() if "group" in n.lower() and isinstance(g, int) and _divides(g, value)
+    }
+    return [{**parts, **alone}, alone] if parts and not _batch(name) else [alone]
+
+
+def _divides(part: int, value: Any) -> bool:
+    return isinstance(value, int) and value > part and value % part == 0
+
+
 def _batch(name: str) -> bool:
     return name.lower() in FIRST or name.lower().startswith("batch")
 
 
+def _smaller(name: str, value: Any) -> Any:
+    return max(BATCH, value // 2) if _batch(name) and isinstance(value, int) else _halved(value)
+
+
+def _least(value: Sequence[int]) -> int:
+    """The least number of a sequence that is halved: a list has widths of layers, which tell nothing if they are a few."""
+    return 2 * WIDTH if isinstance(value, list) else LEAST
+
+
 def _halved(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return tuple(_halved(v) if v >= LEAST else v for v in value)
+    if isinstance(value, tuple | list):
+        return type(value)(_halved(v) if v >= _least(value) else v for v in value)
     return max(1, value // 2)
 
 
@@ -92,6 +125,29 @@ def shortened(
     rest = {name: value for name, value in case.items() if name == "seed"}
     fitting(home, lambda: cost({name: getattr(home, name) for name in case if name != "seed"} | rest), limit)
     return {name: getattr(home, name) if name != "seed" else value for name, value in case.items()}
+
+
+def effort(call: Callable[[], Any]) -> float:
+    """Bytes of the tensors that a call returns, or of the largest one on the way, or its flops by `FLOPS`: the most."""
+    largest = Largest()
+    with torch.no_grad(), FlopCounterMode(display=False) as counter, largest:
+        found = call()
+    size = sum(x.numel() * x.element_size() for x in pytree.tree_leaves(found) if isinstance(x, torch.Tensor))
+    return float(max(size, largest.size, counter.get_total_flops() / FLOPS))
+
+
+class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Keeps the bytes of the largest tensor that an operator returns."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.size = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        sizes = [x.numel() * x.element_size() for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
+        self.size = max([self.size, *sizes])
+        return result
 
 
 def byte_count(text: str) -> int:

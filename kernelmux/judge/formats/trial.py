@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -32,7 +32,9 @@ class TaskTrial:
     what its class is built with, after seeding with init_seed, which tells nothing of the seed of the inputs. reference:
     called with args, kwargs and parameters like these, in whatever dtype they have; it may write into them. check: of a
     task whose right results are many: "" or what is wrong with outputs. note: what differs from the task as written.
-    single: the name of the function of torch that the reference is, where it is one.
+    single: the name of the function of torch that the reference is, where it is one. also: a second dtype that a result may
+    have, where the reference's own is not that of the memory for it. sizes: variables of the reference's file by name, each
+    before and after it was reduced: a solution's file may have the same.
     """
 
     task: Task
@@ -45,6 +47,8 @@ class TaskTrial:
     check: Callable[[Any], str] | None = None
     note: str = ""
     single: str = ""
+    also: torch.dtype | None = None
+    sizes: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     device: torch.device = CPU
 
     @cached_property
@@ -67,7 +71,8 @@ class TaskTrial:
         TypeError for an argument that cannot be handed to another process.
         """
         leaves = list(self.leaves)
-        parts = {"args": self.args, "kwargs": dict(self.kwargs), "parameters": dict(self.parameters), "init": self.init}
+        given = {"args": self.args, "kwargs": dict(self.kwargs), "parameters": dict(self.parameters)}
+        parts = {**given, "init": self.init, "sizes": dict(self.sizes)}
         told = {name: candidate_side.spelled(part, leaves) for name, part in parts.items()}
         return json.dumps({**told, "init_seed": self.init_seed, "leaves": len(leaves)}), leaves
 
@@ -92,15 +97,18 @@ class TaskTrial:
             return found
         before = self.evaluate()
         for i, x in enumerate(self.leaves[:count]):
-            poison = poisoned(extent(x.shape, x.stride()), x.dtype, x).as_strided(x.shape, x.stride())
-            try:
-                after = self.evaluate([*self.leaves[:i], poison, *self.leaves[i + 1 :]])
-            except FormatError:
-                continue
-            found[i] = [(y.shape, y.dtype) for y in after] == [(y.shape, y.dtype) for y in before] and all(
-                torch.equal(_bits(x), _bits(y)) for x, y in zip(before, after, strict=True)
-            )
+            found[i] = all(self._same(before, i, other) for other in _others(x))
         return found
+
+    def _same(self, before: Outputs, place: int, other: torch.Tensor) -> bool:
+        """Whether the reference gives these outputs, to the bit, with another tensor in the place of one of the leaves."""
+        try:
+            after = self.evaluate([*self.leaves[:place], other, *self.leaves[place + 1 :]])
+        except FormatError:
+            return False
+        return [(y.shape, y.dtype) for y in after] == [(y.shape, y.dtype) for y in before] and all(
+            torch.equal(_bits(x), _bits(y)) for x, y in zip(before, after, strict=True)
+        )
 
     def _called(self, leaves: Sequence[torch.Tensor], exactly: bool) -> Outputs:
         given = iter(leaves)
@@ -138,6 +146,14 @@ class Problem(ABC):
         limit: the most bytes that its tensors may take, for which sizes are reduced where the format lets them be; the
         note of the trial says so. FormatError where the reference cannot make inputs.
         """
+
+
+def _others(x: torch.Tensor) -> Iterator[torch.Tensor]:
+    """What a tensor that is not read may hold, NaN last; integers that are indices would not survive that."""
+    if not (x.is_floating_point() or x.is_complex()):
+        yield torch.zeros_like(x)
+        yield torch.ones_like(x)
+    yield poisoned(extent(x.shape, x.stride()), x.dtype, x).as_strided(x.shape, x.stride())
 
 
 def _own(x: torch.Tensor, exactly: bool) -> torch.Tensor:

@@ -215,7 +215,8 @@ def test_the_command_survives_what_task_files_do(tmp_path, capsys, confine):
 def test_the_command_checks_a_task_and_refuses_what_it_cannot_do(tmp_path, capsys):
     (tmp_path / "1_fine.py").write_text(PROBLEM.format(body=""))
     assert cli.main([str(tmp_path), "--format", "kernelbench", "--check", "--unconfined", "--seconds", "500"]) == 0
-    assert "1 by a spec" in capsys.readouterr().out
+    told = capsys.readouterr()
+    assert "1 by a spec" in told.out and "[1/1] ok: 1_fine" in told.err
     assert cli.main([str(tmp_path), "--format", "gpu_mode", "--unconfined"]) == 2
     assert "no task of gpu_mode" in capsys.readouterr().err
     assert cli.main([]) == 2

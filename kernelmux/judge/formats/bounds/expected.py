@@ -22,13 +22,15 @@ UNDECIDED = 0.01  # of an output that must be equal: beyond it a case does not t
 class ExpectedOutput:
     """One output: its value in float64 or as integers, the bound by element (None: equal), and its own dtype.
 
-    undecided: elements of an output that must be equal that small moves of the inputs change; they are not compared.
+    undecided: elements of an output that must be equal that small moves of the inputs change; they are not compared. also:
+    another dtype that is right.
     """
 
     value: torch.Tensor
     bound: torch.Tensor | None
     dtype: torch.dtype
     undecided: torch.Tensor | None = None
+    also: torch.dtype | None = None
 
     def compared(self, got: torch.Tensor) -> tuple[str, float]:
         """ "" or how a result is wrong, in a line, and the largest share of the bound that it uses.
@@ -37,7 +39,7 @@ class ExpectedOutput:
         """
         if tuple(got.shape) != tuple(self.value.shape):
             return f"shape: expected {list(self.value.shape)}, got {list(got.shape)}", float("inf")
-        if got.dtype != self.dtype:
+        if got.dtype not in (self.dtype, self.also):
             return f"dtype: expected {self.dtype}, got {got.dtype}", float("inf")
         if self.bound is None:
             wrong = self._unequal(got)
@@ -104,12 +106,12 @@ def of(trial: TaskTrial, seed: int, unit: float = FP32) -> ExpectedResult:
         raise FormatError("the reference returns no tensor")
     if (found := covered(trial, exact)) is not None:
         own = trial.evaluate()
-        output = ExpectedOutput(found.value, found.bound, own[0].dtype)
+        output = ExpectedOutput(found.value, found.bound, own[0].dtype, also=trial.also)
         made = ExpectedResult((output,), found.op, f"derived: the spec of {found.op}")
         if not made.wrong(own):
             return made
     estimates = estimate(lambda leaves, exactly: trial.evaluate(leaves, exactly), trial.leaves, seed, unit)
-    outputs = tuple(ExpectedOutput(e.value, e.bound, e.dtype, e.undecided) for e in estimates)
+    outputs = tuple(ExpectedOutput(e.value, e.bound, e.dtype, e.undecided, trial.also) for e in estimates)
     return ExpectedResult(outputs, "", ESTIMATED if any(o.bound is not None for o in outputs) else EQUAL)
 
 

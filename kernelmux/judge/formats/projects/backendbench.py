@@ -2,7 +2,7 @@
 
 add__Tensor stands for aten.add.Tensor. The reference is torch's own operator in float64. What it is called with comes from
 a trace, a text file of lines "Operator: aten.add.Tensor" and "cnt: 1, ((T([5, 7], f32), ...), {})" in the folder; for an
-operator without one, from the samples that torch's own tests of operators keep, where they are installed.
+operator without one, from torch's own tests of operators, where they are installed (`operator_samples`).
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelmux.judge.formats import sources
+from kernelmux.judge.formats.projects import operator_samples
 from kernelmux.judge.formats.task import FormatError, Solution, Task, read
 from kernelmux.judge.formats.trial import CPU, Problem, TaskTrial, first_line
 
 NAME = "backendbench"
 TOLERANCE = "1e-2 relative and absolute"
-MOST = 8  # samples of torch's tests for an operator
 DTYPES = {
     "f64": torch.float64,
     "f32": torch.float32,
@@ -121,17 +119,17 @@ class BackendBench(Problem):
 
     @property
     def cases(self) -> int:
-        return len(self.task.cases) or min(MOST, len(self._samples)) or 1
+        return len(self.task.cases) or len(self._samples) or 1
 
     @functools.cached_property
     def _samples(self) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-        return list(samples().get(str(self.function), ()))
+        return list(operator_samples.samples().get(str(self.function), ()))
 
     def trial(self, seed: int, case: int = 0, limit: int | None = None, model_seed: int = 0) -> TaskTrial:
         if self.task.cases:
             args, kwargs = arguments(str(self.task.cases[case]["args"]), seed)
         elif self._samples:
-            args, kwargs = _anew(self._samples[case % len(self._samples)], seed)
+            args, kwargs = operator_samples.anew(self._samples[case % len(self._samples)], seed)
         else:
             raise FormatError(f"{self.task.name}: no trace names its arguments, and {_without()}")
         single = self.task.name.partition(".")[0]
@@ -210,74 +208,10 @@ def _numbers(shape: list[int], dtype: torch.dtype, rng: torch.Generator) -> torc
     return torch.randint(0, 10, shape, generator=rng).to(dtype)
 
 
-def _anew(sample: tuple[tuple[Any, ...], dict[str, Any]], seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A sample with its floating numbers in another order, so that no two seeds ask the same.
-
-    A shuffle keeps every number, and so the domain of the operator; integers and scalars stay as they are.
-    """
-    rng = torch.Generator().manual_seed(seed)
-
-    def shuffled(x: Any) -> Any:
-        if not isinstance(x, torch.Tensor):
-            return x
-        x = x.detach()
-        if not x.is_floating_point() or x.layout != torch.strided or x.numel() < 2:
-            return x
-        return x.flatten()[torch.randperm(x.numel(), generator=rng)].reshape(x.shape)
-
-    args, kwargs = pytree.tree_map(shuffled, sample)
-    return args, kwargs
-
-
 def _without() -> str:
     """Why torch's tests give no arguments."""
-    return "torch's tests have no sample" if samples() else "torch's tests lack a package: pip install expecttest"
-
-
-@functools.cache
-def samples() -> dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]]:
-    """The calls of single operators of aten among the samples of torch's own tests, in fp32; {} without those."""
-    try:
-        from torch.testing._internal.common_methods_invocations import op_db
-    except ImportError:
-        return {}
-    found: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {}
-    for info in op_db:
-        for sample in _drawn(info):
-            if (call := _single(info, sample)) is not None:
-                known = found.setdefault(call[0], [])
-                if len(known) < MOST:
-                    known.append(call[1:])
-    return found
-
-
-def _drawn(info: Any) -> Iterator[Any]:
-    if torch.float32 not in info.supported_dtypes("cpu"):
-        return
-    try:
-        torch.manual_seed(0)
-        yield from info.sample_inputs("cpu", torch.float32)
-    except Exception:
-        return
-
-
-def _single(info: Any, sample: Any) -> tuple[str, tuple[Any, ...], dict[str, Any]] | None:
-    """Operator and arguments where a sample is one call of aten, else None."""
-    with Dispatched() as mode:
-        try:
-            info.op(sample.input, *sample.args, **sample.kwargs)
-        except Exception:
-            return None
-    return mode.calls[0] if len(mode.calls) == 1 else None
-
-
-class Dispatched(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the operators of aten that are called, with their arguments."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.calls.append((str(func), args, dict(kwargs or {})))
-        return func(*args, **(kwargs or {}))
+    return (
+        "torch's tests have no sample"
+        if operator_samples.samples()
+        else "torch's tests lack a package: pip install expecttest"
+    )

@@ -2,8 +2,7 @@
 JSON with the lengths of variable axes; a solution is JSON with its sources.
 
 Inputs that a workload calls random are drawn; those that it has in a file of safetensors are read from there, and drawn
-lawfully where the file is not at hand: offsets (`*_indptr`) rise from 0 to the axis that a constraint names, indices stay
-below the number of pages.
+where the file is not at hand, or lengths are reduced (`flashinfer_inputs`).
 """
 
 from __future__ import annotations
@@ -17,18 +16,19 @@ from typing import Any
 
 import torch
 
-from kernelmux.judge.formats import sources
+from kernelmux.judge.formats import modes, sources
 from kernelmux.judge.formats.candidate_side import tensors
-from kernelmux.judge.formats.task import DESTINATION, FUNCTION, FormatError, Solution, Task, read
+from kernelmux.judge.formats.projects.flashinfer_inputs import DefinitionAxes, DrawnInputs, Lengths, dtype_of, shape_of
+from kernelmux.judge.formats.task import DESTINATION, FUNCTION, Case, FormatError, Solution, Task, read
 from kernelmux.judge.formats.trial import CPU, Problem, TaskTrial, first_line
 
 NAME = "flashinfer_bench"
 TOLERANCE = "1e-2 relative or absolute"
 LANGUAGES = ("python", "triton")
-DEFAULT = 64  # the length of a variable axis that no workload gives
+BEYOND = 64  # times the limit: what lengths that cannot be reduced may take
+CALLS = 1024  # of torch in a reference, which runs some 40 times for a bound
+RANDOM = re.compile(r"torch\.(multinomial|rand\w*|bernoulli|normal)\b|\.(multinomial|(exponential|uniform|normal)_)\(")
 INTERFACE = ("axes", "inputs", "outputs", "reference")
-LAST = re.compile(r"^\s*(\w+)\s*==\s*(\w+)\[-1\](?:\.item\(\))?\s*$")
-PLUS_ONE = re.compile(r"^\s*(\w+)\s*==\s*(\w+)\s*\+\s*1\s*$")
 
 
 def find(folder: Path) -> list[Task]:
@@ -44,8 +44,17 @@ def find(folder: Path) -> list[Task]:
             if line.get("uuid") is None or line["uuid"] not in [w.get("uuid") for w in known]:
                 known.append(line)
     return [
-        Task(name, NAME, path, "run", tuple(workloads.get(name, ())), tuple(workloads.get(name, ())), TOLERANCE)
-        for name, (path, _) in sorted(definitions.items())
+        Task(
+            name,
+            NAME,
+            path,
+            "run",
+            tuple(workloads.get(name, ())),
+            tuple(workloads.get(name, ())),
+            TOLERANCE,
+            "random: its result is no function of its inputs" if RANDOM.search(str(told["reference"])) else "",
+        )
+        for name, (path, told) in sorted(definitions.items())
     ]
 
 
@@ -115,30 +124,18 @@ class FlashInferBench(Problem):
         if missing := [part for part in INTERFACE if part not in self.told]:
             raise FormatError(f"{task.name}: expected {', '.join(INTERFACE)}, got none for {', '.join(missing)}")
         self.function = sources.of_text(self.told["reference"], "run", f"{task.name}: reference", device)
-        self.lasts = {m[2]: m[1] for c in self.told.get("constraints") or () if (m := LAST.match(c))}
+        self.axes = DefinitionAxes(self.told)
+        self.reduced: dict[tuple[int, int], Lengths] = {}
 
     def trial(self, seed: int, case: int = 0, limit: int | None = None, model_seed: int = 0) -> TaskTrial:
         workload = self.task.cases[case] if self.task.cases else {}
-        axes = self._axes(workload.get("axes") or {})
-        variable = [n for n, axis in self.told["axes"].items() if axis.get("type") == "var"]
-        whole = dict(axes)
-        while limit and self._bytes(axes) > limit and (longest := max((axes[n] for n in variable), default=1)) > 1:
-            axes = self._axes({n: max(1, axes[n] // 2) if axes[n] == longest else axes[n] for n in variable})
-        reduced = [f"{n} {whole[n]} -> {axes[n]}" for n in variable if axes[n] != whole[n]]
-        rng = torch.Generator().manual_seed(seed)
-        drawn: dict[str, Any] = {}
-        notes = [f"reduced: {', '.join(reduced)}"] if reduced else []
-        for name, tensor in self.told["inputs"].items():
-            source = (workload.get("inputs") or {}).get(name) or {"type": "random"}
-            drawn[name], note = self._input(name, tensor, source, axes, rng, drawn, workload, bool(reduced))
-            notes += [note] if note else []
-        return TaskTrial(
-            self.task,
-            tuple(drawn.values()),
-            self._reference,
-            note="; ".join(notes),
-            device=self.device,
-        )
+        whole = self.axes.lengths(workload.get("axes") or {})
+        axes = self._fit(case, whole, workload, limit) if limit else whole
+        changed = [f"{n} {whole[n]} -> {axes[n]}" for n in self.axes.variable if axes[n] != whole[n]]
+        args, drawn = self._drawn(axes, seed, workload, bool(changed))
+        notes = [f"reduced: {', '.join(changed)}"] if changed else []
+        notes += [f"{', '.join(drawn)} drawn"] if drawn else []
+        return TaskTrial(self.task, args, self._reference, note="; ".join(notes), device=self.device)
 
     def _reference(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], parameters: Any) -> Any:
         given = self.function(*args)
@@ -146,91 +143,64 @@ class FlashInferBench(Problem):
             return tuple(given[name] for name in self.told["outputs"])
         return tensors(given)
 
-    def _axes(self, given: Mapping[str, int]) -> dict[str, int]:
-        """The length of every axis; those that a constraint makes one more than another follow it."""
-        found = {
-            n: int(a["value"]) if a.get("type") == "const" else int(given.get(n, DEFAULT))
-            for n, a in self.told["axes"].items()
-        }
-        for constraint in self.told.get("constraints") or ():
-            if (m := PLUS_ONE.match(constraint)) and m[1] in found and m[2] in found:
-                found[m[1]] = found[m[2]] + 1
-        return found
+    def _fit(self, case: int, whole: Lengths, workload: Case, limit: int) -> Lengths:
+        """Lengths of variable axes that take a number of bytes at most, and let the reference make `CALLS` calls at most.
 
-    def _bytes(self, axes: Mapping[str, int]) -> int:
+        Where constant axes take more by themselves, variable ones may add an eighth of the limit. FormatError where they
+        take `BEYOND` times the limit.
+        """
+        if (case, limit) not in self.reduced:
+            least, axes = whole, whole
+            while (shorter := self.axes.halved(least)) is not None:
+                least = shorter
+            if (floor := self._bytes(least)) > BEYOND * limit:
+                raise FormatError(f"{self.task.name}: no lengths below {floor} bytes run, and the limit is {limit}")
+            most = max(limit, floor + limit // 8)
+            while self._bytes(axes) > most or self._busy(axes, workload, axes != whole):
+                if (shorter := self.axes.halved(axes)) is None:
+                    break
+                axes = shorter
+            self.reduced[case, limit] = axes
+        return self.reduced[case, limit]
+
+    def _busy(self, axes: Lengths, workload: Case, reduced: bool) -> bool:
+        """Whether the reference makes more than `CALLS` calls of torch, as one does that goes from token to token."""
+        args, _ = self._drawn(axes, 0, workload, reduced)
+        try:
+            with torch.no_grad(), modes.placed(self.device), modes.FewCalls(CALLS):
+                self.function(*args)
+        except modes.TooManyCalls:
+            return True
+        except Exception:
+            return False  # the trial says what is wrong
+        return False
+
+    def _bytes(self, axes: Lengths) -> int:
         everything = [*self.told["inputs"].values(), *self.told["outputs"].values()]
-        return sum(torch.Size(_shape(t, axes) or ()).numel() * _dtype(t).itemsize for t in everything)
+        return sum(torch.Size(shape_of(t, axes) or ()).numel() * dtype_of(t).itemsize for t in everything)
 
-    def _input(
-        self,
-        name: str,
-        tensor: Mapping[str, Any],
-        source: Mapping[str, Any],
-        axes: Mapping[str, int],
-        rng: torch.Generator,
-        before: Mapping[str, Any],
-        workload: Mapping[str, Any],
-        reduced: bool,
-    ) -> tuple[Any, str]:
-        """An input's value, and what is to be said of it."""
+    def _drawn(self, axes: Lengths, seed: int, workload: Case, reduced: bool) -> tuple[tuple[Any, ...], list[str]]:
+        """The arguments of a call, and the names of those that were drawn though a file has them."""
+        inputs, found, drawn = DrawnInputs(self.told, axes, seed), list[Any](), list[str]()
+        for name in self.told["inputs"]:
+            source = (workload.get("inputs") or {}).get(name) or {"type": "random"}
+            value = self._stored(name, source, workload, reduced)
+            if value is None:
+                value = inputs.draw(name)
+                drawn += [name] if source.get("type") == "safetensors" else []
+            found.append(value.to(self.device) if isinstance(value, torch.Tensor) else value)
+        return tuple(found), drawn
+
+    def _stored(self, name: str, source: Mapping[str, Any], workload: Case, reduced: bool) -> Any:
+        """The value that a workload gives, as a number or in a file that is at hand; else None."""
         if source.get("type") == "scalar":
-            return source["value"], ""
-        if source.get("type") == "safetensors" and not reduced:
-            path = Path(workload.get("base", "."), str(source["path"]))
-            if path.is_file() and not read_head(path).startswith(b"version https://git-lfs"):
-                return _stored(path, str(source["tensor_key"]), name).to(self.device), ""
-        shape, dtype = _shape(tensor, axes), _dtype(tensor)
-        value = self._drawn(name, shape, dtype, axes, rng, before)
-        said = f"{name} drawn" if source.get("type") == "safetensors" else ""
-        return (value.to(self.device) if isinstance(value, torch.Tensor) else value), said
-
-    def _drawn(
-        self,
-        name: str,
-        shape: tuple[int, ...] | None,
-        dtype: torch.dtype,
-        axes: Mapping[str, int],
-        rng: torch.Generator,
-        before: Mapping[str, Any],
-    ) -> Any:
-        if not shape:
-            if dtype.is_floating_point:
-                value = axes.get("head_dim", axes.get("head_dim_qk", 1)) ** -0.5 if "scale" in name else 1.0
-                return value if shape is None else torch.tensor(value, dtype=dtype)
-            return 0 if shape is None else torch.tensor(0, dtype=dtype)
-        if dtype == torch.bool:
-            return torch.randint(0, 2, shape, generator=rng).bool()
-        if not dtype.is_floating_point:
-            return self._integers(name, shape, axes, rng).to(dtype)
-        value = torch.randn(shape, generator=rng, dtype=torch.float32)
-        if name == "probs" and self.told.get("op_type") == "sampling":
-            value = value.softmax(-1)
-        return (value if dtype.itemsize > 1 else value.clamp(-2, 2)).to(dtype)
-
-    def _integers(
-        self, name: str, shape: tuple[int, ...], axes: Mapping[str, int], rng: torch.Generator
-    ) -> torch.Tensor:
-        if name.endswith("indptr"):
-            last = axes.get(self.lasts.get(name, ""), axes.get("total_kv", DEFAULT))
-            inner = torch.randint(0, last + 1, (max(0, shape[0] - 2),), generator=rng).sort().values
-            ends = [torch.zeros(1, dtype=torch.int64), inner, torch.full((1,), last)]
-            return torch.cat(ends)[-shape[0] :]
-        if "ind" in name or "table" in name:
-            return torch.randint(0, max(1, axes.get("num_pages", DEFAULT)), shape, generator=rng)
-        if "len" in name:
-            return torch.full(shape, max(1, axes.get("page_size", axes.get("max_seq_len", 1))))
-        return torch.randint(0, 64, shape, generator=rng)
-
-
-def _shape(tensor: Mapping[str, Any], axes: Mapping[str, int]) -> tuple[int, ...] | None:
-    return None if tensor.get("shape") is None else tuple(axes[name] for name in tensor["shape"])
-
-
-def _dtype(tensor: Mapping[str, Any]) -> torch.dtype:
-    found = getattr(torch, str(tensor["dtype"]), None)
-    if not isinstance(found, torch.dtype):
-        raise FormatError(f"dtype: torch has no tensors of {tensor['dtype']} that it can compute with")
-    return found
+            return source["value"]
+        if source.get("type") != "safetensors" or reduced:
+            return None
+        path = Path(workload.get("base", "."), str(source["path"]))
+        if not path.is_file() or read_head(path).startswith(b"version https://git-lfs"):
+            return None
+        return _stored(path, str(source["tensor_key"]), name)
 
 
 def read_head(path: Path) -> bytes:

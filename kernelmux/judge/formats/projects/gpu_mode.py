@@ -14,6 +14,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -184,17 +185,21 @@ class GpuMode(Problem):
         used = self._fit(case, sizes, limit) if limit else sizes
         data = self._drawn(used, seed)
         changed = [f"{n} {sizes[n]} -> {v}" for n, v in used.items() if v != sizes[n]]
-        whole = not isinstance(data, tuple) or self.task.reference == "ref_kernel"
-        args = (data,) if whole else data[: len(inspect.signature(self.function).parameters)]  # type: ignore[arg-type]
         made = TaskTrial(
             self.task,
-            args,
+            self._arguments(data),
             self._reference,
             check=functools.partial(self._checked, used, seed) if self.own_check else None,
             note=f"reduced: {', '.join(changed)}" if changed else "",
             device=self.device,
         )
         return made if self.own_check else self._rounded(made)
+
+    def _arguments(self, data: Any) -> tuple[Any, ...]:
+        """What a candidate is called with: the data as one argument, or what one of several references takes of it."""
+        if not isinstance(data, tuple) or self.task.reference == "ref_kernel":
+            return (data,)
+        return data[: len(inspect.signature(self.function).parameters)]  # type: ignore[arg-type]
 
     def _rounded(self, trial: TaskTrial) -> TaskTrial:
         """The trial, its result in the dtype of the memory that candidates are given for it, which the project allows."""
@@ -207,7 +212,7 @@ class GpuMode(Problem):
         def reference(args: tuple[Any, ...], kwargs: Mapping[str, Any], parameters: Any) -> Any:
             return self._reference(args, kwargs, parameters).to(pytree.tree_leaves(args)[-1].dtype)
 
-        return dataclasses.replace(trial, reference=reference)
+        return dataclasses.replace(trial, reference=reference, also=result.dtype)
 
     def _reference(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], parameters: Any) -> Any:
         if self.function is None:
@@ -233,18 +238,23 @@ class GpuMode(Problem):
     def _fit(self, case: int, sizes: Case, limit: int) -> Case:
         key = (case, limit)
         if key not in self.reduced:
-            self.reduced[key] = reduced_sizes.shortened(sizes, self._cost, limit)
+            cost = self._size if self._effort(sizes) is None else self._effort
+            self.reduced[key] = reduced_sizes.shortened(sizes, cost, limit)
         return self.reduced[key]
 
-    def _cost(self, sizes: Case) -> float | None:
-        """Bytes of a case's inputs, without memory on the meta device where that goes; None where they cannot be made."""
-        for device in (torch.device("meta"), self.device):
-            try:
-                with device, modes.placed(device):
-                    data = self._generated(sizes, 0)
-            except Exception:
-                continue
-            return float(sum(x.nbytes for x in pytree.tree_leaves(data) if isinstance(x, torch.Tensor)))
+    def _effort(self, sizes: Case) -> float | None:
+        """The effort of a case and its reference on the meta device, without memory; None where they do not run."""
+        with suppress(Exception), modes.on_meta():
+            data = self._generated(sizes, 0)
+            return reduced_sizes.effort(lambda: (data, self._reference(self._arguments(data), {}, {})))
+        return None
+
+    def _size(self, sizes: Case) -> float | None:
+        """Bytes of a case's inputs, without memory where that goes; None where they cannot be made."""
+        for where in (modes.on_meta(), modes.placed(self.device)):
+            with suppress(Exception), where:
+                data = pytree.tree_leaves(self._generated(sizes, 0))
+                return float(sum(x.nbytes for x in data if isinstance(x, torch.Tensor)))
         return None
 
     def _checked(self, sizes: Case, seed: int, outputs: Any) -> str:

@@ -16,8 +16,6 @@ from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
 
 from kernelmux.judge.formats import modes, reduced_sizes, sources
 from kernelmux.judge.formats.candidate_side import given
@@ -29,7 +27,6 @@ PARTS = ("Model", "get_inputs", "get_init_inputs")
 SOLUTION = "ModelNew"
 TOLERANCE = "1e-4 of fp32, 1e-2 of 16 bits, relative and absolute"
 BEYOND = 64  # times the limit: what sizes that cannot be reduced may take
-FLOPS = 2.0**7  # flops that count as much as a byte
 
 
 def find(folder: Path) -> list[Task]:
@@ -84,6 +81,7 @@ class KernelBench(Problem):
         super().__init__(task, device)
         self.module = sources.module(task.source, device=device)
         self.reduced: dict[int, str] = {}
+        self.sizes: dict[str, tuple[Any, Any]] = {}
 
     def trial(self, seed: int, case: int = 0, limit: int | None = None, model_seed: int = 0) -> TaskTrial:
         note = self._fit(limit) if limit else ""
@@ -104,49 +102,35 @@ class KernelBench(Problem):
             init=init,
             init_seed=model_seed,
             note="; ".join(filter(None, (note and f"reduced: {note}", dropped))),
+            sizes=self.sizes,
             device=self.device,
         )
 
     def _fit(self, limit: int) -> str:
         """Reduce the sizes of the module to a number of bytes once; what was changed."""
         if limit not in self.reduced:
+            before = reduced_sizes.sizes_of(self.module)
             self.reduced[limit] = reduced_sizes.fitting(self.module, lambda: cost(self.module), limit)
+            self.sizes = {name: (old, getattr(self.module, name)) for name, old in before.items()} | self.sizes
             if (size := cost(self.module) or 0.0) > BEYOND * limit:
                 raise FormatError(f"{self.task.name}: no sizes below {size:.3g} bytes run, and the limit is {limit}")
         return self.reduced[limit]
 
 
 def cost(module: types.ModuleType) -> float | None:
-    """Bytes of inputs, parameters and outputs, or of the largest tensor on the way, or the flops by `FLOPS`.
+    """The effort for inputs, parameters and outputs of a module; None where it does not run."""
 
-    That which is most; None where it does not run.
-    """
-    largest = Largest()
+    def everything() -> list[Any]:
+        args, named = _arguments(module.get_init_inputs())
+        model = module.Model(*args, **named)
+        inputs = module.get_inputs()
+        return [inputs, model(*inputs), *model.parameters(), *model.buffers()]
+
     try:
-        with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter, largest:
-            args, named = _arguments(module.get_init_inputs())
-            model = module.Model(*args, **named)
-            inputs = module.get_inputs()
-            outputs = model(*inputs)
+        with torch.device("meta"):
+            return reduced_sizes.effort(everything)
     except Exception:
         return None
-    everything = [*pytree.tree_leaves((inputs, outputs)), *model.parameters(), *model.buffers()]
-    size = sum(x.numel() * x.element_size() for x in everything if isinstance(x, torch.Tensor))
-    return float(max(size, largest.size, counter.get_total_flops() / FLOPS))
-
-
-class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keeps the bytes of the largest tensor that an operator returns."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.size = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        sizes = [x.numel() * x.element_size() for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
-        self.size = max([self.size, *sizes])
-        return result
 
 
 def _arguments(value: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
@@ -187,7 +171,7 @@ class _Reference:
         self.model = model
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], parameters: Mapping[str, torch.Tensor]) -> Any:
-        model = copy.deepcopy(self.model)
+        model = _copied(self.model)
         if torch.get_default_dtype() == torch.float64:
             model = model.double()
             for part in model.modules():
@@ -196,6 +180,20 @@ class _Reference:
                         setattr(part, name, pytree.tree_map(_raised, value))
         given(model, parameters)
         return model(*args, **kwargs)
+
+
+def _copied(model: torch.nn.Module) -> torch.nn.Module:
+    """A copy, whose functions hold the copies of the modules that they held: `self.f = lambda x: layer(x)`."""
+    known: dict[int, Any] = {}
+    made = copy.deepcopy(model, known)
+    for part in made.modules():
+        for name, value in list(vars(part).items()):
+            if isinstance(value, types.FunctionType) and value.__closure__:
+                cells = [types.CellType(known.get(id(c.cell_contents), c.cell_contents)) for c in value.__closure__]
+                own = types.FunctionType(value.__code__, value.__globals__, name, value.__defaults__, tuple(cells))
+                own.__kwdefaults__ = value.__kwdefaults__
+                setattr(part, name, own)
+    return made
 
 
 def _raised(value: Any) -> Any:

@@ -25,7 +25,7 @@ from kernelmux.judge.formats.candidate_side import Outputs
 from kernelmux.judge.formats.reference import packing
 from kernelmux.judge.formats.task import FormatError, Task
 
-START = 120.0  # seconds until it is there, and until it has left a task
+START = 600.0  # seconds until it is there, and until it has left a task
 
 
 @dataclass(frozen=True)
@@ -199,4 +199,5 @@ def _output(row: dict[str, Any], given: Sequence[torch.Tensor]) -> ExpectedOutpu
     parts = {name: given[row[name]] if name in row else None for name in ("value", "bound", "undecided")}
     if parts["value"] is None:
         raise KeyError("value")
-    return ExpectedOutput(parts["value"], parts["bound"], memory.DTYPES[row["dtype"]], parts["undecided"])
+    also = memory.DTYPES[row["also"]] if row["also"] else None
+    return ExpectedOutput(parts["value"], parts["bound"], memory.DTYPES[row["dtype"]], parts["undecided"], also)

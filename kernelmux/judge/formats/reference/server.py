@@ -21,6 +21,7 @@ from kernelmux.candidate.channel import Channel, ChannelClosed, close
 from kernelmux.judge import formats
 from kernelmux.judge.formats import candidate_side
 from kernelmux.judge.formats.bounds import expected
+from kernelmux.judge.formats.projects import operator_samples
 from kernelmux.judge.formats.reference import packing, survey
 from kernelmux.judge.formats.task import FormatError, Task
 from kernelmux.judge.formats.trial import first_line
@@ -38,7 +39,7 @@ def main(descriptor: int) -> None:
             told, _ = channel.receive()
             task = Task.from_json(told["task"])
             if task.format == formats.backendbench.NAME and not task.cases:
-                formats.backendbench.samples()  # once, before processes are forked
+                operator_samples.samples()  # once, before processes are forked
             child = os.fork()
             if child == 0:
                 _child(channel, task, told)
@@ -114,7 +115,7 @@ class TaskServer:
             parts = {"value": output.value, "bound": output.bound, "undecided": output.undecided}
             places = {name: len(given) + i for i, name in enumerate(n for n, x in parts.items() if x is not None)}
             given += [x for x in parts.values() if x is not None]
-            rows.append({**places, "dtype": str(output.dtype).removeprefix("torch.")})
+            rows.append({**places, "dtype": _name(output.dtype), "also": output.also and _name(output.also)})
         more = [False] * (len(leaves) - len(trial.leaves))
         tensors, region = packing.packed(given)
         self.checks.append(right.check)
@@ -147,6 +148,10 @@ class TaskServer:
     def do_survey(self, told: dict[str, Any], files: list[int]) -> tuple[dict[str, Any], list[Any]]:
         """What the task is, as a row of the survey."""
         return survey.examined(self.problem(), told["check"], told["seed"], told["limit"]), []
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 if __name__ == "__main__":
