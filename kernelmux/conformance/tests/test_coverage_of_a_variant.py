@@ -127,8 +127,8 @@ def test_a_helper_that_several_operators_share_is_told_once(folder: Path) -> Non
     shared = "reach, no variant asked: not reached: _threads.py:7 `if n > 300`"
     assert not_reached.lines(chosen, outcomes) == [
         shared,
-        f"square, reach, all 2 variants: not reached: {SYNC}",
-        f"square, reach, all 2 variants: not reached: {LARGE}",
+        f"square, reach, no variant asked: not reached: {SYNC}",
+        f"square, reach, no variant asked: not reached: {LARGE}",
     ]
 
 
@@ -146,6 +146,7 @@ def test_what_one_variant_reached_is_still_open_for_the_other(folder: Path) -> N
     outcomes = [run(small), run(large, "other")]
     lines = not_reached.lines(small, outcomes)
     assert f"square, reach/plain: not reached: {LARGE}" in lines and not any("reach/other" in line for line in lines)
+    assert failures(options(**FULL), outcomes) == []
     (entry,) = [e for e in not_reached.results(outcomes) if e["variant"] == "plain"]
     assert entry["branches"] == [2, 4] and entry["blocks"][0] < entry["blocks"][1]
 
@@ -168,8 +169,9 @@ def test_the_command_says_it_on_the_screen_and_in_all_reports(
 ) -> None:
     selection = ["--op", "square", "--backend", "reach", "--check", "accuracy", "--case", "x=400", "--dtype", "fp32"]
     assert main([*selection, "--coverage", "--device", "cpu", "--out", str(tmp_path)]) == 0
-    assert "3 lines of the report say what was not reached" in " ".join(capsys.readouterr().out.split())
-    line = f"square, reach, all 2 variants: not reached: {LARGE}"
+    told = "3 lines of the report say what no variant has reached, 0 what others have"
+    assert told in " ".join(capsys.readouterr().out.split())
+    line = f"square, reach, no variant asked: not reached: {LARGE}"
     assert f"* {line}" in (tmp_path / "matrix-partial.md").read_text()
     assert html.escape(line) in (tmp_path / "report-partial.html").read_text()
     results = [json.loads(text) for text in (tmp_path / "results-partial.jsonl").read_text().splitlines()]
