@@ -157,6 +157,13 @@ def test_what_a_launcher_remembers_of_another_variant_is_forgotten(folder: Path)
     assert told(chosen, run(chosen), run(chosen, "other")) == []
 
 
+def test_calls_of_which_some_blocks_run_count_too(folder: Path) -> None:
+    """As in `offsets`: what was written is judged there."""
+    outcome = execute(Item("square", "reach", "plain", "offsets"), options("x=100"))
+    assert outcome.status == "passed", outcome.text
+    assert int(outcome.coverage["ways"]["square.py"], 16) and outcome.coverage["functions"]
+
+
 def test_a_run_without_coverage_leaves_the_functions_alone(folder: Path) -> None:
     chosen = options("x=100", coverage=False)
     outcome = run(chosen)
@@ -246,6 +253,20 @@ def test_a_waiver_takes_a_line_out_of_the_report_and_of_the_failures(folder: Pat
     assert failures(huge, outcomes) == [f"square, reach: not reached: {LARGE}"]
     cuda = replace(chosen, device="cuda")
     assert failures(cuda, outcomes) == [f"square, reach: not reached: {SYNC}"]
+
+
+def test_what_large_cases_alone_reach_is_waived_where_a_tier_has_none(folder: Path) -> None:
+    outcomes = [run(options("x=100", "x=1600"))]
+    (folder / waivers.NAME).write_text(WAIVER.partition('[[waived]]\nbackend = "reach"\nfile = "square.cu"')[0])
+    text = (folder / waivers.NAME).read_text()
+    (folder / waivers.NAME).write_text(text.replace('needs = "elements"', 'needs = "full"'))
+    waivers.entries.cache_clear()
+    assert not_reached.lines(options(**{**FULL, "tier": "ci"}), outcomes) == []
+    assert failures(options(**FULL), outcomes) == [f"square, reach: not reached: {LARGE}"]
+    reached = [run(options("x=100", "x=2500"))]
+    assert failures(options("x=100", "x=2500"), reached) == []  # by name
+    (stale,) = failures(options(**{**FULL, "tier": "ci"}), reached)
+    assert "a trial has run it" in stale
 
 
 def test_a_waiver_of_what_a_trial_has_run_or_of_no_code_fails_in_every_tier(folder: Path) -> None:
