@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from kernelmux.conformance.coverage.findings import BRANCH, CodePart
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
-from kernelmux.registry.util.fingerprint import sources
+from kernelmux.registry.util.fingerprint import HEADERS, sources
 
 
 def owner(op: str, backend: str, part: CodePart) -> str:
@@ -28,8 +28,12 @@ def owner(op: str, backend: str, part: CodePart) -> str:
 
 
 def _named(path: PurePosixPath) -> str:
-    """The operator that the module, the CUDA source or the folder of a file is named by; "" for a helper or a header."""
-    return next((name for name in (path.stem, *path.parts[:-1]) if name in catalog.names()), "")
+    """The operator that a file belongs to, by the name of its folder or its own: matmul of `matmul_wgmma.cu`; "" for a helper
+    or a header."""
+    if path.parts[:1] == (HEADERS,):
+        return ""
+    stem = path.parts[0].partition(".")[0] if path.parts else ""
+    return max((op for op in catalog.names() if f"{stem}_".startswith(f"{op}_")), key=len, default="")
 
 
 @lru_cache(maxsize=16)

@@ -24,6 +24,8 @@ from kernelmux.conformance.coverage.owners import owner
         ("softmax", "cuda", CodePart(BLOCK, "include/reduce.cuh", 1, "`}`", "softmax_rows"), "softmax, cuda"),
         ("softmax", "cuda", CodePart(BLOCK, "", 0, "`mov`", "softmax_rows"), "softmax, cuda"),
         ("linear", "cuda", CodePart(BLOCK, "matmul/matmul.cu", 1, "`}`", "matmul"), "cuda"),
+        ("linear", "cuda", CodePart(BLOCK, "matmul_wgmma.cu", 1, "`}`", "matmul_wgmma"), "cuda"),
+        ("matmul", "cuda", CodePart(BLOCK, "matmul_wgmma.cu", 1, "`}`", "matmul_wgmma"), "matmul, cuda"),
         ("reduce_sum", "triton", CodePart(BLOCK, "_families/reductions.py", 1, "`x`", "reduce_kernel"), "triton"),
         ("rope", "triton", CodePart(BLOCK, "rope.py", 1, "`x`", "rope_kernel"), "rope, triton"),
         ("rope", "triton", CodePart(BLOCK, "standard.py", 1, "`x`", "rope_kernel", "rope.py:9"), "rope, triton"),
