@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from kernelmux.conformance.cli.main import main
-from kernelmux.conformance.coverage import launcher_marks, waivers
+from kernelmux.conformance.coverage import collecting, launcher_marks, waivers
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.report import not_reached
 from kernelmux.conformance.session.execute import Outcome, execute, from_dict
@@ -162,6 +162,13 @@ def test_calls_of_which_some_blocks_run_count_too(folder: Path) -> None:
     outcome = execute(Item("square", "reach", "plain", "offsets"), options("x=100"))
     assert outcome.status == "passed", outcome.text
     assert int(outcome.coverage["ways"]["square.py"], 16) and outcome.coverage["functions"]
+
+
+def test_what_other_backends_run_in_a_call_is_not_the_variants(folder: Path) -> None:
+    """A call that is refused asks the conditions of all of them, and may find a file of the same name there."""
+    noted = collecting.CallCoverage(folder, emulated=True)
+    noted.ways = {folder / "square.py": {1}, folder.parent / "elsewhere/square.py": {6}}
+    assert noted.row()["ways"] == {"square.py": "0x2"}
 
 
 def test_a_run_without_coverage_leaves_the_functions_alone(folder: Path) -> None:
