@@ -28,7 +28,7 @@ def owner(op: str, backend: str, part: CodePart) -> str:
 
 
 def _named(path: PurePosixPath) -> str:
-    """The operator that a file belongs to, by the name of its folder or its own: matmul of `matmul_wgmma.cu`; "" if none."""
+    """The operator that a file belongs to, by the name of its folder or its own: matmul of `matmul_wgmma.cu`; or ""."""
     if path.parts[:1] == (HEADERS,):
         return ""
     stem = path.parts[0].partition(".")[0] if path.parts else ""
