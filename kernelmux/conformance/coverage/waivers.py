@@ -22,7 +22,7 @@ from kernelmux.registry.errors import SpecError
 
 NAME = "coverage_waivers.toml"
 FILE = Path(__file__).parents[1] / NAME
-NEEDS = ("device", "elements", "full")
+NEEDS = ("device", "elements", "full", "package")
 LOWER = ("smoke", "ci")  # tiers
 DEVICES = ("cpu", "cuda")
 FIELDS = {"backend", "file", "code", "needs", "reason"}
@@ -33,8 +33,9 @@ class CoverageWaiver:
     """Code that need not run.
 
     file: in the folder of the backend. code: of a branch as the report has it (`if n > 8`, `if n > 8 that does not hold`),
-    of a block its line. needs: "elements", more than 2^28 of them; "full", a case that only tier full has; or "device",
-    another than `device` ("": than any that runs the suite). kernel: whose block, "" for all.
+    of a block its line. needs: "elements", more than 2^28 of them; "full", a case that only tier full has; "package", a
+    launcher of another package; or "device", another than `device` ("": than any that runs the suite). kernel: whose
+    block, "" for all.
     """
 
     backend: str
@@ -59,7 +60,7 @@ class CoverageWaiver:
         """Whether a trial that runs its code shows that it is wrong: not one on another device, for a card, or by name."""
         if self.needs == "full":
             return options.complete
-        return self.needs == "elements" or (not options.card and (options.device in ("cpu", self.device)))
+        return self.needs in ("elements", "package") or (not options.card and (options.device in ("cpu", self.device)))
 
     def __str__(self) -> str:
         return f"{self.backend}/{self.file} `{self.code}`"

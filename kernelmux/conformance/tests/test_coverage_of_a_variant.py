@@ -276,6 +276,15 @@ def test_what_large_cases_alone_reach_is_waived_where_a_tier_has_none(folder: Pa
     assert "a trial has run it" in stale
 
 
+def test_what_launchers_elsewhere_reach_is_waived_until_one_of_ours_does(folder: Path) -> None:
+    text = WAIVER.partition('[[waived]]\nbackend = "reach"\nfile = "square.cu"')[0].replace('"elements"', '"package"')
+    (folder / waivers.NAME).write_text(text, encoding="utf-8")
+    waivers.entries.cache_clear()
+    assert failures(options(**FULL), [run(options("x=100", "x=1600"))]) == []
+    (stale,) = failures(options(**FULL, device="cuda"), [run(options("x=100", "x=1600", "x=2500"))])
+    assert "a trial has run it" in stale
+
+
 def test_a_waiver_of_what_a_trial_has_run_or_of_no_code_fails_in_every_tier(folder: Path) -> None:
     outcomes = [run(options("x=100", "x=2500"))]
     (folder / waivers.NAME).write_text(WAIVER.replace("__syncthreads", "__syncwarp"), encoding="utf-8")
