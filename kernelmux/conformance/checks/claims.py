@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -14,6 +15,7 @@ from kernelmux.conformance.check import Check
 from kernelmux.conformance.inputs import generate, layouts, trials
 from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.judging.probe import Judge, Probe
+from kernelmux.registry.cases import Case
 from kernelmux.registry.conditions import (
     Aligned,
     AtDefault,
@@ -27,7 +29,10 @@ from kernelmux.registry.conditions import (
     sm,
 )
 from kernelmux.registry.errors import ArgumentError, UnsupportedError
-from kernelmux.registry.spec import Axis, Scalar, Tensor
+from kernelmux.registry.spec import Axis, Call, Scalar, Tensor
+
+KINDS = (Aligned, AtDefault, AtLeast, AtMost, Capability, Dtypes, Multiple, OneOf)  # what `unmet` knows
+GPUS = (None, (7, 5), (8, 0), (8, 9), (9, 0), (10, 0), (12, 0))  # capabilities; None: of the device
 
 
 def run(probe: Probe) -> None:
@@ -45,6 +50,8 @@ def run(probe: Probe) -> None:
                 continue
             with probe.judge(replace(base, note=condition.text)) as judge:
                 judge.require((why := condition.check(base.call)) is None, f"refuses a call that meets it: {why}")
+            if not isinstance(condition, KINDS):
+                asked += _own_kind(probe, base, condition)
             for trial in unmet(base, condition):
                 asked += 1
                 with probe.judge(trial) as judge:
@@ -88,6 +95,42 @@ def _other_gpus(probe: Probe, base: Trial, condition: Capability) -> int:
             reasons = probe.implementation.reasons(replace(base.call, capability=capability))
             judge.require(any(condition.text in r for r in reasons), f"expected {condition.text!r} in {reasons}")
     return len(outside)
+
+
+def _own_kind(probe: Probe, base: Trial, condition: Condition) -> int:
+    """Of a condition of the backend's own: what it has against any of the cases is why the call is refused.
+
+    On other GPUs, to which no call can be made, it is what the variant says.
+    """
+    against: dict[str, tuple[Call, Trial | None]] = {}
+    for case, dtype in probe.pairs():
+        for call, turned in _hypothetical(probe, case, dtype):
+            with probe.noted():
+                reason = condition.check(call)
+            if reason is not None and reason not in against:
+                against[reason] = call, None if call.capability else _laid_out(probe.make(case, dtype), turned)
+    for reason, (call, trial) in against.items():
+        with probe.judge(trial or replace(base, note=condition.text)) as judge:
+            judge.require(reason in (found := probe.implementation.reasons(call)), f"expected {reason!r} in {found}")
+            if trial:
+                _refused(judge, condition)
+    return len(against)
+
+
+def _hypothetical(probe: Probe, case: Case, dtype: torch.dtype) -> Iterator[tuple[Call, str]]:
+    """Calls without data: as the case says, and with the last two axes of a tensor exchanged in memory, by its name."""
+    for capability in GPUS:
+        with suppress(ArgumentError):
+            call = probe.spec.hypothetical(case, dtype, capability=capability)
+            yield call, ""
+            for name, x in call.tensors.items():
+                if x.dim() > 1:
+                    given = {**call.arguments, name: x.mT.contiguous().mT}
+                    yield probe.spec.bind(**given, device=call.device, capability=capability), name
+
+
+def _laid_out(trial: Trial, turned: str) -> Trial:
+    return trial.changed(f"{turned} turned", **{turned: trial.tensors[turned].mT.contiguous().mT}) if turned else trial
 
 
 def unmet(base: Trial, condition: Condition) -> Iterator[Trial]:

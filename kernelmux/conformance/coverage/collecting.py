@@ -46,10 +46,12 @@ class CallCoverage:
     def row(self) -> dict[str, Any]:
         """As JSON.
 
-        ways: of each file a bit for each way that a condition took. functions: of PTX, with the blocks that did not run.
-        lines: by the name of a kernel, the lines of blocks that ran.
+        ways: of each file of the package a bit for each way that a condition took (a call that is refused asks other
+        backends too). functions: of PTX, with the blocks that did not run. lines: by the name of a kernel, the lines of
+        blocks that ran.
         """
-        taken = {_inside(str(path), self.home): hex(sum(1 << way for way in ways)) for path, ways in self.ways.items()}
+        own = {path.relative_to(self.home): ways for path, ways in self.ways.items() if path.is_relative_to(self.home)}
+        taken = {path.as_posix(): hex(sum(1 << way for way in ways)) for path, ways in own.items()}
         functions = self.blocks.functions()
         run: dict[str, set[SourceLine]] = {}
         for one in functions:

@@ -1,6 +1,7 @@
 """The record of what tier ci leaves unrun of emulated kernels: a GPU cannot say it, so a run there reads it here.
 
-`records/cpu/coverage.json` has a row for each variant, which counts while the variant launches what it launched then.
+`records/cpu/coverage.json` has a row for each variant, which counts while the variant launches what it launched then: the
+lines of its kernels that no variant of the backend has run.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def read() -> dict[Variant, dict[str, Any]]:
 
 
 def unrun(variant: Variant) -> set[CodePart] | None:
-    """Lines of a variant's kernels whose blocks no trial of tier ci runs; None where it is not on record as it stands."""
+    """Lines of a variant's kernels whose blocks no trial of tier ci runs, of any variant that was recorded with it or
+    later; None where it is not on record as it stands."""
     row = read().get(variant)
     key = launch_key(*variant)
     if row is None or not key or row["key"] != key:
@@ -53,9 +55,13 @@ def unrun(variant: Variant) -> set[CodePart] | None:
 def write(found: Mapping[Variant, VariantCoverage], head: Mapping[str, Any]) -> tuple[int, list[str]]:
     """Put variants of our own into the record: how many, and those whose launches are not known, which it leaves out.
 
-    head: the versions of the packages that compiled the kernels.
+    found: what they ran, and of what they did not run what no other one did. What they ran is struck from other rows of
+    their backend. head: the versions of the packages that compiled the kernels.
     """
-    rows, unknown = read(), []
+    rows, unknown = read(), list[str]()
+    run = {(backend, *_listed(p)) for (_, backend, _), one in found.items() for p in one.reached if p.kind == BLOCK}
+    for (_, backend, _), row in rows.items():
+        row["not_run"] = [part for part in row["not_run"] if (backend, *part) not in run]
     for variant, one in found.items():
         if key := launch_key(*variant):
             rows[variant] = _row(variant, key, one)
@@ -69,8 +75,11 @@ def write(found: Mapping[Variant, VariantCoverage], head: Mapping[str, Any]) -> 
 def _row(variant: Variant, key: str, one: VariantCoverage) -> dict[str, Any]:
     parts: Iterable[CodePart] = sorted(part for part in one.unreached if part.kind == BLOCK)
     named = dict(zip(("op", "backend", "variant"), variant, strict=True))
-    not_run = [[part.file, part.line, part.text, part.kernel, part.within] for part in parts]
-    return {**named, "key": key, "blocks": list(one.blocks), "not_run": not_run}
+    return {**named, "key": key, "blocks": list(one.blocks), "not_run": [_listed(part) for part in parts]}
+
+
+def _listed(part: CodePart) -> list[Any]:
+    return [part.file, part.line, part.text, part.kernel, part.within]
 
 
 def _lines(document: Mapping[str, Any]) -> str:

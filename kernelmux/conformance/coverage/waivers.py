@@ -22,7 +22,8 @@ from kernelmux.registry.errors import SpecError
 
 NAME = "coverage_waivers.toml"
 FILE = Path(__file__).parents[1] / NAME
-NEEDS = ("device", "elements")
+NEEDS = ("device", "elements", "full", "package")
+LOWER = ("smoke", "ci")  # tiers
 DEVICES = ("cpu", "cuda")
 FIELDS = {"backend", "file", "code", "needs", "reason"}
 
@@ -32,8 +33,9 @@ class CoverageWaiver:
     """Code that need not run.
 
     file: in the folder of the backend. code: of a branch as the report has it (`if n > 8`, `if n > 8 that does not hold`),
-    of a block its line. needs: "elements", more than 2^28 of them, or "device", another than `device` ("": than any that
-    runs the suite). kernel: whose block, "" for all.
+    of a block its line. needs: "elements", more than 2^28 of them; "full", a case that only tier full has; "package", a
+    launcher of another package; or "device", another than `device` ("": than any that runs the suite). kernel: whose
+    block, "" for all.
     """
 
     backend: str
@@ -50,13 +52,15 @@ class CoverageWaiver:
         return named and self.kernel in ("", part.kernel)
 
     def applies(self, options: Options) -> bool:
-        """Whether it counts in a run: on its device, and what needs many elements in all tiers but huge."""
-        large = self.needs == "elements" and options.tier == "huge"
+        """Whether it counts in a run: on its device, and what needs large cases in tiers that have none."""
+        large = {"elements": options.tier == "huge", "full": options.tier not in LOWER}.get(self.needs, False)
         return self.device in ("", options.device) and not large
 
     def is_stale_where_run(self, options: Options) -> bool:
-        """Whether a trial that runs its code shows that it is wrong: not one on another device, or for a card."""
-        return self.needs == "elements" or (not options.card and (options.device in ("cpu", self.device)))
+        """Whether a trial that runs its code shows that it is wrong: not one on another device, for a card, or by name."""
+        if self.needs == "full":
+            return options.complete
+        return self.needs in ("elements", "package") or (not options.card and (options.device in ("cpu", self.device)))
 
     def __str__(self) -> str:
         return f"{self.backend}/{self.file} `{self.code}`"

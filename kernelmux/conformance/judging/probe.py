@@ -8,7 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -214,8 +214,7 @@ class Probe:
     def call(self, values: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         """One call through the dispatcher; on the emulator with all its checks, on a GPU until it has finished."""
         listens = tamper_guard.Alarm(self.spec, self.backend) if self._listens else nullcontext()
-        noted = self.coverage.calling() if self.coverage else nullcontext()
-        with self.environment(), listens as alarm, first_call.watched(self.spec.name, self.label), noted:
+        with self.environment(), listens as alarm, first_call.watched(self.spec.name, self.label), self.noted():
             self._listens = False  # one call tells, and hearing takes time
             try:
                 result = dispatch.call(self.spec, tuple(values), self.label)
@@ -228,6 +227,10 @@ class Probe:
         if problem := checked_results.malformed(self.spec, result):
             raise Failed(problem)
         return result if isinstance(result, tuple) else (result,)
+
+    def noted(self) -> AbstractContextManager[None]:
+        """Around a call whose result is judged: what it runs counts as reached, where coverage is asked."""
+        return self.coverage.calling() if self.coverage else nullcontext()
 
     @contextmanager
     def environment(self, grad: bool = False) -> Iterator[None]:

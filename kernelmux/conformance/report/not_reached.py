@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import PurePosixPath
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from kernelmux.conformance.coverage import collecting, findings, record, waivers
-from kernelmux.conformance.coverage.findings import BRANCH, CodePart, VariantCoverage
+from kernelmux.conformance.coverage.findings import CodePart, VariantCoverage
+from kernelmux.conformance.coverage.owners import owner
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.session import worker_facts
 from kernelmux.conformance.session.execute import WHOLE, Outcome
@@ -45,55 +46,54 @@ def coverages(outcomes: Iterable[Outcome]) -> Coverages:
 
 
 def nowhere(found: Coverages) -> dict[str, list[CodePart]]:
-    """What no variant has run that was asked: "softmax, cuda" for code of an operator, "cuda" for code of several.
-
-    A kernel belongs to its operator, with the headers that it includes.
-    """
+    """What no variant has run that was asked, by whose it is (`owners`): what any variant of a backend ran is reached."""
     run: dict[str, set[CodePart]] = {}
-    left: dict[str, set[CodePart]] = {}
+    left: dict[tuple[str, str], set[CodePart]] = {}
     for name, one in found.items():
-        for parts, into in ((one.reached, run), (one.unreached, left)):
-            for part in parts:
-                into.setdefault(_owner(name, part), set()).add(part)
-    missing = {owner: sorted(parts - run.get(owner, set())) for owner, parts in sorted(left.items())}
-    return {owner: parts for owner, parts in missing.items() if parts}
-
-
-def _owner(name: VariantName, part: CodePart) -> str:
-    path = PurePosixPath(part.file)
-    own = part.kind != BRANCH or name.op in (path.stem, *path.parts[:-1])
-    return f"{name.op}, {name.backend}" if own else name.backend
+        run.setdefault(name.backend, set()).update(one.reached)
+        for part in one.unreached:
+            left.setdefault((owner(name.op, name.backend, part), name.backend), set()).add(part)
+    missing = {whose: sorted(parts - run[backend]) for (whose, backend), parts in sorted(left.items())}
+    return {whose: parts for whose, parts in missing.items() if parts}
 
 
 # --- reports --------------------------------------------------------------------------------------------------------
 
 
 def lines(options: Options, outcomes: list[Outcome]) -> list[str]:
-    """A line for each operator, backend and what its variants have not reached, without what is waived.
-
-    Code of several operators that no variant at all has reached comes first, once.
-    """
+    """What variants have not reached, without what is waived: first what none has, once, then what others have."""
     found = coverages(outcomes)
-    waived = [w for w in waivers.all_of({name.backend for name in found}) if w.applies(options)]
-    common = {owner: set(parts) for owner, parts in nowhere(found).items()}
-    once: dict[tuple[str, CodePart], None] = {}
-    shared: dict[tuple[str, str, CodePart], list[str]] = {}
-    for name, one in found.items():
-        for part in one.unreached:
-            if any(w.covers(name.backend, part) for w in waived):
-                continue
-            if _owner(name, part) == name.backend and part in common.get(name.backend, ()):
-                once[name.backend, part] = None
-            else:
-                shared.setdefault((name.op, name.backend, part), []).append(name.variant)
+    missing, elsewhere = _left(options, found)
     asked = {(op, backend): [n.variant for n in found if n[:2] == (op, backend)] for op, backend, _ in found}
     return [
-        *(f"{backend}, no variant asked: not reached: {part}" for backend, part in sorted(once)),
+        *(f"{whose}, no variant asked: not reached: {part}" for whose, parts in missing.items() for part in parts),
         *(
             f"{op}, {_who(backend, variants, asked[op, backend])}: not reached: {part}"
-            for (op, backend, part), variants in sorted(shared.items())
+            for (op, backend, part), variants in sorted(elsewhere.items())
         ),
     ]
+
+
+def _left(
+    options: Options, found: Coverages
+) -> tuple[dict[str, list[CodePart]], dict[tuple[str, str, CodePart], list[str]]]:
+    """By owner what no variant has reached; by operator and backend which variants have not reached what others have."""
+    waived = [w for w in waivers.all_of({name.backend for name in found}) if w.applies(options)]
+
+    def open_(backend: str, part: CodePart) -> bool:
+        return not any(w.covers(backend, part) for w in waived)
+
+    missing = {
+        whose: left
+        for whose, parts in nowhere(found).items()
+        if (left := [part for part in parts if open_(whose.rpartition(", ")[2], part)])
+    }
+    elsewhere: dict[tuple[str, str, CodePart], list[str]] = {}
+    for name, one in found.items():
+        for part in one.unreached:
+            if part not in missing.get(owner(name.op, name.backend, part), ()) and open_(name.backend, part):
+                elsewhere.setdefault((name.op, name.backend, part), []).append(name.variant)
+    return missing, elsewhere
 
 
 def _who(backend: str, variants: list[str], every: list[str]) -> str:
@@ -113,9 +113,11 @@ def counted(options: Options, outcomes: list[Outcome]) -> str:
     )
     ran = [f"{branches[0]} of {branches[1]} branches"] + ([f"{blocks[0]} of {blocks[1]} blocks"] if blocks[1] else [])
     said = f"the trials of {len(found)} variant{'s' * (len(found) > 1)} ran {' and '.join(ran)}"
-    told = lines(options, outcomes)
+    missing, elsewhere = _left(options, found)
     said = "; ".join(filter(None, (said, unrecorded(outcomes))))
-    return f"{said}; {len(told)} lines of the report say what was not reached" if told else said
+    none = sum(map(len, missing.values()))
+    told = f"{none} lines of the report say what no variant has reached, {len(elsewhere)} what others have"
+    return f"{said}; {told}" if none or elsewhere else said
 
 
 def markdown(options: Options, outcomes: list[Outcome]) -> str:
@@ -137,13 +139,16 @@ def unrecorded(outcomes: list[Outcome]) -> str:
 
 def recorded(options: Options, items: Sequence[Item], outcomes: list[Outcome]) -> str:
     """Put what the trials of a run without a GPU have run of each kernel on record; what was written, in a line."""
-    found = {
-        name: one
-        for name, one in coverages(outcomes).items()
-        if one.blocks[1] and registered.package(name.backend).startswith("kernelmux.")
-    }
+    found = coverages(outcomes)
+    missing = {part for parts in nowhere(found).values() for part in parts}
     whole = set(_whole(options, items, outcomes))
-    asked = {tuple(name): one for name, one in found.items() if f"{name.op}, {name.backend}" in whole}
+    asked = {
+        tuple(name): replace(one, unreached=one.unreached & missing)
+        for name, one in found.items()
+        if one.blocks[1]
+        and registered.package(name.backend).startswith("kernelmux.")
+        and f"{name.op}, {name.backend}" in whole
+    }
     versions = {name: worker_facts.versions().get(name, "") for name in ("nvidia-cuda-nvrtc", "triton")}
     count, unknown = record.write(asked, {"made_with": versions})  # type: ignore[arg-type]
     left = f"; not {', '.join(unknown)}: what they launch is not known (--rekey)" if unknown else ""
@@ -183,12 +188,9 @@ def failures(options: Options, items: Sequence[Item], outcomes: list[Outcome]) -
     if options.tier not in REQUIRED or not options.complete or options.minutes:
         return wrong
     whole = set(_whole(options, items, outcomes))
+    missing, _ = _left(options, found)
     return wrong + [
-        f"{owner}: not reached: {part}"
-        for owner, parts in nowhere(found).items()
-        if owner in whole
-        for part in parts
-        if not any(w.covers(owner.rpartition(", ")[2], part) for w in listed)
+        f"{whose}: not reached: {part}" for whose, parts in missing.items() if whose in whole for part in parts
     ]
 
 

@@ -142,7 +142,7 @@ def _run(item: Item, options: Options, share: Share) -> Outcome:
     implementation = registered.variants(item.backend, item.op)[item.variant] if item.variant else None
     probe = Probe(spec, item.check, item.backend, item.variant, implementation, options)
     probe.ends = time.perf_counter() + share.seconds
-    if time_budget.verified(item, options) or (item.variant and probe.brief and _by_name_alone(item)):
+    if time_budget.verified(item, options) or (item.variant and probe.brief and _asked_less(item, options)):
         probe.options = replace(options, tier="smoke")
     try:
         check.run(probe)
@@ -160,8 +160,13 @@ def _run(item: Item, options: Options, share: Share) -> Outcome:
     return outcome
 
 
-def _by_name_alone(item: Item) -> bool:
-    """Whether it is about a rung that no call picks by itself. Mutants stand for those that are picked."""
+def _asked_less(item: Item, options: Options) -> bool:
+    """Whether it is about a rung that no call picks by itself. Mutants stand for those that are picked.
+
+    Where coverage is asked such a rung gets all cases in one check, as what it runs in tier full is the question.
+    """
+    if options.coverage and item.check == "accuracy":
+        return False
     if registered.joined(item.op, item.variant):  # by a package, which has no other check of it
         return False
     return not item.backend.startswith(MUTANTS) and unselected_variants.superseded(item.op, item.backend, item.variant)

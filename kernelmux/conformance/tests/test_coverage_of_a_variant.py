@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from kernelmux.conformance.cli.main import main
-from kernelmux.conformance.coverage import launcher_marks, waivers
+from kernelmux.conformance.coverage import collecting, launcher_marks, waivers
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.report import not_reached
 from kernelmux.conformance.session.execute import Outcome, execute, from_dict
@@ -127,8 +127,8 @@ def test_a_helper_that_several_operators_share_is_told_once(folder: Path) -> Non
     shared = "reach, no variant asked: not reached: _threads.py:7 `if n > 300`"
     assert not_reached.lines(chosen, outcomes) == [
         shared,
-        f"square, reach, all 2 variants: not reached: {SYNC}",
-        f"square, reach, all 2 variants: not reached: {LARGE}",
+        f"square, reach, no variant asked: not reached: {SYNC}",
+        f"square, reach, no variant asked: not reached: {LARGE}",
     ]
 
 
@@ -146,6 +146,7 @@ def test_what_one_variant_reached_is_still_open_for_the_other(folder: Path) -> N
     outcomes = [run(small), run(large, "other")]
     lines = not_reached.lines(small, outcomes)
     assert f"square, reach/plain: not reached: {LARGE}" in lines and not any("reach/other" in line for line in lines)
+    assert failures(options(**FULL), outcomes) == []
     (entry,) = [e for e in not_reached.results(outcomes) if e["variant"] == "plain"]
     assert entry["branches"] == [2, 4] and entry["blocks"][0] < entry["blocks"][1]
 
@@ -154,6 +155,20 @@ def test_what_a_launcher_remembers_of_another_variant_is_forgotten(folder: Path)
     """Else the second one would not run what the first has left behind."""
     chosen = options("x=100", "x=2500")
     assert told(chosen, run(chosen), run(chosen, "other")) == []
+
+
+def test_calls_of_which_some_blocks_run_count_too(folder: Path) -> None:
+    """As in `offsets`: what was written is judged there."""
+    outcome = execute(Item("square", "reach", "plain", "offsets"), options("x=100"))
+    assert outcome.status == "passed", outcome.text
+    assert int(outcome.coverage["ways"]["square.py"], 16) and outcome.coverage["functions"]
+
+
+def test_what_other_backends_run_in_a_call_is_not_the_variants(folder: Path) -> None:
+    """A call that is refused asks the conditions of all of them, and may find a file of the same name there."""
+    noted = collecting.CallCoverage(folder, emulated=True)
+    noted.ways = {folder / "square.py": {1}, folder.parent / "elsewhere/square.py": {6}}
+    assert noted.row()["ways"] == {"square.py": "0x2"}
 
 
 def test_a_run_without_coverage_leaves_the_functions_alone(folder: Path) -> None:
@@ -168,8 +183,9 @@ def test_the_command_says_it_on_the_screen_and_in_all_reports(
 ) -> None:
     selection = ["--op", "square", "--backend", "reach", "--check", "accuracy", "--case", "x=400", "--dtype", "fp32"]
     assert main([*selection, "--coverage", "--device", "cpu", "--out", str(tmp_path)]) == 0
-    assert "3 lines of the report say what was not reached" in " ".join(capsys.readouterr().out.split())
-    line = f"square, reach, all 2 variants: not reached: {LARGE}"
+    told = "3 lines of the report say what no variant has reached, 0 what others have"
+    assert told in " ".join(capsys.readouterr().out.split())
+    line = f"square, reach, no variant asked: not reached: {LARGE}"
     assert f"* {line}" in (tmp_path / "matrix-partial.md").read_text()
     assert html.escape(line) in (tmp_path / "report-partial.html").read_text()
     results = [json.loads(text) for text in (tmp_path / "results-partial.jsonl").read_text().splitlines()]
@@ -244,6 +260,29 @@ def test_a_waiver_takes_a_line_out_of_the_report_and_of_the_failures(folder: Pat
     assert failures(huge, outcomes) == [f"square, reach: not reached: {LARGE}"]
     cuda = replace(chosen, device="cuda")
     assert failures(cuda, outcomes) == [f"square, reach: not reached: {SYNC}"]
+
+
+def test_what_large_cases_alone_reach_is_waived_where_a_tier_has_none(folder: Path) -> None:
+    outcomes = [run(options("x=100", "x=1600"))]
+    (folder / waivers.NAME).write_text(WAIVER.partition('[[waived]]\nbackend = "reach"\nfile = "square.cu"')[0])
+    text = (folder / waivers.NAME).read_text()
+    (folder / waivers.NAME).write_text(text.replace('needs = "elements"', 'needs = "full"'))
+    waivers.entries.cache_clear()
+    assert not_reached.lines(options(**{**FULL, "tier": "ci"}), outcomes) == []
+    assert failures(options(**FULL), outcomes) == [f"square, reach: not reached: {LARGE}"]
+    reached = [run(options("x=100", "x=2500"))]
+    assert failures(options("x=100", "x=2500"), reached) == []  # by name
+    (stale,) = failures(options(**{**FULL, "tier": "ci"}), reached)
+    assert "a trial has run it" in stale
+
+
+def test_what_launchers_elsewhere_reach_is_waived_until_one_of_ours_does(folder: Path) -> None:
+    text = WAIVER.partition('[[waived]]\nbackend = "reach"\nfile = "square.cu"')[0].replace('"elements"', '"package"')
+    (folder / waivers.NAME).write_text(text, encoding="utf-8")
+    waivers.entries.cache_clear()
+    assert failures(options(**FULL), [run(options("x=100", "x=1600"))]) == []
+    (stale,) = failures(options(**FULL, device="cuda"), [run(options("x=100", "x=1600", "x=2500"))])
+    assert "a trial has run it" in stale
 
 
 def test_a_waiver_of_what_a_trial_has_run_or_of_no_code_fails_in_every_tier(folder: Path) -> None:

@@ -140,3 +140,28 @@ def test_lines_that_a_compiler_has_kept_from_another_checkout_are_those_of_this_
 def test_which_runs_ask_for_coverage(words: list[str], asked: bool) -> None:
     args = arguments.parser().parse_args([*words, "--op", OP, "--device", "cpu"])
     assert arguments.options_of(args).coverage == asked
+
+
+def test_what_another_variant_of_the_run_has_reached_is_not_on_record(path: Path, variant: record.Variant) -> None:
+    """A GPU fails by what is on record, and not by what another variant runs."""
+    chosen = replace(FULL, tier="ci", device="cpu")
+    place = ["square.cu", 7, "", 0]
+    kernel = {"key": "0" * 16, "name": "square", "blocks": 2, "ran": "0x1", "missing": [[1, place]]}
+    first = Outcome(
+        Item(*variant, "accuracy"), "passed", coverage={"ways": {}, "functions": [kernel], "lines": {"square": []}}
+    )
+    row = {"ways": {}, "functions": [{**kernel, "ran": "0x3", "missing": []}], "lines": {"square": [place]}}
+    other = Outcome(Item(OP, BACKEND, "other", "accuracy"), "passed", coverage=row)
+    recorded(chosen, [first])
+    assert len(record.unrun(variant) or ()) == 1
+    recorded(chosen, [first, other])
+    assert record.unrun(variant) == set()
+
+
+def test_what_a_later_run_has_reached_is_struck_from_the_record(path: Path, variant: record.Variant) -> None:
+    written(variant)
+    name = ("gelu", BACKEND, next(iter(registered.variants(BACKEND, "gelu"))))
+    record.write({("gelu", "triton", "no_such_variant"): VariantCoverage(reached={PART})}, {})
+    assert record.unrun(variant) == {PART}
+    record.write({name: VariantCoverage(reached={PART})}, {})
+    assert record.unrun(variant) == set()

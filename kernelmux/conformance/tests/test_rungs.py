@@ -31,6 +31,7 @@ def test_a_rung_that_some_gpu_or_call_picks_is_not_superseded() -> None:
     ("variant", "options", "tier"),
     [
         ("naive", Options(), "smoke"),
+        ("naive", Options(coverage=True), "ci"),
         ("wgmma", Options(), "ci"),
         ("naive", Options(tier="full"), "full"),
         ("naive", Options(dtypes=("fp16",)), "ci"),

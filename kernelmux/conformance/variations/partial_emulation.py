@@ -36,6 +36,7 @@ def call(probe: Probe, trial: Trial, seconds: float, some: bool = True) -> tuple
     """
     with ExitStack() as stack:
         stack.enter_context(probe.environment())
+        stack.enter_context(probe.noted())
         stack.enter_context(emulator.checks("fast"))
         stack.enter_context(emulator.time_limit(seconds))
         if some:

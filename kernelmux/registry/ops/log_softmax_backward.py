@@ -73,6 +73,7 @@ SPEC = OpSpec(
         _case("17"),
         _case("37x1000"),
         _case("3x4099"),
+        _case("2x8192", dtypes=(torch.bfloat16,)),
         _case("1x33001"),
         _case("64x130", "axis=0"),
         _case("7x31x5", "axis=1"),

@@ -107,6 +107,7 @@ SPEC = OpSpec(
         Case("x=3x262147 axis=1", inputs="positive", tier="full"),
         Case("x=262147x3 axis=0", inputs="positive", tier="full"),
         Case("x=4099x4099 axis=1", inputs="positive", tier="full"),
+        Case("x=4099x1031 axis=0", inputs="positive", tier="full"),
     ),
     workloads=(
         Case("x=8192x8192 axis=1"),

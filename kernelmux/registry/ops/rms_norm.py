@@ -76,6 +76,7 @@ SPEC = OpSpec(
         Case("x=5x1025 weight=1025"),
         Case("x=2x8191 weight=8191"),
         Case("x=2x4096 weight=4096"),
+        Case("x=1x16392 weight=16392"),  # a part of the row is held, where there is a vector beside it
         Case("x=0x16 weight=16"),
         Case("x=3x0 weight=0"),
         Case("x=9x515 weight=515", inputs="offset"),

@@ -126,6 +126,10 @@ SPEC = OpSpec(
         Case("x=66x5 axis=0 scale=-3.0", inputs="wide"),
         Case("x=9x515 scale=0.3", inputs="offset"),
         Case("x=9x515 scale=10.0", inputs="cancel"),
+        Case("x=40x6 axis=0 scale=-3.0"),
+        Case("x=600x40 axis=0"),
+        Case("x=1x40000", dtypes=(torch.bfloat16,)),  # beyond what registers of a block hold
+        Case("x=1x40008", dtypes=SINGLE),
         Case("x=2x9001", inputs="masked", dtypes=SINGLE),  # blocks of 4,096 that are all -inf, before the first number
         Case("x=3x700 scale=0.3", inputs="masked"),
         Case("x=830x3 axis=0", inputs="masked"),  # the first 512 rows are all -inf

@@ -112,7 +112,7 @@ def _elements(addresses: int, widest: int, x: torch.Tensor) -> int:
 
 
 def collapse(shape: tuple[int, ...], strides: tuple[Strides, ...]) -> tuple[tuple[int, ...], tuple[Strides, ...]]:
-    """Drops dimensions of size 1 and merges neighbours that every input walks as one; never returns rank 0."""
+    """Drops dimensions of size 1 and merges neighbours that every input walks as one; some dimension is longer than 1."""
     sizes: list[int] = []
     kept: list[list[int]] = []  # one list of strides per dimension, over the inputs
     for size, *step in zip(shape, *strides, strict=True):
@@ -122,8 +122,6 @@ def collapse(shape: tuple[int, ...], strides: tuple[Strides, ...]) -> tuple[tupl
             sizes[-1], kept[-1] = sizes[-1] * size, step
         else:
             sizes, kept = [*sizes, size], [*kept, step]
-    if not sizes:
-        return (1,), ((1,),) * len(strides)
     return tuple(sizes), tuple(zip(*kept, strict=True))
 
 

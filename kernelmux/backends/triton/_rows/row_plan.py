@@ -97,7 +97,7 @@ def row_rule(w: Walk, access: RowAccess, itemsize: int, demand: Demand, resident
     if not w.along:
         config = resident_rule(w, itemsize) if resident else None
         held = None if config else 1
-        config = config or looped_rule(w, 4096, 8)
+        config = config or looped_rule(w)
         return {"BLOCK": config.pop("BLOCK_N"), "BATCH": 1, "HELD": held, **config}
     if w.length * itemsize <= LONG or access.width == 1:
         return _short(w.length, itemsize)
@@ -190,4 +190,4 @@ def shared_meta(w: Walk, access: RowAccess, config: Config) -> Config:
     """The same for the kernel that holds the batches in shared memory."""
     batches, meta = chunk_meta(w, (), access, config)
     names = ("BLOCK", "HELD", "FULL", "BATCH", "UNIT", "WIDTH", "PEELED", "SPLIT", "num_warps", "maxnreg")
-    return {"BATCHES": batches, **{name: meta[name] for name in names if name in meta}}
+    return {"BATCHES": batches, **{name: meta[name] for name in names}}

@@ -63,16 +63,15 @@ def clamp(value: int, low: int, high: int) -> int:
 
 
 def neighbours(w: Walk, block_n: int, elements: int) -> int:
-    """ROWS for a program of about `elements`: one long row, several short ones, or 128 bytes across the axis."""
-    wanted = elements // block_n if w.along else max(64, elements // block_n)
-    return clamp(wanted, 1, next_power(w.sizes[-1]))
+    """ROWS for a program of about `elements`, across the axis: 128 bytes side by side at least."""
+    return clamp(max(64, elements // block_n), 1, next_power(w.sizes[-1]))
 
 
-def looped_rule(w: Walk, block: int, warps: int) -> Config:
-    """The tile of a program that walks its rows block by block; a shorter row or a strided axis gets a smaller one."""
-    block = min(next_power(w.length), block if w.along else 32)
+def looped_rule(w: Walk) -> Config:
+    """The tile of a program that walks across the axis block by block."""
+    block = min(next_power(w.length), 32)
     rows = neighbours(w, block, 2048)
-    return {"ROWS": rows, "BLOCK_N": block, "num_warps": clamp(rows * block // 512, 4, warps)}
+    return {"ROWS": rows, "BLOCK_N": block, "num_warps": clamp(rows * block // 512, 4, 8)}
 
 
 def resident_rule(w: Walk, itemsize: int) -> Config | None:
