@@ -113,11 +113,11 @@ def _base(spec: OpSpec, sweep: Sweep, dtype: torch.dtype, options: PerfOptions) 
 
 
 def _own(spec: OpSpec, device: str) -> list[Case]:
-    """The operator's workloads; on a CPU its small cases stand in for them, the largest first."""
+    """The operator's workloads; on a CPU its small cases stand in for them, those of all dtypes and the largest first."""
     if device == "cuda":
         return list(spec.workloads)
     small = [case for case in spec.cases if case.tier in ("smoke", "ci") and case.inputs == "normal"]
-    return sorted(small, key=lambda case: -spec.hypothetical(case).cost.bytes)
+    return sorted(small, key=lambda case: (case.dtypes is not None, -spec.hypothetical(case).cost.bytes))
 
 
 def _places(spec: OpSpec, case: Case, axes: Iterable[str]) -> Places:
