@@ -102,7 +102,7 @@ def test_a_selection_that_has_no_meaning_is_refused(option, capsys):
     assert f"--fuzz: expected no selection but --op, got {option[0]}" in capsys.readouterr().err
 
 
-def _faulty(pipe, place, seed, indices, ops):
+def _faulty(pipe, place, seed, indices, ops, in_process):
     """In place of `command._work`: the third call ends the process, or never comes back."""
     for index in indices:
         place.value = index
