@@ -3,7 +3,7 @@
     with packages.apart("cpu", in_process=("numba",)): ...   # inside, an import of their modules gives stand-ins
 
 A stand-in has what the package declares, as a process tells it: BACKEND, or VARIANTS whose functions are called there. So
-the registry finds and checks a backend elsewhere as it does everywhere, and whoever imports a module of it gets no other.
+the registry finds and checks a backend elsewhere as it does everywhere, and each import of a module of it is a stand-in.
 """
 
 from __future__ import annotations

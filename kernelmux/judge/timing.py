@@ -14,7 +14,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from kernelmux.conformance.judging import ahead
 from kernelmux.conformance.judging.probe import Enough, Judge, Probe
 from kernelmux.conformance.session.execute import Outcome
 from kernelmux.conformance.session.plan import Item
-from kernelmux.perf.timing import sampling
+from kernelmux.perf.timing import sampling, verify
 from kernelmux.registry.cases import Case, generator, seed_of
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import ArgumentError
@@ -45,7 +45,6 @@ HANDSHAKE = 0.01  # the share of a round that an answer without a call may be
 LONGEST = 1.0  # seconds of a round, about
 SHARE = 0.1  # of the free memory that inputs and outputs of all calls may take, on each of three sides
 LOOKED_AT = 16  # calls of a round whose outputs are compared
-LIVE = 128  # bytes for each element that a comparison holds at a time: about 16 float64 tensors
 ATTEMPTS = 4
 LARGE = 2**26  # elements that a comparison touches at most; of a larger call a part is compared, drawn anew each time
 PACKED = 4  # times the rate of fp32 is the most that a card computes in 16 bits without tensor cores (A100)
@@ -124,7 +123,7 @@ class _Timing:
         call = judge.trial.call
         self.outputs: list[Kind] = [(tuple(o.shape(call)), o.dtype_of(call)) for o in call.spec.outputs]
         self.most = _most(judge.trial, self.outputs, self.device)
-        self.limit = min(_free(self.device) / 2 / LIVE, LARGE)
+        self.limit = min(_free(self.device) / 2 / verify.LIVE, LARGE)
         self.every = [judge.trial]
         self.random = random.Random(self.seed)
 
@@ -179,17 +178,16 @@ class _Timing:
     def _rounds(self, rounds: int) -> list[tuple[float, float]]:
         """Seconds of each round by the clock here, and by that of the candidate; some results of each are compared."""
         found, count = list[tuple[float, float]](), len(self.every)
-        timed = TimedCalls(self.process.timed, self._given(self.every), self.outputs, self.device)
-        cuts = sampling.choose(self.every[0].call, self.limit)
-        for _ in range(rounds):
-            order = self.random.sample(self.every, count)
-            timed.fill(self._given(order))
-            took, claim, results = timed.run(count)
-            found.append((took, claim))
-            for i in self.random.sample(range(count), min(LOOKED_AT, count)):
-                self._accurate(order[i], tuple(results[i]), cuts)
-            del results
-        timed.close()
+        given, cuts = self._given(), sampling.choose(self.every[0].call, self.limit)
+        with closing(TimedCalls(self.process.timed, given, self.outputs, self.device)) as timed:
+            for _ in range(rounds):
+                order = self.random.sample(range(count), count)
+                timed.fill([given[i] for i in order])
+                took, claim, results = timed.run(count)
+                found.append((took, claim))
+                for i in self.random.sample(range(count), min(LOOKED_AT, count)):
+                    self._accurate(self.every[order[i]], tuple(results[i]), cuts)
+                del results
         return found
 
     def _accurate(self, trial: Trial, outputs: tuple[torch.Tensor, ...], cuts: Sequence[sampling.Cut]) -> None:
@@ -202,30 +200,28 @@ class _Timing:
                 cut = replace(cut, positions=drawn)
             values = sampling.cut_arguments(trial.call, values, cut.axis, cut.positions)
             outputs = sampling.cut_outputs(outputs, (cut,))
-        note = ": ".join(filter(None, (trial.note, ", ".join(map(str, cuts)))))
-        part = replace(trial, values=values, note=note)  # its reference goes with it
+        part = replace(trial, values=values)  # its reference goes with it
         kinds = [output.memory_format(part.call) for output in part.spec.outputs]  # of a copy, strides say nothing
         placed = [out.contiguous(memory_format=kind) for out, kind in zip(outputs, kinds, strict=True)]
         Judge(self.probe, part, self.judge.record).accurate(placed)
 
-    def _given(self, every: Sequence[Trial]) -> Sequence[Sequence[Any]]:
+    def _given(self) -> Sequence[Sequence[Any]]:
         """What calls give the function, which may do without arguments that have a default."""
         with self.probe.environment():
-            return ahead.arguments(self.probe, self.process, [t.values for t in every])
+            return ahead.arguments(self.probe, self.process, [t.values for t in self.every])
 
     def _handshake(self) -> float:
         """Seconds of an answer without a call."""
-        timed = TimedCalls(self.nothing.timed, [self.every[0].arguments], self.outputs, self.device, empty=True)
-        found = [timed.run(0)[0] for _ in range(4 * ROUNDS)]
-        timed.close()
+        each = [self.every[0].arguments]
+        with closing(TimedCalls(self.nothing.timed, each, self.outputs, self.device, empty=True)) as timed:
+            found = [timed.run(0)[0] for _ in range(4 * ROUNDS)]
         return statistics.median(found[ROUNDS:])
 
     def _copying(self) -> float:
         """Seconds in which the outputs of a call are copied."""
         each, count = [t.arguments for t in self.every], len(self.every)
-        timed = TimedCalls(self.nothing.timed, each, self.outputs, self.device, empty=True)
-        found = [timed.run(count)[1] for _ in range(ROUNDS)]
-        timed.close()
+        with closing(TimedCalls(self.nothing.timed, each, self.outputs, self.device, empty=True)) as timed:
+            found = [timed.run(count)[1] for _ in range(ROUNDS)]
         return min(found[1:]) / count
 
 

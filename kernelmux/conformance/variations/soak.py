@@ -6,7 +6,7 @@ import gc
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import pairwise, repeat
 from typing import Any
 
@@ -82,13 +82,13 @@ def _at_a_stretch(judge: Judge, want: Tensors) -> None:
         return
     with probe.environment():
         each = ahead.arguments(probe, process, [judge.trial.values]) * STRETCH
-    calls = TimedCalls(process.timed, each, [(tuple(out.shape), out.dtype) for out in want], probe.device)
-    calls.fill(each)
-    *_, results = calls.run(STRETCH)
+    kinds = [(tuple(out.shape), out.dtype) for out in want]
+    with closing(TimedCalls(process.timed, each, kinds, probe.device)) as calls:
+        calls.fill(each)
+        *_, results = calls.run(STRETCH)
     for turn, outputs in enumerate(results):
         laid = [torch.empty_like(first).copy_(out) for first, out in zip(want, outputs, strict=True)]
         _compared(judge, want, turn, laid)
-    calls.close()
 
 
 def large_calls(judge: Judge) -> None:
