@@ -10,6 +10,7 @@ import torch
 
 from kernelmux.candidate import global_state, memory
 from kernelmux.candidate.allocations import Guard
+from kernelmux.candidate.errors import CandidateError, CandidateOutOfMemory
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,11 @@ def text(told: dict[str, Any]) -> str:
     return f"{told['kind']}: {told['text']}{places}"
 
 
-def cause(told: dict[str, Any]) -> str:
-    """Place and kind, in a line."""
+def error(told: dict[str, Any], when: str = "") -> CandidateError:
+    """What a candidate raised, as an error of the suite: its text, and place and kind in a line."""
     place = str(told["places"][0]).partition(" in ")[0] if told["places"] else ""
-    return f"{Path(place).name}: {told['kind']}"
+    kind = CandidateOutOfMemory if told["kind"] == torch.OutOfMemoryError.__name__ else CandidateError
+    return kind(" ".join(filter(None, ["raised", when, text(told)])), f"{Path(place).name}: {told['kind']}")
 
 
 def surroundings() -> list[str] | None:

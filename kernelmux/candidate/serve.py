@@ -39,6 +39,7 @@ from kernelmux.registry.backend.description import Implementation
 MODULE = "kernelmux_candidate"
 SLOW = 1.0  # seconds of calls in a row from which a sign of life is given: each has a limit of its own
 FRAMES = 3  # places of an exception that are told
+UNUSED = 1 << 30  # bytes of a GPU that torch may keep for later: others use it as well
 
 
 def main(descriptor: int, waits: bool) -> None:
@@ -81,6 +82,7 @@ class Server:
                 reply, sent = getattr(self, f"do_{message['do']}")(message, files)
             except (Exception, SystemExit) as error:
                 reply, sent = {"raised": raised(error, self.path)}, []
+            _give_back()
             self.channel.send({**reply, "nonce": nonce}, [r.file for r in sent])
             for one in sent:
                 one.close()
@@ -287,6 +289,12 @@ class Server:
         if message["surroundings"] is not None:
             stack.enter_context(global_state.within(tuple(message["surroundings"]), torch.device(message["device"])))
         stack.enter_context(torch.enable_grad() if message["grad"] else torch.no_grad())
+
+
+def _give_back() -> None:
+    """Memory of the GPU that torch keeps and does not use."""
+    if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > UNUSED:
+        torch.cuda.empty_cache()
 
 
 def _place(storage: torch.UntypedStorage) -> tuple[str, int]:

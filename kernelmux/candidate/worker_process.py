@@ -152,7 +152,7 @@ class Worker:
             if "raised" in answer:
                 if asked.virtual and answer["raised"]["kind"] == TooLarge.__name__:
                     raise TooLarge(str(answer["raised"]["text"]))
-                raise CandidateError(f"raised {messages.text(answer['raised'])}", messages.cause(answer["raised"]))
+                raise messages.error(answer["raised"])
             self._listened = True
             self.operators.update(str(name) for name in answer["operators"])
             for name, count in dict(answer["kernels"]).items():  # on a GPU: its word
@@ -182,7 +182,7 @@ class Worker:
             seconds = time.perf_counter() - begun
         close(received)
         if "raised" in answer:
-            raise CandidateError(f"raised {when} {messages.text(answer['raised'])}", messages.cause(answer["raised"]))
+            raise messages.error(answer["raised"], when)
         return answer, seconds
 
     def _send(self, message: dict[str, Any], files: Sequence[int]) -> str:

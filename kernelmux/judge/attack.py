@@ -149,8 +149,10 @@ def _outcome(entry: Entry, ran: subprocess.CompletedProcess[str], verdict: Path)
 
 
 def _last(text: str) -> str:
-    failed = [line for line in text.splitlines() if line.startswith(("✗", "not acceptable"))]
-    return (failed or text.splitlines()[-1:] or [""])[0][:400]
+    """The first line that tells of a failure, with the one that says why."""
+    lines = text.splitlines()
+    failed = next((i for i, line in enumerate(lines) if line.startswith(("✗", "not acceptable"))), len(lines) - 1)
+    return " | ".join(" ".join(line.split()) for line in lines[max(0, failed) :][:2])[:400]
 
 
 def show(found: Sequence[Tried], left_out: int, console: Console) -> None:

@@ -172,7 +172,12 @@ def _asked(args: argparse.Namespace, console: Console, checks: Sequence[str], se
 def _tell(outcome: Outcome, console: Console) -> None:
     mark, worst = MARKS.get(outcome.status, "?"), f"  worst {outcome.budget:.2g} of its bound" if outcome.budget else ""
     said = f"{mark} {outcome.item.check:<16} {outcome.passed:>4} trials{worst}"
-    console.print(said if outcome.status != "skipped" else f"{said}  {outcome.text}", markup=False, soft_wrap=True)
+    left = sum(r.status == "skipped" for r in outcome.records)
+    if outcome.status == "skipped":
+        said += f"  {outcome.text}"
+    elif left:
+        said += f"  ({left} skipped: {'; '.join(outcome.reasons[:2])}{'; ...' if len(outcome.reasons) > 2 else ''})"
+    console.print(said, markup=False, soft_wrap=True)
     if outcome.status == "failed":
         console.print(outcome.text, markup=False, soft_wrap=True)
 

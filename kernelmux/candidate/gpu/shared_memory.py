@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from functools import partial
 from typing import Any
 
 import torch
@@ -72,7 +73,14 @@ class GpuRegion:
             self._handle, address = ctypes.c_uint64(), ctypes.c_uint64()
             none = ctypes.c_uint64(0)
             if file is None:
-                _do("cuMemCreate", ctypes.byref(self._handle), self._whole, ctypes.byref(wanted), none)
+                create = partial(
+                    _do, "cuMemCreate", ctypes.byref(self._handle), self._whole, ctypes.byref(wanted), none
+                )
+                try:
+                    create()
+                except torch.OutOfMemoryError:  # torch may keep some that it does not use
+                    torch.cuda.empty_cache()
+                    create()
                 made = ctypes.c_int()
                 _do("cuMemExportToShareableHandle", ctypes.byref(made), self._handle, ctypes.c_int(AS_FILE), none)
                 self.file = made.value

@@ -30,6 +30,7 @@ from kernelmux.registry.errors import ArgumentError
 
 SECONDS = 0.7  # for an emulated call: a few blocks take less
 SPARE = 1.3  # of the memory that the tensors need
+ENOUGH = 10  # times as much as the tensors need: one that computes in float64 has copies of four times their size
 NO_ROOM = "the variant takes more memory on the way than the GPU has free"
 
 
@@ -87,9 +88,12 @@ def _far_apart(probe: Probe, base: Trial, name: str, x: torch.Tensor) -> None:
     trial = base.changed(note, **{name: far})
     if probe.able(trial):
         with probe.judge(trial) as judge:
+            free = _free(probe)
             try:
                 outputs = some_blocks.call(probe, trial, 60, some=False) if probe.emulated else judge.call()
             except torch.OutOfMemoryError:
+                if _enough(probe, free, need):
+                    raise
                 some_blocks.skipped(judge, NO_ROOM)
                 return
             judge.accurate(outputs)
@@ -131,6 +135,15 @@ def _spare(probe: Probe) -> float:
     return SPARE * (2 if candidate.process_of(probe.implementation.fn) else 1)
 
 
+def _free(probe: Probe) -> int:
+    return room(probe.device) if probe.device.type == "cuda" else 0
+
+
+def _enough(probe: Probe, free: int, need: int) -> bool:
+    """Whether a candidate that found no memory had as much as could be asked for, so that this is no excuse."""
+    return bool(candidate.process_of(probe.implementation.fn)) and free > ENOUGH * need
+
+
 def _no_room(probe: Probe, base: Trial, length: int, dimensions: dict[int, int]) -> str | None:
     if probe.device.type != "cuda":
         return None
@@ -145,12 +158,15 @@ def _no_room(probe: Probe, base: Trial, length: int, dimensions: dict[int, int])
 def _last_slices(judge: Judge, placed: Trial, base: Trial, dimensions: dict[int, int]) -> None:
     """The last slices of the outputs (on a GPU the first as well) are those of the small trial."""
     probe, bounds = judge.probe, base.bounds(judge.probe.arithmetics(base))
+    free = _free(probe)
     try:
         outputs = some_blocks.call(probe, placed, SECONDS) if probe.emulated else probe.call(placed.values)
     except Unsuitable as reason:
         some_blocks.set_aside(judge, str(reason))
         return
     except torch.OutOfMemoryError:
+        if _enough(probe, free, sum(x.nbytes for x in placed.tensors.values())):
+            raise
         some_blocks.skipped(judge, NO_ROOM)
         return
     for number, dimension in dimensions.items():
