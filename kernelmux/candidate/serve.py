@@ -174,7 +174,9 @@ class Server:
     def _results(self, each: list[list[Any]], message: dict[str, Any]) -> list[Any]:
         if message["order"]:
             return order.results(self.function, each, message["order"])
-        return self._in_threads(each) if message["threads"] else list(self._in_a_row(each))
+        if message["threads"]:
+            return self._in_threads(each, torch.device(message["device"]))
+        return list(self._in_a_row(each))
 
     def _in_a_row(self, each: list[list[Any]]) -> Iterator[Any]:
         """The results of calls one after another; of slow ones it is said that they get on."""
@@ -185,11 +187,13 @@ class Server:
                 self.channel.send({"further": True})
                 told = time.monotonic()
 
-    def _in_threads(self, each: list[list[Any]]) -> list[Any]:
-        """The results of calls that begin at once, each in a thread of its own."""
+    def _in_threads(self, each: list[list[Any]], device: torch.device) -> list[Any]:
+        """The results of calls that begin at once, each in a thread of its own, which has the context of the GPU."""
         start, grad = threading.Barrier(len(each)), torch.is_grad_enabled()
 
         def run(values: list[Any]) -> Any:
+            if device.type == "cuda":
+                torch.cuda.mem_get_info(device)
             with torch.set_grad_enabled(grad):
                 start.wait()
                 return self.function(*values)

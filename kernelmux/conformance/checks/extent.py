@@ -34,6 +34,7 @@ FLOPS = 2**24  # of a call whose axes are all of such a length
 SHORT = 2  # the length of other axes, where that is allowed
 ELEMENTS = 2**25  # of an input, at most
 OUTPUT = 2**28  # elements of an output, at most: in float64, and its bound, 2 GiB each
+WORK = 2**34  # flops of a call, at most: what a reference holds on the way grows with them
 SECONDS = 3.0  # of processor time for an emulated call
 SECONDS_OF_SUMS = 0.5  # where the axis is summed over: a block may walk along all of it
 
@@ -105,7 +106,7 @@ def _long(probe: Probe, base: Trial, case: Case, axis: AxisName, length: int) ->
         return probe.records[-1].status != "skipped"
     probe.skip(
         base.changed(f"{axis} = {length}"),
-        "the operator or the variant does not take such a shape, or its output is too large",
+        "the operator or the variant does not take such a shape, or its output or its work is too large",
     )
     return True
 
@@ -136,7 +137,7 @@ def _permitted(probe: Probe, case: Case, dtype: torch.dtype, note: str) -> Trial
     call = generate.permitted(probe.spec, case, dtype)
     if call is None or any(x.numel() > ELEMENTS for x in call.arguments.values() if hasattr(x, "numel")):
         return None
-    if any(torch.Size(output.shape(call)).numel() > OUTPUT for output in probe.spec.outputs):
+    if any(torch.Size(output.shape(call)).numel() > OUTPUT for output in probe.spec.outputs) or call.cost.flops > WORK:
         return None
     trial = probe.make(case, dtype)
     return None if probe.reasons(trial) else trial.changed(note, **neighbouring_trials.at_ends(trial))

@@ -15,6 +15,7 @@ from triton.language.extra.hip import libdevice as of_amd
 from kernelmux.emulator.amdgcn import WAVE
 
 _HOPPER = re.compile(r"\bttng\.(\w+)")  # the dialect of what Hopper brought and Blackwell added
+_OVERLAP = re.compile(r"\btt\.(grid_dependency_\w+)")  # a kernel that begins before the one it waits for has ended
 _LANES = re.compile(r"threadsPerWarp = \[([\d, ]+)\]")
 _ASSEMBLY = re.compile(r'tt\.elementwise_inline_asm "((?:[^"\\]|\\[^"])*)"')
 _OPCODE = re.compile(r"\b[a-z][a-z0-9]*(?:\.[a-z0-9]+)+\b")
@@ -24,7 +25,11 @@ _PRECISION = re.compile(r"inputPrecision = (\w+) : tensor<[\dx]+xf32>")  # of ot
 
 def reasons(ir: str, arch: str) -> list[str]:
     """Why a kernel does not compile for an AMD GPU ("gfx942"), as far as the IR shows it that was made for NVIDIA's."""
-    return [text for text in (_hopper(ir), _layouts(ir), _ptx(ir), _functions(ir), _precisions(ir, arch)) if text]
+    return [
+        text
+        for text in (_hopper(ir), _overlap(ir), _layouts(ir), _ptx(ir), _functions(ir), _precisions(ir, arch))
+        if text
+    ]
 
 
 def left_over(ir: str) -> list[str]:
@@ -40,6 +45,11 @@ def left_over(ir: str) -> list[str]:
 def _hopper(ir: str) -> str:
     used = sorted(set(_HOPPER.findall(ir)))
     return f"Gluon with instructions of NVIDIA GPUs: {', '.join(used)}" if used else ""
+
+
+def _overlap(ir: str) -> str:
+    used = sorted(set(_OVERLAP.findall(ir)))
+    return f"launches that overlap, which AMD GPUs have not: {', '.join(used)}" if used else ""
 
 
 def _layouts(ir: str) -> str:

@@ -52,6 +52,7 @@ def test_another_text_is_refused() -> None:
     [
         ("%0 = ttng.warp_group_dot %1\nttng.init_barrier", "gfx942", "init_barrier, warp_group_dot"),
         ("#ttg.blocked<{threadsPerWarp = [1, 32]}>", "gfx942", "layouts of 32 lanes, a wave has 64"),
+        ("tt.grid_dependency_wait", "gfx942", "overlap, which AMD GPUs have not: grid_dependency_wait"),
         (r'tt.elementwise_inline_asm "{\0A.reg .b32 a;\0Acvt.rni.s32.f32 a, $1;}"', "gfx942", "PTX: cvt.rni.s32.f32"),
         ('tt.extern_elementwise %a {symbol = "__nv_fmul_rn"}', "gfx942", "libdevice.mul_rn"),
         ("tt.dot %a, %b, inputPrecision = tf32 : tensor<64x32xf32>", "gfx950", "tf32, which Triton has not for gfx950"),
