@@ -10,9 +10,11 @@ from kernelmux.backends.triton._launch.launch import Launch, cdiv, plan
 from kernelmux.backends.triton._launch.strides import Ints
 from kernelmux.backends.triton._rows.rows import next_power
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import AtMost
 
 PAIRS = 1024  # of a program and head
 HEADS = 4  # of a program, at most
+COLUMNS = 32768  # of a head, which a program has whole: Triton compiles that for 5 s, and the double for 15
 
 
 @triton.jit
@@ -73,4 +75,5 @@ def _plan(shape: Ints, strides: Ints, cos_strides: Ints, sin_strides: Ints, inte
     )  # fmt: skip
 
 
-VARIANTS = {"heads": Implementation(fn=rope, idea="cos and sin are read once for several heads")}
+IDEA = "cos and sin are read once for several heads"
+VARIANTS = {"heads": Implementation(fn=rope, idea=IDEA, requires=(AtMost("D", COLUMNS),))}

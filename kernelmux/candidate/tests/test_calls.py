@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kernelmux.candidate.calls_ahead import CallsAhead
-from kernelmux.candidate.errors import CandidateError
+from kernelmux.candidate.errors import CandidateError, CandidateOutOfMemory
 from kernelmux.candidate.limits import Limits
 from kernelmux.candidate.process import CandidateProcess
 
@@ -51,6 +51,13 @@ def test_calls_in_threads_are_there_at_once(opened: Open, kept: str) -> None:
     found = together(opened(f"import threading, types\nkept = {kept}\n{code}"), threads=True)
     right = [torch.equal(one, X + turn + 1) for turn, one in enumerate(found)]
     assert all(right) == ("threading" in kept)
+
+
+def test_one_that_finds_no_memory_is_told_apart(opened: Open) -> None:
+    process = opened("def f(x):\n    raise torch.OutOfMemoryError('CUDA out of memory')")
+    with pytest.raises(CandidateOutOfMemory, match="CUDA out of memory") as raised:
+        process.call([X])
+    assert raised.value.cause == "mine.py:3: OutOfMemoryError"
 
 
 def test_one_that_raises_fails_all_of_its_message(opened: Open) -> None:
