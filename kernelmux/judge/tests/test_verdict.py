@@ -6,8 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from kernelmux.candidate.pool import WarmPool
+from kernelmux.conformance.judging.trial_outcome import Record
+from kernelmux.conformance.session.execute import Outcome
+from kernelmux.conformance.session.plan import Item
 from kernelmux.judge import attack, cli, collection, remarks
 from kernelmux.judge.verdict import KernelVerdict, verdict
 from kernelmux.registry.errors import ArgumentError
@@ -47,6 +51,20 @@ def test_a_right_function_is_good_where_torch_is_allowed(file: Path, capsys: pyt
     assert out.splitlines()[-1].startswith("passed: mine.py:add as add, tier smoke, cpu")
     assert cli.main([f"{file}:add", "--op", "add", "--device", "cpu", "--check", "accuracy"]) == cli.REFUSED
     assert "not acceptable: torch computed it (--allow torch)" in capsys.readouterr().out
+
+
+def test_a_line_tells_of_trials_that_were_skipped(capsys: pytest.CaptureFixture[str]) -> None:
+    passed, skipped = (Record("x=7", "fp32", "", 0, status, text="no room") for status in ("passed", "skipped"))
+    for records in ([passed, skipped], [passed]):
+        cli._tell(Outcome(Item("add", "impl", "add", "offsets"), "passed", records=records), Console(width=200))
+    first, second = capsys.readouterr().out.splitlines()
+    assert "1 trials  (1 skipped: no room)" in first and "skipped" not in second
+
+
+def test_a_refusal_is_shown_with_its_reason() -> None:
+    said = "✓ exact 3 trials\n✗ offsets             1 trials\nadd fp32: raised OutOfMemoryError\nfailed: mine.py"
+    assert attack._last(said) == "✗ offsets 1 trials | add fp32: raised OutOfMemoryError"
+    assert attack._last("usage\n\nwrong words") == "wrong words" and not attack._last("")
 
 
 @pytest.mark.parametrize(
