@@ -20,7 +20,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -82,7 +82,8 @@ class Server:
                 reply, sent = getattr(self, f"do_{message['do']}")(message, files)
             except (Exception, SystemExit) as error:
                 reply, sent = {"raised": raised(error, self.path)}, []
-            _give_back()
+            if message["do"] == "calls":  # those that are timed keep their memory
+                _give_back()
             self.channel.send({**reply, "nonce": nonce}, [r.file for r in sent])
             for one in sent:
                 one.close()
@@ -298,7 +299,8 @@ class Server:
 def _give_back() -> None:
     """Memory of the GPU that torch keeps and does not use."""
     if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > UNUSED:
-        torch.cuda.empty_cache()
+        with suppress(torch.AcceleratorError):  # a call has broken the context, and the answer says so
+            torch.cuda.empty_cache()
 
 
 def _place(storage: torch.UntypedStorage) -> tuple[str, int]:

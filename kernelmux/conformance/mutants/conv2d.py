@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -194,9 +195,8 @@ def _launch(
     y = torch.empty(len(x), len(weight), p, q, dtype=x.dtype, device=x.device)
     if y.numel():
         sizes = [*x.shape, len(weight), *weight.shape[2:], p, q, *stride, *padding, *dilation, bias is not None]
-        there = torch.stack(
-            [torch.full((), n, dtype=torch.int32, device=x.device) for n in sizes]
-        )  # a graph captures it
+        number = partial(torch.full, (), dtype=torch.int32, device=x.device)
+        there = torch.stack([number(n) for n in sizes])  # which a graph can capture, and no copy from the host
         given = x if bias is None else bias  # a launch of these takes no null
         launch(SOURCE, entry, (-(-len(x) * p * q // 64), len(weight)), 64, (x, weight, given, y, there), x.dtype)
     return torch.empty_like(y, memory_format=order).copy_(y)  # of one place both orders are contiguous
