@@ -103,7 +103,8 @@ def _with_index(base: Trial, name: str, value: int) -> Trial:
     places = list(positions(base.tensors[name]).values())
     made = base.tensors[name].clone(memory_format=torch.contiguous_format)
     made.view(-1)[places] = value
-    return base.changed(f"{value} in {name}: {', '.join(map(str, places))}", **{name: made})
+    laid = special_numbers.lying(made, base.tensors[name])
+    return base.changed(f"{value} in {name}: {', '.join(map(str, places))}", **{name: laid})
 
 
 def foreign(base: Trial) -> Iterator[Trial]:
@@ -111,7 +112,7 @@ def foreign(base: Trial) -> Iterator[Trial]:
     saved = {t.name for t in base.spec.tensors if isinstance(t.domain, Computed)} & base.tensors.keys()
     for name in (n for n in saved if not base.tensors[n].is_floating_point() and base.tensors[n].numel()):
         x = base.tensors[name]
-        yield base.changed(f"{name}: that of the neighbour", **{name: x.roll(1, -1).contiguous()})
+        yield base.changed(f"{name}: that of the neighbour", **{name: special_numbers.lying(x.roll(1, -1), x)})
         yield base.changed(f"{name}: -1 everywhere", **{name: torch.full_like(x, -1)})
 
 
@@ -139,7 +140,9 @@ def _widens(trial: Trial) -> bool:
 
 
 def _bases(probe: Probe) -> list[Trial]:
-    """Small calls of every kind in every floating dtype; where they are emulated one in each dtype, of kinds in turn."""
+    """Small calls of every kind in every floating dtype; where they are emulated one in each dtype, of kinds in turn, and
+    another of images that lie channels-last.
+    """
     dtypes = [d for d in probe.options.dtypes_of(probe.spec) if d.is_floating_point]
     found = []
     for turn, dtype in enumerate(dtypes):
@@ -148,7 +151,11 @@ def _bases(probe: Probe) -> list[Trial]:
         made = [probe.make(c, dtype) for c in allowed]
         able = [t for t in made if special_numbers.defined(t) and not probe.reasons(t)]
         able = [t for t in able if not (probe.emulated and _zeroed(t))]
-        found += [able[turn % len(able)]] if able and probe.emulated else able
+        if probe.emulated:
+            last = [t for t in able if resize.case_of(probe, t).channels_last]
+            others = [t for t in able if t not in last]
+            able = ([others[turn % len(others)]] if others else []) + last[:1]
+        found += able
     return found or probe.sample(1, least=LEAST, where=special_numbers.defined)
 
 
@@ -299,7 +306,7 @@ def _whole_lines(base: Trial, name: str) -> Iterator[Trial]:
             made = x.clone(memory_format=torch.contiguous_format)
             # Copied and not filled: a format without infinities takes none as a number.
             _first_line(base, made).copy_(torch.tensor(special_numbers.values_of(name, x.dtype)[0], device=x.device))
-            yield base.changed(f"{name} in {tensor}: the whole first line", **{tensor: made})
+            yield base.changed(f"{name} in {tensor}: the whole first line", **{tensor: special_numbers.lying(made, x)})
 
 
 def _opposed(base: Trial, name: str) -> Iterator[Trial]:
@@ -309,7 +316,8 @@ def _opposed(base: Trial, name: str) -> Iterator[Trial]:
         line = _first_line(base, x)
         ends = opposed(name, x.dtype, turn)
         line.view(-1)[:1], line.view(-1)[-1:] = ends[0], ends[1]
-    yield base.changed(f"opposed {name} in {', '.join(made)}: both ends of the first line", **made)
+    laid = {tensor: special_numbers.lying(x, base.tensors[tensor]) for tensor, x in made.items()}
+    yield base.changed(f"opposed {name} in {', '.join(made)}: both ends of the first line", **laid)
 
 
 def _single(base: Trial, tensor: str, name: str) -> Iterator[Trial]:
@@ -348,7 +356,7 @@ def _plant(x: torch.Tensor, name: str, places: dict[str, range]) -> torch.Tensor
         changed[index] = value
         if name == PAYLOAD:
             _set_payload(changed, index)
-    return changed.view(x.shape)
+    return special_numbers.lying(changed.view(x.shape), x)
 
 
 def _set_payload(flat: torch.Tensor, index: int) -> None:

@@ -182,8 +182,8 @@ def _least(item: Scalar | Axis) -> Any:
 
 
 def kind(spec: OpSpec, case: Case) -> tuple[object, ...]:
-    """What kernels often tell calls apart by: the rank of each tensor, and whether an axis is the first, or the last."""
-    found: list[object] = [len(shape) for shape in case.shapes.values()]
+    """What kernels often tell calls apart by: ranks, images that lie channels-last, an axis that is the first or last."""
+    found: list[object] = [*(len(shape) for shape in case.shapes.values()), case.channels_last]
     for item in (i for i in spec.scalars if isinstance(i, Axis)):
         axis, rank = case.scalars.get(item.name, item.default), len(case.shapes[item.of])
         place = None if axis is None else axis % max(rank, 1)

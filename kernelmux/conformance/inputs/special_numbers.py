@@ -36,8 +36,13 @@ def within_range(trial: Trial, outputs: tuple[torch.Tensor, ...]) -> tuple[torch
         largest = torch.finfo(torch.float32).max
         beyond = model.magnitude(*arguments).to(ref).expand_as(ref) > largest
         beyond &= ~(out.to(ref).isfinite() & (ref.abs() > 2 * largest))
-        kept.append(torch.where(beyond, ref.to(out.dtype), out).contiguous())
+        kept.append(lying(torch.where(beyond, ref.to(out.dtype), out), out))
     return tuple(kept)
+
+
+def lying(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """x as another tensor of its shape lies in memory: channels-last where that is."""
+    return x if x.stride() == like.stride() else torch.empty_like(like, dtype=x.dtype).copy_(x)
 
 
 def values_of(name: str, dtype: torch.dtype) -> tuple[float, ...]:

@@ -118,9 +118,12 @@ SPEC = OpSpec(
         _case("3x9001", "reduction=sum", inputs="masked"),
         _case("5x9001", "label_smoothing=0.3 reduction=none", inputs="wide"),
         _case("5x33001", "ignore_index=2"),
+        _case("40x13", "reduction=none"),  # targets beside whole vectors
         _case("9x33096", "reduction=sum"),
         _case("1x150001", "reduction=sum", dtypes=(torch.float32,)),  # longer than what stays anywhere
         _case("70000x33", "reduction=sum", tier="full"),
+        _case("3000x2051", "reduction=none", dtypes=(torch.float32,), tier="full"),  # targets beside whole vectors
+        _case("2x400003", "reduction=sum", dtypes=(torch.float32,), tier="full"),
         _case("300x128256", "label_smoothing=0.1", tier="full"),
         _case("64x50257", "reduction=none", inputs="wide", tier="full"),
         _case("300x50257", "reduction=sum", tier="full"),

@@ -157,6 +157,10 @@ SPEC = OpSpec(
         Case("x=1x1x2x700 kernel=2x3 stride=2x2 padding=0x1", dtypes=(torch.float32,)),  # a row beyond a tile
         Case("x=4x3x6x10 kernel=2 stride=1", inputs="tiny", dtypes=(torch.float32, torch.bfloat16)),
         Case("x=2x3x9x12 kernel=3 stride=2 padding=1", inputs="masked"),  # windows of -inf, and the padding beside them
+        Case("x=2x8x5x6 kernel=3 stride=2 padding=1 channels-last"),
+        Case("x=1x3x9x20 kernel=2 channels-last", inputs="ties", dtypes=(torch.float16,)),  # channels that fill no word
+        Case("x=1x2x40x301 kernel=3 stride=3", inputs="ties", dtypes=(torch.float32,)),  # a plane beyond a block
+        Case("x=1x1x4x3001 kernel=3 stride=3", dtypes=(torch.float32,)),  # and three rows
         Case("x=1x1x4099x4099 kernel=2", dtypes=(torch.float16,), tier="full"),  # indices that fp32 does not have
         Case("x=1x1x4100x4100 kernel=2", dtypes=(torch.bfloat16,), tier="full"),  # the same in aligned rows
         Case("x=1x2x5x20000 kernel=3 stride=2 padding=1", tier="full"),

@@ -140,6 +140,9 @@ SPEC = OpSpec(
         _case("2x3x1x1", "17x19", "kernel=17x19", dtypes=(torch.float16,)),
         _case("0x3x4x4", "8x8", "kernel=2"),
         _case("1x1x1x350", "2x700", "kernel=2x3 stride=2x2 padding=0x1", dtypes=(torch.float32,)),
+        _case("2x8x3x3", "5x6", "kernel=3 stride=2 padding=1 channels-last"),
+        _case("1x4x9x10", "9x10", "kernel=7 stride=1 padding=3 channels-last", dtypes=(torch.float16,)),
+        _case("1x2x13x100", "40x301", "kernel=3 stride=3", dtypes=(torch.float32,)),  # a plane beyond a block
         _case("1x1x2050x2050", "4100x4100", "kernel=2", dtypes=(torch.bfloat16,), tier="full"),  # as in max_pool2d
         _case("1x2x3x10000", "5x20000", "kernel=3 stride=2 padding=1", tier="full"),
         _case("8x64x28x28", "56x56", "kernel=3 stride=2 padding=1", tier="full"),

@@ -163,6 +163,8 @@ SPEC = OpSpec(
         _case("5x3x80", "11x3x5x80", "13"),
         _case("2x16x96", "40x1x16x96", "33"),
         _case("2x8x128", "6x8x128x128", "5", "scale=-0.2"),
+        _case("37x2x64", "5x1x16x64", "3"),  # more sequences than lanes of a warp
+        _case("2x4x16", "5x2x16x16", "3"),
         _case("0x2x64", "3x1x16x64", "2"),
         _case("2x2x64", "3x1x16x64", "0"),
         _case("16x32x128", "700x8x16x128", "300", tier="full"),
