@@ -13,28 +13,20 @@ mutant = Mutants("paged_attention")
 T = torch.Tensor
 
 
-FEW = (
-    AtMost("B", 2**17),
-    AtMost("L", 2**17),
-    AtMost("S", 2**17),
-)  # sequences, and what one may have, one after another
+FEW = tuple(AtMost(axis, 2**17) for axis in "BLS")  # sequences, one after another, and what one may have
 
 
 @mutant("nothing is wrong with it", family="basics", arithmetic="mma", requires=FEW)
 def sound(q: T, k_pages: T, v_pages: T, page_table: T, lengths: T, scale: float) -> T:
-    """In float64, sequence by sequence. On a GPU nothing is asked of the host, as a CUDA graph may have it; a CPU reads
-    no more than there is.
-    """
+    """In float64, sequence by sequence, and nothing is asked of the host: a CUDA graph may have it."""
     y = torch.zeros_like(q, memory_format=torch.contiguous_format)
     pages, groups, slots = k_pages.shape[:3]
     for b, (row, length) in enumerate(zip(page_table.long(), lengths, strict=True)):
         used = torch.arange(len(row), device=q.device) * slots < length
         lost = (used & ((row < 0) | (row >= pages))).any()
         if pages and slots and len(row):
-            most = len(row) * slots if q.is_cuda else int(length)
-            table, filled = row[: -(-most // slots)].clamp(0, pages - 1), min(slots, most)
-            cut = (x[:, :, :filled][table] for x in (k_pages, v_pages))
-            k, v = (x.double().transpose(0, 1).flatten(1, 2) for x in cut)
+            table = row.clamp(0, pages - 1)
+            k, v = (x[table].double().transpose(0, 1).flatten(1, 2) for x in (k_pages, v_pages))
             there = torch.arange(k.shape[1], device=q.device) < length
             s = ((q[b].double().unflatten(0, (groups, -1)) @ k.mT) * scale).where(there, -torch.inf)
             found = torch.softmax(s, -1) @ v.where(there[:, None], 0.0)
