@@ -61,15 +61,21 @@ class Tried:
         return self.outcome in (FORGED, LATE, REFUSED)
 
 
-def command(families: Sequence[str], processes: int, sample: int, seed: int | None, file: str | None) -> int:
-    """Run the attacks of some families, or all, and the honest kernels; exit status 0 if none is forged, none refused."""
+def command(
+    families: Sequence[str], processes: int, sample: int, seed: int | None, file: str | None, device: str | None
+) -> int:
+    """Run the attacks of some families, or all, and the honest kernels; exit status 0 if none is forged, none refused.
+
+    device: of the tensors; None for a GPU if there is one.
+    """
     console = Console(highlight=False)
     chosen = list(_chosen(families))
     if sample and sample < len(chosen):
         chosen = random.Random(seed or 0).sample(chosen, sample)
-    able = [e for e in chosen if e.needs != "gpu" or torch.cuda.is_available()]
-    with ThreadPoolExecutor(processes or _at_once()) as pool:
-        going = [pool.submit(attempt, entry) for entry in able]
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    able = [e for e in chosen if e.needs != "gpu" or device == "cuda"]
+    with ThreadPoolExecutor(processes or _at_once(device)) as pool:
+        going = [pool.submit(attempt, entry, device) for entry in able]
         steps = track(as_completed(going), "judging", len(going), console=console, disable=not console.is_terminal)
         found, interrupted = list[Tried](), False
         try:
@@ -95,9 +101,9 @@ def command(families: Sequence[str], processes: int, sample: int, seed: int | No
     return int(any(one.wrong for one in found))
 
 
-def _at_once() -> int:
+def _at_once(device: str) -> int:
     cores = available_cores() // 2
-    fit = torch.cuda.get_device_properties(0).total_memory // MEMORY if torch.cuda.is_available() else cores
+    fit = torch.cuda.get_device_properties(0).total_memory // MEMORY if device == "cuda" else cores
     return max(1, min(cores, fit))
 
 
@@ -112,11 +118,11 @@ def _chosen(families: Sequence[str]) -> Iterator[Entry]:
     yield from (e for e in every if not families or e.family in families)
 
 
-def attempt(entry: Entry) -> Tried:
+def attempt(entry: Entry, device: str) -> Tried:
     """Judge one. What it may leave on the machine is not looked for: the walls of the judge are to hold it."""
     with tempfile.TemporaryDirectory(prefix="kernelmux-attack-") as folder:
         verdict = Path(folder) / "verdict.json"
-        given = [f"{entry.path}:{entry.function}", "--op", entry.op, "--json", str(verdict)]
+        given = [f"{entry.path}:{entry.function}", "--op", entry.op, "--device", device, "--json", str(verdict)]
         given += ["--allow", entry.allow] if entry.allow else []
         given += ["-x", "--seconds", "10"] if entry.found else []
         environment = {**os.environ, "PYTHONPATH": str(Path(kernelmux.__file__).parents[1])}

@@ -111,7 +111,7 @@ def main(given: Sequence[str] | None = None) -> int:
         if args.attack is not None:
             from kernelmux.judge import attack
 
-            return attack.command(args.attack, args.n, args.sample, args.seed, args.json)
+            return attack.command(args.attack, args.n, args.sample, args.seed, args.json, args.device)
         if args.mutate is not None:
             from kernelmux.judge.mutation import command as mutation
 

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from kernelmux.candidate.gpu.timed_calls import Kind, TimedCalls
-from kernelmux.candidate.limits import Limits
+from kernelmux.candidate.limits import GIB, Limits
 from kernelmux.candidate.process import CandidateProcess
 from kernelmux.conformance.inputs import trials
 from kernelmux.conformance.inputs.trials import Trial
@@ -261,9 +261,10 @@ def _most(trial: Trial, outputs: Sequence[Kind], device: torch.device) -> int:
     """How many calls there is memory for: ours, those that both have, and a copy of the outputs."""
     each = sum(x.nbytes for x in trial.tensors.values())
     each += sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in outputs)
-    if (most := int(SHARE * _free(device)) // max(each, 1)) < 2:
+    if (most := int(SHARE * (free := _free(device))) // max(each, 1)) < 2:
         raise ArgumentError(
-            f"{trial.text}: two calls of {each} bytes each are more than {SHARE:.0%} of the free memory"
+            f"{trial.text}: to time it expected {2 * each / SHARE / GIB:.1f} GiB of free memory, got {free / GIB:.1f}: end"
+            " other programs, or time a smaller workload (--time)"
         )
     return min(most, MOST)
 

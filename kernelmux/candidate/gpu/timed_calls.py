@@ -41,22 +41,10 @@ class TimedCalls:
         device: torch.device,
         empty: bool = False,
     ) -> None:
-        self._asking, self.device, end = asking, device, 0
-        calls = list[list[dict[str, Any]]]()
-        for values in each:
-            arguments = list[dict[str, Any]]()
-            for value in values:
-                told, end = _placed(value, end)
-                arguments.append(told)
-            calls.append(arguments)
+        self._asking, self.device = asking, device
+        calls, end = _placed(each, 0)
         self._first_output = end
-        results = list[list[dict[str, Any]]]()
-        for _ in each:
-            row = list[dict[str, Any]]()
-            for shape, dtype in outputs:
-                told, end = _placed(torch.empty(shape, dtype=dtype), end)
-                row.append(told)
-            results.append(row)
+        results, end = _placed([[torch.empty(shape, dtype=dtype) for shape, dtype in outputs]] * len(each), end)
         self.size = end
         self._region = _region(end, device)
         self._storage = _storage(self._region)
@@ -141,13 +129,22 @@ class ServedCalls:
                 to.copy_(out)
 
 
-def _placed(value: Any, end: int) -> tuple[dict[str, Any], int]:
-    """An argument as JSON, dense in its own order of axes, and where the next may begin."""
-    if not isinstance(value, torch.Tensor):
-        return {"value": value}, end
-    dense = torch.empty_like(value, device="cpu")  # not touched; "meta" would import what torch compiles with
-    told = {**memory.described(dense), "offset": end // value.itemsize}
-    return told, end + -(-max(value.nbytes, 1) // UNIT) * UNIT
+def _placed(each: Sequence[Sequence[Any]], end: int) -> tuple[list[list[dict[str, Any]]], int]:
+    """Arguments as JSON, dense in their own order of axes, one after another, and where the next may begin."""
+    known = dict[int, dict[str, Any]]()  # by the tensor: calls may have the same
+    rows = list[list[dict[str, Any]]]()
+    for values in each:
+        row = list[dict[str, Any]]()
+        for value in values:
+            if not isinstance(value, torch.Tensor):
+                row.append({"value": value})
+                continue
+            if id(value) not in known:  # memory that is not touched; "meta" would import what torch compiles with
+                known[id(value)] = memory.described(torch.empty_like(value, device="cpu"))
+            row.append({**known[id(value)], "offset": end // value.itemsize})
+            end += -(-max(value.nbytes, 1) // UNIT) * UNIT
+        rows.append(row)
+    return rows, end
 
 
 def _size(told: dict[str, Any]) -> int:

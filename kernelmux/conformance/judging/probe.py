@@ -7,7 +7,7 @@ import pdb
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
@@ -263,21 +263,22 @@ class Probe:
         able = (not self.reasons(self.make(c, d)) for c in filled for d in self.options.dtypes_of(self.spec, c))
         if any(able):
             return listed
-        made = generate.cases(self.spec, self.implementation.requires, 40, FITTED_ELEMENTS, self.options.seed)
+        requires, ci = self.implementation.requires, replace(self.options, tier="ci").cases_of(self.spec)
+        made = generate.cases(self.spec, requires, 40, FITTED_ELEMENTS, self.options.seed)
+        able_in_ci = ((c, generate.able(self.spec, requires, c)) for c in ci)  # few drawn calls meet some conditions
+        return [*listed, *(self._smallest(made) or self._smallest(able_in_ci))]
+
+    def _smallest(self, cases: Iterable[tuple[Case, list[torch.dtype]]]) -> list[Case]:
+        """Two of these, with the dtypes that the variant runs: those with the least flops, but not without any."""
         wanted = self.options.dtypes_of(self.spec)
-        asked = [(replace(c, dtypes=kinds), kinds) for c, able in made if (kinds := dtype_rotation.both(able, wanted))]
-        fitting = [(generate.permitted(self.spec, case, kinds[0]), case) for case, kinds in asked]
-        small = sorted(
-            ((call.cost.flops, case) for call, case in fitting if call and call.cost.flops), key=lambda pair: pair[0]
-        )
-        return [*listed, *(case for _, case in small[:2])]
+        asked = [replace(c, dtypes=kinds) for c, able in cases if (kinds := dtype_rotation.both(able, wanted))]
+        calls = [(generate.permitted(self.spec, c, (c.dtypes or wanted)[0]), c) for c in asked]
+        found = sorted(((call.cost.flops, c) for call, c in calls if call), key=lambda pair: pair[0])
+        return [case for flops, case in found if flops][:2]
 
     @property
     def brief(self) -> bool:
-        """Whether calls are emulated, in a tier that has to be short, and no case or dtype is asked for.
-
-        What is asked in every dtype elsewhere is then asked in one dtype after the other.
-        """
+        """Whether dtypes take turns: calls are emulated, the tier has to be short, and no case or dtype is asked for."""
         chosen = self.options.cases or self.options.dtypes
         return self.emulated and self.options.tier in ("smoke", "ci") and not chosen
 

@@ -86,6 +86,9 @@ def _at_a_stretch(judge: Judge, want: Tensors) -> None:
     with closing(TimedCalls(process.timed, each, kinds, probe.device)) as calls:
         calls.fill(each)
         *_, results = calls.run(STRETCH)
+    alike = (torch.stack([row[i] for row in results]) for i in range(len(want)))
+    if all(same_bits(rows, out.contiguous().expand_as(rows)) for rows, out in zip(alike, want, strict=True)):
+        return
     for turn, outputs in enumerate(results):
         laid = [torch.empty_like(first).copy_(out) for first, out in zip(want, outputs, strict=True)]
         _compared(judge, want, turn, laid)

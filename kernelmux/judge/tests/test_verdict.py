@@ -201,4 +201,4 @@ def test_remarks_of_kernels_of_a_gpu(launched: dict[str, int], heard: list[str],
 @pytest.mark.parametrize(("name", "outcome"), [("zeros", attack.CAUGHT), ("judge_code", attack.CAUGHT)])
 def test_an_attack_is_caught_by_name(name: str, outcome: str) -> None:
     entry = next(e for e in collection.attacks() if e.name == name)
-    assert attack.attempt(entry).outcome == outcome
+    assert attack.attempt(entry, "cpu").outcome == outcome
