@@ -213,15 +213,17 @@ def _ask(
             untrusted.reading(path, name) if "thresholds" in options.checks else nullcontext(),
             temporary_backends.joined(options.impl, options.ops[0], opened),
         ):
-            process = implementation.process(path, name, options.device)
+            process, said = implementation.process(path, name, options.device), dict[str, list[str]]()
             for outcome in _outcomes(made, options, process, age, times):
                 made.items.append(_row(outcome))
-                made.remarks += [f"{outcome.item.check}: {one}" for one in _remarks(outcome)]
+                for one in _remarks(outcome):
+                    said.setdefault(one, []).append(outcome.item.check)
                 tell(outcome)
                 if at_once and outcome.status == "failed":
                     break
             else:
                 made.whole = True
+            made.remarks += [f"{', '.join(checks)}: {one}" for one, checks in said.items()]
             made.launched = dict(process.launched) if process else {}
             heard = process.operators if process else set[str]()
             made.uses, told = remarks.of(made.launched, heard, options.device)

@@ -18,7 +18,7 @@ from kernelmux.candidate.allocations import contiguous_strides
 from kernelmux.candidate.gpu.timed_calls import TimedCalls
 from kernelmux.conformance.inputs.layouts import laid_out
 from kernelmux.conformance.inputs.trials import Trial, same_bits
-from kernelmux.conformance.judging import ahead
+from kernelmux.conformance.judging import ahead, expected_warnings
 from kernelmux.conformance.judging.probe import Judge
 from kernelmux.conformance.variations import neighbouring_trials
 from kernelmux.conformance.variations.interleaving import Living
@@ -41,7 +41,7 @@ def many(judge: Judge, most: int = MANY) -> None:
 
     The results of the first half are alive until all of it is done, so that buffers used in turn come round.
     """
-    with _frozen():
+    with _frozen(), expected_warnings.noted(judge.remark):
         _many(judge, most)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,15 @@ NVJET = "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_coopA_NNT"
 def test_remarks_of_kernels_of_a_gpu(launched: dict[str, int], heard: list[str], uses: list[str], told: str) -> None:
     found, lines = remarks.of(launched, heard, "cuda")
     assert found == uses and lines[0].startswith(told)
+
+
+def test_what_the_emulator_says_of_a_kernel_is_one_remark_and_no_warning(recwarn: pytest.WarningsRecorder) -> None:
+    """Calls that are made ahead, several in a message, warn of it too."""
+    entry = next(e for e in collection.honest() if e.name == "triton_atomics")
+    found = verdict(entry.path, entry.op, entry.function, checks=("accuracy", "shapes", "state"))
+    assert found.good and not list(recwarn)
+    [said] = [one for one in found.remarks if "redundant store" in one]
+    assert re.match(r"(accuracy, )?(shapes, )?state: ", said)
 
 
 @pytest.mark.parametrize(("name", "outcome"), [("zeros", attack.CAUGHT), ("judge_code", attack.CAUGHT)])
