@@ -16,6 +16,7 @@ from kernelmux.conformance.inputs.layouts import LAYOUTS
 from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.judging import ahead
 from kernelmux.conformance.judging.probe import Probe
+from kernelmux.conformance.variations import resize
 from kernelmux.registry.cases import Case
 from kernelmux.registry.spec import Axis, OpSpec
 
@@ -25,6 +26,7 @@ MANY = ((4, 4, 4), (2, 3, 3, 4, 4))  # axes of calls of many ranks, some of one 
 ROW = 24
 ALIGNED = 32  # length of all axes of a call that the fastest path of a kernel can take
 BLOCKS = 131  # length of all axes of a call that takes several blocks
+LONG = (5, 4099)  # rows of more than 8 KiB, and how long they are
 PITCHES = (
     "transposed with a gap",
     "axes reversed",
@@ -55,6 +57,7 @@ def run(probe: Probe) -> None:
         _examine(probe, with_axes_of_their_own(probe))
         _examine(probe, aligned(probe))
         _examine(probe, in_several_blocks(probe))
+        _examine(probe, of_long_rows(probe))
         _examine(probe, shared(probe))
 
 
@@ -151,15 +154,19 @@ def _in_turn(turn: int) -> tuple[str, ...]:
 
 
 def with_axes_of_their_own(probe: Probe) -> Iterator[Trial]:
-    """For operators of one rank above two: a call that has no axis of length one, so that every pitch counts."""
+    """For operators of one rank above two: calls that have no axis of length one, so that every pitch counts.
+
+    One has the scalars at their defaults, the other has the last value of each pool.
+    """
     spec = probe.spec
     if all(t.any_rank or max(map(len, t.forms)) < 3 for t in spec.tensors):
         return
     case = generate.compact(spec, probe.implementation.requires)
-    base = _first_able(probe, [case] if case else [], probe.options.seed)
-    if base is not None:
-        only = SLICES if probe.emulated else PITCHES
-        yield from arrangements(base, everything=True, only=only, in_turn=probe.brief)
+    for turn, other in enumerate(dict.fromkeys((case, generate.varied(spec, case, -1))) if case else ()):
+        base = _first_able(probe, [other], probe.options.seed + turn)
+        if base is not None:
+            only = SLICES if probe.emulated else PITCHES
+            yield from arrangements(base, turn == 0, only, in_turn=probe.brief)
 
 
 def aligned(probe: Probe) -> Iterator[Trial]:
@@ -184,6 +191,18 @@ def in_several_blocks(probe: Probe) -> Iterator[Trial]:
     base = _first_able(probe, [case] if case else [], probe.options.seed)
     if base is not None:
         yield from arrangements(base, everything=False, only=GAPS)
+
+
+def of_long_rows(probe: Probe) -> Iterator[Trial]:
+    """A few rows with gaps that kernels hold, or ask for ahead, as they do not with short ones; results have no gaps."""
+    spec = probe.spec
+    case = _matrices(spec, LONG[0])
+    if case is not None:
+        last = resize.names(spec, case, spec.leading.name)[-1]
+        case = generate.refitted(spec, resize.resized(spec, case, {last: LONG[1]}))
+    base = _first_able(probe, [case] if case else [], probe.options.seed)
+    if base is not None:
+        yield from arrangements(base, everything=False, only=GAPS[-1:])
 
 
 def _matrices(spec: OpSpec, length: int) -> Case | None:

@@ -146,7 +146,7 @@ def _bases(probe: Probe) -> list[Trial]:
     dtypes = [d for d in probe.options.dtypes_of(probe.spec) if d.is_floating_point]
     found = []
     for turn, dtype in enumerate(dtypes):
-        cases = [*probe.kinds(LEAST), *probe.small_cases(LEAST)[:6]]
+        cases = [*probe.kinds(LEAST, dtype), *probe.small_cases(LEAST)[:6]]
         allowed = [c for c in dict.fromkeys(cases) if dtype in probe.options.dtypes_of(probe.spec, c)]
         made = [probe.make(c, dtype) for c in allowed]
         able = [t for t in made if special_numbers.defined(t) and not probe.reasons(t)]

@@ -352,11 +352,12 @@ class Probe:
         cases = [c for c in self.cases if all(0 not in s for s in c.shapes.values())]
         return sorted(cases, key=size)
 
-    def kinds(self, least: int = 16) -> list[Case]:
-        """The smallest case of each kind of call that computes something: ranks, and where the axis is that it names."""
+    def kinds(self, least: int = 16, dtype: torch.dtype | None = None) -> list[Case]:
+        """The smallest case of each kind of call that computes something (in a dtype): ranks, which axis it names."""
         found: dict[object, Case] = {}
         for case in self.small_cases(least):
-            found.setdefault(generate.kind(self.spec, case), case)
+            if dtype is None or dtype in self.options.dtypes_of(self.spec, case):
+                found.setdefault(generate.kind(self.spec, case), case)
         return list(found.values())
 
     # --- records ------------------------------------------------------------------------------------------

@@ -50,3 +50,12 @@ def test_the_largest_of_each_input_and_the_longest_axes() -> None:
     assert {t.text.split(" eps")[0] for t in trials} >= {"x=37x1000 weight=1000", "x=1x16392 weight=16392"}
     assert len({t.text for t in trials}) == len(trials)
     assert all(t.values[1].numel() <= 4096 for t in neighbouring_trials.largest(_probe("rms_norm"), 4096))
+
+
+def test_indices_of_the_ends_of_their_axis() -> None:
+    """The last two places, the middle and an ignored row; of a single index the last place."""
+    probe = _probe("cross_entropy")
+    several, one = _trial(probe, "logits=5x100 target=5"), _trial(probe, "logits=1x100 target=1")
+    ends = neighbouring_trials.at_ends(several)["target"].tolist()
+    assert ends[:3] + ends[4:] == [99, -100, 50, 98] and ends[3] == several.tensors["target"][3]
+    assert neighbouring_trials.at_ends(one)["target"].tolist() == [99]

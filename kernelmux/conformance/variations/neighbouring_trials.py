@@ -128,7 +128,10 @@ def able(probe: Probe, cases: list[Case]) -> Iterator[Trial]:
 
 
 def at_ends(trial: Trial) -> dict[str, torch.Tensor]:
-    """Its tensors of indices, in them the last two places of their axis and the middle, which are hardly ever drawn."""
+    """Its tensors of indices, in them the last two places of their axis and the middle, which are hardly ever drawn.
+
+    Of more than three one is a value that is no place, such as that of ignored rows.
+    """
     found: dict[str, torch.Tensor] = {}
     domains = {t.name: t.domain for t in trial.spec.tensors if t.name in trial.tensors}
     for name, domain in domains.items():
@@ -138,6 +141,8 @@ def at_ends(trial: Trial) -> dict[str, torch.Tensor]:
         for place, value in ((made.numel() // 2, n // 2), (-1, n - 2), (0, n - 1)):  # of a single index the last counts
             if made.numel() and value >= 0:
                 made.view(-1)[place] = value
+        if domain.extra and made.numel() > 3:
+            made.view(-1)[1] = trial.call.scalars[domain.extra[0]]
         found[name] = made
     return found
 

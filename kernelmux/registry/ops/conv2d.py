@@ -167,6 +167,7 @@ SPEC = OpSpec(
         _case("1x0x4x4", "3x0x2x2", bias=True),  # sums without terms
         _case("1x4x4x4", "0x4x1x1"),
         _case("2x24x5x6", "40x24x1x1", "stride=1x2"),
+        _case("2x24x5x6", "17x24x3x3", "channels-last", bias=True),
         _case("1x16x9x7", "8x16x1x1", "stride=3x2", bias=True),
         _case("4x64x28x30", "96x64x3x3", "padding=1", bias=True, tier="full"),
         _case("2x3x224x224", "64x3x7x7", "stride=2 padding=3", tier="full"),

@@ -121,6 +121,8 @@ SPEC = OpSpec(
         _case("40x13", "reduction=none"),  # targets beside whole vectors
         _case("9x33096", "reduction=sum"),
         _case("1x150001", "reduction=sum", dtypes=(torch.float32,)),  # longer than what stays anywhere
+        _case("5x70001", dtypes=(torch.float32,)),  # a row that does not count among such
+        _case("1x400003", "reduction=sum", dtypes=(torch.float32,)),  # more than three pieces of a row for each lane
         _case("70000x33", "reduction=sum", tier="full"),
         _case("3000x2051", "reduction=none", dtypes=(torch.float32,), tier="full"),  # targets beside whole vectors
         _case("2x400003", "reduction=sum", dtypes=(torch.float32,), tier="full"),

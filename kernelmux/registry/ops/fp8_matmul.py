@@ -112,6 +112,7 @@ SPEC = OpSpec(
         _case(1, 1, 1, "one"),
         Case("a=33x17 b=17x45:e5m2 scale_a=33x1 scale_b=scalar"),  # no access of 16 bytes; kinds that differ
         _case(130, 192, 136, "line", "accumulation=fast"),  # two tiles and half a stage, each way
+        _case(66, 160, 144, "line", "accumulation=fast"),  # lines that the copy engine reads
         _case(70, 416, 72, "block", "out_dtype=fp16"),
         _case(16, 1040, 24, "one", "out_dtype=fp32", inputs="positive"),  # a sum that is never promoted is off by more
         _case(40, 133, 130, "block", inputs="positive"),  # a last block of five, and of two columns

@@ -158,6 +158,7 @@ SPEC = OpSpec(
         Case("x=4x3x6x10 kernel=2 stride=1", inputs="tiny", dtypes=(torch.float32, torch.bfloat16)),
         Case("x=2x3x9x12 kernel=3 stride=2 padding=1", inputs="masked"),  # windows of -inf, and the padding beside them
         Case("x=2x8x5x6 kernel=3 stride=2 padding=1 channels-last"),
+        Case("x=1x5x5x6 kernel=2 channels-last", dtypes=(torch.float32,)),  # a channel of a thread
         Case("x=1x3x9x20 kernel=2 channels-last", inputs="ties", dtypes=(torch.float16,)),  # channels that fill no word
         Case("x=1x2x40x301 kernel=3 stride=3", inputs="ties", dtypes=(torch.float32,)),  # a plane beyond a block
         Case("x=1x1x4x3001 kernel=3 stride=3", dtypes=(torch.float32,)),  # and three rows
