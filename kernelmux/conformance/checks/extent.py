@@ -128,7 +128,7 @@ def _regular(probe: Probe, base: Trial, case: Case) -> None:
 
 
 def _of_lengths(probe: Probe, base: Trial, case: Case, lengths: dict[AxisName, int]) -> Trial | None:
-    changed = generate.refitted(probe.spec, resize.resized(probe.spec, case, lengths))
+    changed = resize.fitted(probe.spec, resize.resized(probe.spec, case, lengths))
     return _permitted(probe, changed, base.dtype, f"regular axes: {max(lengths.values())}")
 
 
@@ -164,7 +164,7 @@ def _grown(spec: OpSpec, case: Case, axis: AxisName, length: int) -> Iterator[tu
     pairs = (rest | {axis: m, other: n} for m, n in both for other in own if other != axis for rest in (short, {}))
     for lengths in (*alone, *pairs):
         made = resize.resized(spec, case, lengths)
-        fitted = generate.refitted(spec, made)
+        fitted = resize.fitted(spec, made)
         yield made, lengths in alone
         if fitted is not made:
             yield fitted, False

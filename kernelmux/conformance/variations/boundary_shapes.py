@@ -149,7 +149,7 @@ def permitted(
         resized = resize.resized(spec, call.base, {**lengths, **more})
         if not generate.small(resized, elements):
             continue
-        for made in dict.fromkeys((resized, generate.refitted(spec, resized))):  # sizes that are scalars follow
+        for made in dict.fromkeys((resized, resize.fitted(spec, resized))):  # sizes that are scalars follow
             case = renamed(spec, made)
             if dtypes := neighbouring_shapes.fitting(spec, requires, case):
                 return case, dtypes, {**before, **lengths, **more}

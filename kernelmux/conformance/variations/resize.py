@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from kernelmux.conformance.inputs import generate
 from kernelmux.conformance.inputs.trials import Trial, shown
 from kernelmux.registry.cases import Case, written
-from kernelmux.registry.spec import OpSpec
+from kernelmux.registry.spec import OpSpec, Scalar
 
 if TYPE_CHECKING:
     from kernelmux.conformance.judging.probe import Probe
+
+LONGEST = 512  # side of a kernel that follows from the images: references take a step for each of its elements
 
 
 @dataclass(frozen=True)
@@ -52,3 +55,10 @@ def resized(spec: OpSpec, case: Case, lengths: dict[AxisName, int]) -> Case:
         words.append(f"{tensor}={shown([lengths.get(name, n) for name, n in zip(found, shape, strict=True)])}")
     words += [f"{name}={written(value)}" for name, value in case.scalars.items()]
     return replace(case, text=" ".join(words))
+
+
+def fitted(spec: OpSpec, case: Case) -> Case:
+    """The case with those scalars that follow from its shapes; itself where that is a kernel with a side of `LONGEST`."""
+    made = generate.refitted(spec, case)
+    kernels = (i.name for i in spec.scalars if isinstance(i, Scalar) and i.fit and i.length and not i.extent)
+    return case if any(max(made.scalars.get(name, (0,))) > LONGEST for name in kernels) else made

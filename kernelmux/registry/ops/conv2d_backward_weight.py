@@ -15,8 +15,6 @@ from kernelmux.registry.spec import Call, Composed, Constraint, OpSpec, Output, 
 from kernelmux.registry.spec.gradient import Deferred
 from kernelmux.registry.spec.sliding_windows import Pair, pair, windows
 
-LONGEST = 512  # rows or columns of a kernel that is made up for a call: the reference takes a step for each element
-
 
 def reference(
     grad_out: torch.Tensor, x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
@@ -46,13 +44,13 @@ def fitting(values: Mapping[str, Any]) -> bool:
 
 
 def fit(shapes: Mapping[str, tuple[int, ...]], scalars: Mapping[str, Any]) -> Pair:
-    """R and S of the largest kernel with P x Q places, where there is one; none is longer than `LONGEST`."""
+    """R and S of the largest kernel with P x Q places, where there is one."""
     along = (pair(scalars.get(item.name) or item.default) for item in (conv2d.STRIDE, conv2d.PADDING, conv2d.DILATION))
     sides = zip(shapes["grad_out"][2:], shapes["x"][2:], *along, strict=True)
     r, s = (
         (n + 2 * padding - (places - 1) * stride - 1) // dilation + 1 for places, n, stride, padding, dilation in sides
     )
-    return (r, s) if max(r, s) <= LONGEST else (0, 0)
+    return r, s
 
 
 def exact(case: Case, dtype: torch.dtype, rng: torch.Generator) -> dict[str, torch.Tensor] | None:
