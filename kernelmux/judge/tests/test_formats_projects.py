@@ -148,7 +148,7 @@ def test_python_function_with_a_reference_beside_it(tmp_path):
 
 def test_python_function_with_inputs_as_text(tmp_path):
     (tmp_path / "mine.py").write_text("def ref(x, y):\n    return x @ y\n")
-    task, _ = python_function.pair(f"{tmp_path}/mine.py:ref", f"{tmp_path}/mine.py:ref", ["x=5x70:bf16 y=70x6:bf16"])
+    task, _ = python_function.pair(f"{tmp_path}/mine.py:ref", f"{tmp_path}/mine.py:ref", ["x=5x70:bf16 y=70x6"])
     trial = formats.problem(task).trial(0)
     assert [x.dtype for x in trial.args] == [torch.bfloat16, torch.bfloat16]
     assert expected.of(trial, 0).op == "matmul"

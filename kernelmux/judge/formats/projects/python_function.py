@@ -1,7 +1,8 @@
 """Any function in Python with a reference beside it: `candidate.py:function --reference mine.py:ref`.
 
 The reference's file says what both are called with: a function `inputs(seed)` or `get_inputs()`, which returns a tuple, a
-list, or a dict of named arguments. Without one, texts do: "x=37x1000" or "x=37x1000:bf16", in the order of the arguments.
+list, or a dict of named arguments. Without one, texts do: "x=37x1000 y=37" or "x=37x1000:bf16 y=37 n=scalar:fp32", in the order of the arguments. One without a dtype has that
+of the one before it, the first fp32.
 """
 
 from __future__ import annotations
@@ -104,12 +105,13 @@ class PythonFunction(Problem):
 
 
 def _drawn(text: str, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Normal numbers of the shapes of a text, such as "x=37x1000:bf16 y=37x1000", in its order."""
-    rng, found = torch.Generator().manual_seed(seed), []
+    """Normal numbers of the shapes of a text, such as "x=37x1000:bf16 y=37x1000", in its order: both are bf16."""
+    rng, found, dtype = torch.Generator().manual_seed(seed), [], torch.float32
     for item in text.split():
         match = FORM.fullmatch(item)
         if match is None:
             raise FormatError(f"inputs: expected name=4x1000[:fp16], got {item!r}")
         shape = [] if match[2] == "scalar" else [int(n) for n in match[2].split("x")]
-        found.append(torch.randn(shape, generator=rng).to(dtypes.parse(match[3]) if match[3] else torch.float32))
+        dtype = dtypes.parse(match[3]) if match[3] else dtype
+        found.append(torch.randn(shape, generator=rng).to(dtype))
     return tuple(found), {}
