@@ -1,8 +1,8 @@
 """Any function in Python with a reference beside it: `candidate.py:function --reference mine.py:ref`.
 
 The reference's file says what both are called with: a function `inputs(seed)` or `get_inputs()`, which returns a tuple, a
-list, or a dict of named arguments. Without one, texts do: "x=37x1000 y=37" or "x=37x1000:bf16 y=37 n=scalar:fp32", in the order of the arguments. One without a dtype has that
-of the one before it, the first fp32.
+list, or a dict of named arguments. Without one, texts do, in the order of the arguments: "x=37x1000 y=37", "x=37x1000:bf16
+y=37 n=scalar:fp32". One without a dtype has that of the one before it, the first fp32.
 """
 
 from __future__ import annotations
