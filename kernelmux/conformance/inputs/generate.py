@@ -392,9 +392,3 @@ def permitted(spec: OpSpec, case: Case, dtype: torch.dtype) -> Call | None:
         return spec.hypothetical(case, dtype, capability=NEWEST)
     except ArgumentError:
         return None
-
-
-def able(spec: OpSpec, requires: tuple[Condition, ...], case: Case) -> list[torch.dtype]:
-    """The dtypes in which a case meets the conditions."""
-    calls = ((d, call) for d in spec.dtypes if (call := permitted(spec, case, d)))
-    return [d for d, call in calls if not any(c.check(call) for c in requires)]

@@ -25,6 +25,7 @@ from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.judging import expected_warnings, first_call, returned
 from kernelmux.conformance.judging.trial_outcome import Record
 from kernelmux.conformance.options import Options
+from kernelmux.conformance.variations import neighbouring_shapes
 from kernelmux.registry.backend import Implementation, tamper_guard
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import checked_results, dispatch
@@ -259,22 +260,21 @@ class Probe:
         listed = self.options.cases_of(self.spec)
         if self._implementation is None or self.options.cases or not self._implementation.requires:
             return listed
-        filled = [c for c in listed if all(0 not in s for s in c.shapes.values())]
-        able = (not self.reasons(self.make(c, d)) for c in filled for d in self.options.dtypes_of(self.spec, c))
-        if any(able):
+        filled = (c for c in listed if all(0 not in s for s in c.shapes.values()))
+        if any(not self.reasons(self.make(c, d)) for c in filled for d in self.options.dtypes_of(self.spec, c)):
             return listed
         requires, ci = self.implementation.requires, replace(self.options, tier="ci").cases_of(self.spec)
         made = generate.cases(self.spec, requires, 40, FITTED_ELEMENTS, self.options.seed)
-        able_in_ci = ((c, generate.able(self.spec, requires, c)) for c in ci)  # few drawn calls meet some conditions
-        return [*listed, *(self._smallest(made) or self._smallest(able_in_ci))]
+        return [*listed, *(self._smallest(c for c, _ in made) or self._smallest(ci))]  # few that are drawn may do
 
-    def _smallest(self, cases: Iterable[tuple[Case, list[torch.dtype]]]) -> list[Case]:
+    def _smallest(self, cases: Iterable[Case]) -> list[Case]:
         """Two of these, with the dtypes that the variant runs: those with the least flops, but not without any."""
-        wanted = self.options.dtypes_of(self.spec)
-        asked = [replace(c, dtypes=kinds) for c, able in cases if (kinds := dtype_rotation.both(able, wanted))]
-        calls = [(generate.permitted(self.spec, c, (c.dtypes or wanted)[0]), c) for c in asked]
-        found = sorted(((call.cost.flops, c) for call, c in calls if call), key=lambda pair: pair[0])
-        return [case for flops, case in found if flops][:2]
+        requires, wanted = self.implementation.requires, self.options.dtypes_of(self.spec)
+        able = ((c, neighbouring_shapes.fitting(self.spec, requires, c)) for c in cases)
+        asked = ((c, kinds) for c, d in able if (kinds := dtype_rotation.both(d, wanted)))
+        calls = ((generate.permitted(self.spec, c, kinds[0]), replace(c, dtypes=kinds)) for c, kinds in asked)
+        found = ((call.cost.flops, c) for call, c in calls if call and call.cost.flops)
+        return [case for _, case in sorted(found, key=lambda pair: pair[0])[:2]]
 
     @property
     def brief(self) -> bool:
