@@ -23,7 +23,7 @@ from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.judging.probe import Probe
 from kernelmux.conformance.source_constants import reader, untrusted
 from kernelmux.conformance.source_constants.constant import LIMIT, Constant, usable
-from kernelmux.conformance.variations import boundary_shapes, neighbouring_shapes, partial_emulation, resize
+from kernelmux.conformance.variations import boundary_shapes, partial_emulation, resize
 from kernelmux.conformance.variations.boundary_shapes import BoundaryCall
 from kernelmux.conformance.variations.resize import AxisName
 from kernelmux.registry.backend import lookup as registered
@@ -158,7 +158,7 @@ def _varied(probe: Probe, case: Case, dtype: torch.dtype, turn: int) -> Case:
     pools = {i.name: generate.pool(i) for i in generate.choices(probe.spec)}
     values = {name: pool[turn // 3 % len(pool)] for name, pool in pools.items() if pool}
     made = boundary_shapes.renamed(probe.spec, generate.together(probe.spec, case, values)) if values else case
-    able = neighbouring_shapes.fitting(probe.spec, probe.implementation.requires, made)
+    able = generate.fitting(probe.spec, probe.implementation.requires, made)
     return made if dtype in able else case
 
 

@@ -392,3 +392,9 @@ def permitted(spec: OpSpec, case: Case, dtype: torch.dtype) -> Call | None:
         return spec.hypothetical(case, dtype, capability=NEWEST)
     except ArgumentError:
         return None
+
+
+def fitting(spec: OpSpec, requires: tuple[Condition, ...], case: Case) -> list[torch.dtype]:
+    """The dtypes in which a case meets the conditions, on the newest GPU."""
+    calls = ((d, permitted(spec, case, d)) for d in spec.dtypes if case.dtypes is None or d in case.dtypes)
+    return [dtype for dtype, call in calls if call and not any(c.check(call) for c in requires)]

@@ -25,7 +25,6 @@ from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.judging import expected_warnings, first_call, returned
 from kernelmux.conformance.judging.trial_outcome import Record
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.variations import neighbouring_shapes
 from kernelmux.registry.backend import Implementation, tamper_guard
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import checked_results, dispatch
@@ -270,7 +269,7 @@ class Probe:
     def _smallest(self, cases: Iterable[Case]) -> list[Case]:
         """Two of these, with the dtypes that the variant runs: those with the least flops, but not without any."""
         requires, wanted = self.implementation.requires, self.options.dtypes_of(self.spec)
-        able = ((c, neighbouring_shapes.fitting(self.spec, requires, c)) for c in cases)
+        able = ((c, generate.fitting(self.spec, requires, c)) for c in cases)
         asked = ((c, kinds) for c, d in able if (kinds := dtype_rotation.both(d, wanted)))
         calls = ((generate.permitted(self.spec, c, kinds[0]), replace(c, dtypes=kinds)) for c, kinds in asked)
         found = ((call.cost.flops, c) for call, c in calls if call and call.cost.flops)

@@ -16,7 +16,7 @@ import torch
 
 from kernelmux.conformance.inputs import generate
 from kernelmux.conformance.source_constants.constant import Constant
-from kernelmux.conformance.variations import neighbouring_shapes, resize
+from kernelmux.conformance.variations import resize
 from kernelmux.conformance.variations.resize import AxisName
 from kernelmux.registry.cases import Case
 from kernelmux.registry.conditions import Condition, Multiple, OneOf
@@ -111,7 +111,7 @@ def bases(spec: OpSpec, requires: tuple[Condition, ...], cases: Sequence[Case], 
     Where the operator takes any rank matrices come first; where it goes element by element, vectors, whose length is what
     a kernel sees of its tensors.
     """
-    fitting = [case for case in cases if neighbouring_shapes.fitting(spec, requires, case)]
+    fitting = [case for case in cases if generate.fitting(spec, requires, case)]
     ranks = {case.name: max(len(shape) for shape in case.shapes.values()) for case in fitting}
     flat = all(t.flat for t in spec.tensors) and not any(isinstance(i, Axis) for i in spec.scalars)
     any_rank, usual = any(t.any_rank for t in spec.tensors), 1 if flat else 2
@@ -123,7 +123,7 @@ def shortened(spec: OpSpec, requires: tuple[Condition, ...], case: Case) -> Case
     """The case with each axis as short as in SHORT, as far as operator and variant take that."""
     for turn, axis in enumerate(resize.axes(spec, case)):
         made = renamed(spec, resize.resized(spec, case, {axis: SHORT[turn % len(SHORT)]}))
-        if neighbouring_shapes.fitting(spec, requires, made):
+        if generate.fitting(spec, requires, made):
             case = made
     return case
 
@@ -151,7 +151,7 @@ def permitted(
             continue
         for made in dict.fromkeys((resized, resize.fitted(spec, resized))):  # sizes that are scalars follow
             case = renamed(spec, made)
-            if dtypes := neighbouring_shapes.fitting(spec, requires, case):
+            if dtypes := generate.fitting(spec, requires, case):
                 return case, dtypes, {**before, **lengths, **more}
     return None
 

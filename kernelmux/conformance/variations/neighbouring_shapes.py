@@ -24,21 +24,14 @@ def cases(
     Every call is another one with another length of one axis, and the first ones are cases or workloads of the spec. Where
     none is that small, the smallest of these. Empty if the variant can run none of them on any GPU.
     """
-    bases = [case for case in _smallest_first(spec) if fitting(spec, requires, case)][:BASES]
+    bases = [case for case in _smallest_first(spec) if generate.fitting(spec, requires, case)][:BASES]
     found = dict[str, tuple[Case, list[torch.dtype]]]()
     for case in _walk(spec, requires, bases, seed):
         if case.name not in found and generate.small(case, elements):
-            found[case.name] = case, fitting(spec, requires, case)
+            found[case.name] = case, generate.fitting(spec, requires, case)
         if len(found) == count:
             break
-    return list(found.values()) or [(case, fitting(spec, requires, case)) for case in bases[:1]]
-
-
-def fitting(spec: OpSpec, requires: tuple[Condition, ...], case: Case) -> list[torch.dtype]:
-    """The dtypes in which a case meets the conditions, on the newest GPU."""
-    allowed = [dtype for dtype in spec.dtypes if case.dtypes is None or dtype in case.dtypes]
-    calls = ((dtype, generate.permitted(spec, case, dtype)) for dtype in allowed)
-    return [dtype for dtype, call in calls if call and not any(c.check(call) for c in requires)]
+    return list(found.values()) or [(case, generate.fitting(spec, requires, case)) for case in bases[:1]]
 
 
 def _smallest_first(spec: OpSpec) -> list[Case]:
@@ -60,6 +53,6 @@ def _walk(spec: OpSpec, requires: tuple[Condition, ...], bases: list[Case], seed
         axis = generate.pick(resize.axes(spec, base), rng)
         length = generate.pick(generate.lengths_of(axis.letter, requires), rng)
         case = spec.case(resize.resized(spec, base, {axis: length}).text)
-        if fitting(spec, requires, case):
+        if generate.fitting(spec, requires, case):
             known.append(case)
             yield case
