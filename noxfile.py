@@ -21,7 +21,7 @@ nox.options.sessions = ["lint", "types", "tests"]
 
 ROOT = pathlib.Path(__file__).parent
 LOCK = "bazel/requirements.lock"
-PARTS = ("registry", "nn", "emulator", "conformance", "perf", "runner", "candidate", "judge", "tune", "docs")
+PARTS = ("registry", "nn", "emulator", "conformance", "perf", "runner", "candidate", "judge", "tune", "warm", "docs")
 TESTS = {"examples": "examples/tests"} | {part: f"kernelmux/{part}/tests" for part in PARTS}
 DOCUMENTS = ("docs/performance.md", "docs/reduce_the_bytes.md", "docs/curves.md")  # that have tables of records
 TUNED = "docs/tuning.md"

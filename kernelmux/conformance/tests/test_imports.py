@@ -21,6 +21,7 @@ PARTS = (
     "candidate",
     "judge",
     "tune",
+    "warm",
 )
 
 

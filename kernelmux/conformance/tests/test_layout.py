@@ -24,6 +24,7 @@ PARTS = (
     "candidate",
     "judge",
     "tune",
+    "warm",
     "docs",
 )
 BACKENDS = ("torch_ref", "triton", "cuda")
@@ -37,7 +38,8 @@ ARROWS = {
     "candidate": {"candidate", "registry", "emulator"},
     "conformance": {"conformance", "candidate", "registry", "emulator", "runner"},
     "judge": {"judge", "candidate", "conformance", "perf", "registry", "emulator", "runner"},
-    "perf": {"perf", "registry", "emulator", "runner"},
+    "warm": {"warm", "registry", "emulator", "runner"},
+    "perf": {"perf", "warm", "registry", "emulator", "runner"},
     "tune": {"tune", "conformance", "candidate", "perf", "registry", "emulator", "runner"},
     "docs": {"docs", "registry", "conformance", "candidate", "perf", "emulator"},
 }
@@ -139,7 +141,7 @@ def test_parts_import_along_the_arrows_only() -> None:
                 found.append(f"{path}:{line} imports {module}")
     offences(
         "arrows: registry <- backends -> emulator, registry <- nn, conformance, perf; conformance, perf <- tune, docs; "
-        "conformance <- judge",
+        "conformance <- judge; warm <- perf",
         found,
     )
 
@@ -179,7 +181,7 @@ def test_backends_do_not_know_each_other() -> None:
 def test_suites_and_the_registry_name_no_backend() -> None:
     found = [
         f"{path}:{line} imports {module}"
-        for path in files("*.py", parts=("registry", "nn", "conformance", "perf", "tune", "docs"))
+        for path in files("*.py", parts=("registry", "nn", "conformance", "perf", "tune", "warm", "docs"))
         for module, line in imports(path)
         if module.startswith("kernelmux.backends") and not is_test(path)
     ]
@@ -343,7 +345,7 @@ def narrows(condition: ast.expr) -> bool:
 def test_nothing_outside_tests_checks_its_input_by_assert() -> None:
     found = [
         f"{path}:{node.lineno}"
-        for path in files("*.py", parts=("registry", "backends", "nn", "emulator", "perf", "tune"))
+        for path in files("*.py", parts=("registry", "backends", "nn", "emulator", "perf", "tune", "warm"))
         for node in statements(path)
         if isinstance(node, ast.Assert) and not narrows(node.test)
     ]

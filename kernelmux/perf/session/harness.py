@@ -27,6 +27,7 @@ from kernelmux.registry.backend import Implementation, tamper_guard
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import temporary_backends
 from kernelmux.registry.spec import Call
+from kernelmux.warm import compiling
 
 CHECKED = {"cuda": 1 << 24, "cpu": 1 << 20}  # elements at most that the check of a quick row computes anew
 
@@ -122,7 +123,7 @@ class Harness:
         By a call, or, in a process without a GPU, for that beside it.
         """
         began, error = time.perf_counter(), ""
-        without_gpu = ahead.able(row.backend) and not torch.cuda.is_available()
+        without_gpu = compiling.able(row.backend) and not torch.cuda.is_available()
         try:
             ahead.compile(row) if without_gpu else self._called(row)
         except Exception as raised:

@@ -15,12 +15,12 @@ from kernelmux.perf.planning import time_budget
 from kernelmux.perf.planning.plan import BASELINE, Row
 from kernelmux.perf.rows.codec import encode
 from kernelmux.perf.rows.options import PerfOptions
-from kernelmux.perf.session import ahead
 from kernelmux.perf.session.pytest_plugin import COMPILE, TIME
 from kernelmux.perf.timing import inputs
 from kernelmux.runner.item import WorkItem
 from kernelmux.runner.machine import Workers, available_cores
 from kernelmux.runner.run import TimeLimit
+from kernelmux.warm import compiling
 
 LIMIT = 150.0  # seconds of compiling ahead; the timing workers compile what is left
 JOBS = 24  # processes that compile ahead, at most: on a GPU each has a context
@@ -76,7 +76,7 @@ def _compiles(row: Row) -> bool:
 def _compile(row: Row, rank: int) -> WorkItem:
     name, group = f"{COMPILE}:{row.id}", f"{COMPILE}:{' '.join(row.group)}"
     made = WorkItem(name, [COMPILE, encode(row)], rank=rank, group=group, limit=LIMIT)
-    if ahead.able(row.backend):
+    if compiling.able(row.backend):
         return replace(made, cpu=True)
     return replace(made, gpus=1, memory=CONTEXT + COPIES * int(inputs.planned(row).bytes))
 

@@ -30,10 +30,10 @@ from kernelmux.perf.planning import plan
 from kernelmux.perf.planning.plan import Row
 from kernelmux.perf.rows.options import PerfOptions
 from kernelmux.perf.session import ahead
-from kernelmux.perf.timing.inputs import Inputs
 from kernelmux.registry import catalog, dtypes
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.util import cards
+from kernelmux.warm import compiling
 
 NAME = "NVIDIA H200"
 TUNED = Row("matmul", "a=512x7168 b=7168x2048", "bf16", "triton", "by_shape")  # its configuration is on record
@@ -89,7 +89,7 @@ class CudaThere:
 def rows(ops: list[str]) -> list[Row]:
     """One row of each variant, on the largest workload."""
     found = plan.rows(PerfOptions(ops=tuple(ops), device="cuda", elsewhere=True, quick=True))
-    return [row for row in (TUNED, *found) if ahead.able(row.backend) and not row.problem]
+    return [row for row in (TUNED, *found) if compiling.able(row.backend) and not row.problem]
 
 
 def there(wanted: list[Row]) -> dict[str, list[int]]:
@@ -110,7 +110,7 @@ def there(wanted: list[Row]) -> dict[str, list[int]]:
             implementation = registered.variants(row.backend, row.op)[row.variant]
             case, dtype = catalog.spec(row.op).case(row.workload), dtypes.parse(row.dtype)
             call = catalog.spec(row.op).hypothetical(case, dtype, torch.device("cpu"), (9, 0))
-            given = Inputs.laid_out(call, implementation)
+            given = registered.laid_out(call, implementation)
             implementation.fn(*(_on_gpu(x) if isinstance(x, torch.Tensor) else x for x in given))
     finally:
         driver.set_active(before)

@@ -17,7 +17,9 @@ from kernelmux.emulator import nvrtc
 from kernelmux.perf.planning.plan import Row
 from kernelmux.perf.session import ahead
 from kernelmux.registry.backend import device_tables
+from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.util import cards
+from kernelmux.warm import compiling
 
 needs_compilers = pytest.mark.skipif(bool(nvrtc.unavailable()), reason=str(nvrtc.unavailable()))
 
@@ -42,13 +44,13 @@ def test_inside_launchers_see_the_card_and_its_tables_and_outside_nothing_has_ch
 ) -> None:
     monkeypatch.setenv(cards.VARIABLE, "NVIDIA H100 80GB HBM3")
     seen: list[tuple[str | None, str]] = []
-    laid_out = ahead.Inputs.laid_out
+    laid_out = registered.laid_out
 
     def watched(*given: object) -> object:
         seen.append((device_tables.gpu(-1), cards.of(-1).key))
         return laid_out(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ahead.Inputs, "laid_out", watched)
+    monkeypatch.setattr(registered, "laid_out", watched)
     before = emulator.load_by(str)
     emulator.load_by(before)
     ahead.compile(Row("add", "x=67108864 y=67108864", "fp32", "cuda", "vectorized"))
@@ -59,9 +61,9 @@ def test_inside_launchers_see_the_card_and_its_tables_and_outside_nothing_has_ch
 def test_other_backends_and_a_gpu_that_stands_for_a_lesser_card_are_compiled_for_by_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert [ahead.able(name) for name in ("cuda", "triton", "torch_ref", "peer")] == [True, True, False, False]
+    assert [compiling.able(name) for name in ("cuda", "triton", "torch_ref", "peer")] == [True, True, False, False]
     monkeypatch.setenv(cards.AS_VARIABLE, "a100")
-    assert not ahead.able("cuda")
+    assert not compiling.able("cuda")
 
 
 @pytest.mark.parametrize("lesser", [False, True])

@@ -193,7 +193,6 @@ def test_the_samples_follow_a_rest_and_the_held_ones_follow_a_load(monkeypatch):
         monkeypatch.setattr(measure, name, step)
     monkeypatch.setattr(measure, "_host_us", lambda call, on_gpu: told("load", 12.0)())
     implementation = registered.variants("torch_ref", "softmax")["plain"]
-    fake.laid_out = lambda call, implementation: ()
     shared = measure.Shared(fake, made.call)
     vars(shared)["oracle"] = oracle
     found = measure.time_row(ROW, implementation, shared, None, VirtualClock(), PerfOptions(device="cuda"), H200)

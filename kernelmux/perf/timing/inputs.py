@@ -11,7 +11,8 @@ from kernelmux.perf.planning.plan import Row
 from kernelmux.perf.rows.roofline import Work
 from kernelmux.perf.timing.clock import l2_bytes
 from kernelmux.registry import catalog, dtypes
-from kernelmux.registry.backend import Implementation, fits
+from kernelmux.registry.backend import Implementation
+from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.cases import Case, seed_of
 from kernelmux.registry.spec import Call, OpSpec, Tensor, value_domains
 
@@ -36,17 +37,7 @@ class Inputs:
 
     def arguments(self, implementation: Implementation) -> list[tuple[Any, ...]]:
         """What the implementation takes, per copy, in the layout that it reads."""
-        return [self.laid_out(call, implementation) for call in self.calls]
-
-    @staticmethod
-    def laid_out(call: Call, implementation: Implementation) -> tuple[Any, ...]:
-        """What the implementation takes of one call."""
-        return tuple(_laid_out(implementation, k, v) for k, v in call.arguments.items())
-
-
-def _laid_out(implementation: Implementation, name: str, value: Any) -> Any:
-    layout = implementation.layout.get(name, "any")
-    return value if not isinstance(value, torch.Tensor) or fits(value, layout) else value.contiguous()
+        return [registered.laid_out(call, implementation) for call in self.calls]
 
 
 def work(call: Call) -> Work:

@@ -161,7 +161,7 @@ def _time_row(
     if library:
         _prove(prepared.call, prepared.copies, implementation, oracle)
     _require_own_work(prepared.call, inputs, row.backend)
-    fresh = None if library else Exchange(prepared.arguments[-1], inputs.laid_out(shared.fresh, implementation))
+    fresh = None if library else Exchange(prepared.arguments[-1], registered.laid_out(shared.fresh, implementation))
     laps("before the samples")
     timing = _sampled(prepared, fresh, benchmark, options, inputs)
     laps("rest and samples")
@@ -244,7 +244,7 @@ def _require_own_work(call: Callable[[int], Any], inputs: Inputs, backend: str) 
 def _keeps_nothing(row: Row, prepared: Ready, inputs: Inputs, implementation: Implementation) -> None:
     """WrongOutput if a function from elsewhere is faster on values that it knows: its samples were of those."""
     device, last = inputs.call.device.type, prepared.copies - 1
-    drawn = (inputs.laid_out(draw(row, device), implementation) for _ in range(NEW))
+    drawn = (registered.laid_out(draw(row, device), implementation) for _ in range(NEW))
     exchanges = (Exchange(prepared.arguments[last], values) for values in drawn)
     stopwatch = prepared.sample.stopwatch if device == "cuda" else WallStopwatch()
     require_nothing_kept(partial(prepared.call, last), exchanges, stopwatch)

@@ -284,6 +284,11 @@ def of_emulated() -> Iterator[None]:
         cards.forget()
 
 
+def emulating() -> bool:
+    """Whether calls have the tables of the GPU that the emulator stands for."""
+    return _emulated
+
+
 def on_this_gpu(table: Table[Row]) -> Table[Row]:
     """A table with the head of what is at hand: the multiprocessors of the GPU, if there is one, and the packages."""
     made = replace(table, packages=dict(installed()))

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -24,6 +25,7 @@ from kernelmux.registry.backend.description import Backend, Implementation
 from kernelmux.registry.backend.validation import check_backend, check_ladder
 from kernelmux.registry.errors import ArgumentError, BackendUnavailable, KernelmuxError, SpecError, cut, unknown
 from kernelmux.registry.spec.op_spec import OpSpec
+from kernelmux.registry.spec.signature import Call
 from kernelmux.registry.util import entry_points
 from kernelmux.registry.util.fingerprint import digest, sources
 
@@ -238,7 +240,25 @@ def varies(name: str, implementation: Implementation) -> bool:
 
 def by_priority(device: torch.device, elsewhere: bool = False) -> tuple[str, ...]:
     """Backends by priority; never one that would be emulated, which is not even asked whether it could be."""
+    if _machine:
+        device, elsewhere = _machine[-1], True
     return _by_priority(device, elsewhere, backends())
+
+
+_machine: list[torch.device] = []  # of `on_another_machine`
+
+
+@contextmanager
+def on_another_machine(device: torch.device) -> Iterator[None]:
+    """Inside, calls on any device have the priorities of one like this, which this machine need not have.
+
+    For who watches which calls a program makes, and runs none of them.
+    """
+    _machine.append(device)
+    try:
+        yield
+    finally:
+        _machine.pop()
 
 
 @cache
@@ -291,6 +311,15 @@ def fits(x: torch.Tensor, layout: str) -> bool:
         (m, n), (sm, sn) = x.shape[-2:], x.stride()[-2:]
         return (sn == 1 and sm >= n) or (sm == 1 and sn >= m)
     return False
+
+
+def laid_out(call: Call, implementation: Implementation) -> tuple[Any, ...]:
+    """The arguments of a call as an implementation takes them, its tensors in the layouts that it reads."""
+    return tuple(_laid_out(value, implementation.layout.get(name, "any")) for name, value in call.arguments.items())
+
+
+def _laid_out(value: Any, layout: str) -> Any:
+    return value if not isinstance(value, torch.Tensor) or fits(value, layout) else value.contiguous()
 
 
 def folder(name: str) -> Path | None:

@@ -10,8 +10,8 @@ from typing import NoReturn
 
 import torch
 
+from kernelmux.registry.backend import device_tables, timings
 from kernelmux.registry.backend import lookup as registered
-from kernelmux.registry.backend import timings
 from kernelmux.registry.backend.lookup import Candidate
 from kernelmux.registry.choice import decision as explanation
 from kernelmux.registry.choice import determinism, gradient_support, refusals
@@ -167,14 +167,14 @@ def decide(
 ) -> Decision:
     """Choose for a call; `thorough` also judges the backends that were not asked for, and all variants of the others.
 
-    elsewhere: the question is about another machine, and what this one lacks does not matter. Where torch only warns of
-    what is not deterministic, such a variant is chosen if no other can run the call. around: what surrounds the call,
-    where that was read already.
+    elsewhere: the question is about another machine, and what this one lacks does not matter; the times of a GPU elsewhere
+    count within `device_tables.of_emulated`. Where torch only warns of what is not deterministic, such a variant is chosen
+    if no other can run the call. around: what surrounds the call, where that was read already.
     """
     around = around or torch_modes.surroundings(call.tensors.values())
     if request.auto:
         named: list[Label] = [(name, None) for name in registered.by_priority(call.device, elsewhere)]
-        near = None if elsewhere else timings.nearest(call)
+        near = None if elsewhere and not device_tables.emulating() else timings.nearest(call)
     else:
         named, near = [registered.split(label, request.source) for label in request.names], None
     decision = _decided(call, request, named, near, thorough, elsewhere, around)

@@ -327,7 +327,7 @@ def _ours() -> Path | None:
 
 
 CACHES: dict[str, Callable[[], Path | None]] = {
-    "CUDA kernels for the emulator": _ours,
+    "CUDA kernels": _ours,
     "Triton's kernels": lambda: Path(os.environ.get("TRITON_CACHE_DIR") or _triton_home() / "cache"),
     "CuPy's kernels": lambda: Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache"),
 }

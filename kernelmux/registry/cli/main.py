@@ -38,6 +38,7 @@ EXAMPLES = """examples:
   kernelmux support --cards
   kernelmux emulate transpose --backend cuda/naive --shape x=64x64:fp32
   kernelmux check-model llama --dtype bf16
+  kernelmux warm --card h100 train.py
   kernelmux conformance --op softmax --backend triton
   kernelmux ledger --stale
   kernelmux new op hardswish --like relu --package our_ops
@@ -62,6 +63,7 @@ PROVIDED = {
         "which variants passed the suite on which GPU, as they stand",
     ),
     "judge": ("kernelmux.judge.cli", "a verdict on a function from any file, which runs in a process of its own"),
+    "warm": ("kernelmux.warm.cli", "compile the kernels that a program will launch, on all cores, before it runs"),
     "new": ("kernelmux.registry.scaffold.command", "write the files of a new operator: spec, three backends, test"),
 }
 # Programs of other parts, which end the process in ways of their own: run as `python -m` runs them. The last is the module

@@ -86,10 +86,10 @@ def runs(spec: Spec, values: tuple[Any, ...], backend: Any) -> Any:
 
 
 def _run(spec: Spec, *values: Any, backend: str | None = None) -> Any:
-    return runs(spec, _complete(spec, values), backend)
+    return runs(spec, complete(spec, values), backend)
 
 
-def _complete(spec: Spec, values: tuple[Any, ...]) -> tuple[Any, ...]:
+def complete(spec: Spec, values: tuple[Any, ...]) -> tuple[Any, ...]:
     """All arguments, with the defaults that torch leaves out."""
     return (*values, *(taken(item, item.default) for item in spec.inputs[len(values) :]))
 
@@ -117,7 +117,7 @@ def checked(spec: Spec, *values: Any, backend: str | None = None) -> Any:
 
 def shapes(spec: Spec, *values: Any, backend: str | None = None) -> Any:
     """The outputs of a call on tensors without memory: right in shape and dtype, without values."""
-    found = autograd.hollow(_bound(spec, _complete(spec, values)))
+    found = autograd.hollow(_bound(spec, complete(spec, values)))
     return found if len(found) > 1 else found[0]
 
 
@@ -141,7 +141,7 @@ def _checked_differentiable(spec: Spec, *values: Any, backend: str | None = None
 
 def _differentiable(spec: Spec, *values: Any, backend: str | None = None) -> Any:
     """A node of autograd where a gradient is wanted, and what lies below autograd."""
-    full = _complete(spec, values)
+    full = complete(spec, values)
     transformed = torch_modes.transformed()
     if (transformed or forward_ad._current_level >= 0) and (given := _carrying(spec, full)):
         return _forward_derivative(spec, full, backend, given)
@@ -238,7 +238,7 @@ def _mapped(spec: Spec, info: Any, in_dims: tuple[Any, ...], *values: Any, backe
 
 def _vmap(spec: Spec, info: Any, in_dims: tuple[Any, ...], *values: Any, backend: str | None = None) -> Any:
     """One call along a leading axis that the operator leaves free, else one call per example; each is a legal call."""
-    given: Given = list(zip(spec.inputs, _complete(spec, values), _padded(spec, in_dims), strict=True))
+    given: Given = list(zip(spec.inputs, complete(spec, values), _padded(spec, in_dims), strict=True))
     example = _bound(spec, [value if at is None else _example(value, at) for _, value, at in given])
     moved, reason = _batch(spec, given, example, info.batch_size)
     if reason:

@@ -10,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,9 +18,10 @@ import torch
 from kernelmux.registry.choice.decision import amount
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import ArgumentError, shown
-from kernelmux.registry.observe import cuda_errors
+from kernelmux.registry.observe import cuda_errors, recorded_calls
 from kernelmux.registry.observe.counters import Ran
 from kernelmux.registry.observe.module_hooks import Modules
+from kernelmux.registry.observe.recorded_calls import RecordedCall
 from kernelmux.registry.util import text_tables, torch_modes
 
 logs: tuple[CallLog, ...] = ()  # that are open in this process
@@ -68,6 +70,7 @@ class CallLog:
         self._lock = threading.Lock()
         self._tallies: dict[tuple[str | None, Ran], _Tally] = {}
         self._last: deque[tuple[Ran, Signature]] = deque(maxlen=LAST)
+        self._recorded: dict[RecordedCall | None, None] = {}  # in their order
 
     @property
     def entries(self) -> tuple[LoggedCall, ...]:
@@ -106,12 +109,22 @@ class CallLog:
         rows = [_row(entry, by) for entry in entries]
         return text_tables.text(columns, rows, {"calls"}, {"copies", "could not run"}, width)
 
+    def save(self, path: str | Path) -> None:
+        """Write what was called into a file, each kind of call once, from which `kernelmux warm` compiles the kernels.
+
+        The file holds shapes, strides, dtypes, scalars and variants, and no values. OSError where it cannot be written.
+        """
+        with self._lock:
+            found = [call for call in self._recorded if call]
+        recorded_calls.write(Path(path), found)
+
     def note(self, ran: Ran, copies: Sequence[int], values: tuple[Any, ...]) -> None:
         """One more call; copies: positions of the arguments that it copies."""
         tensors = [x for x in values if isinstance(x, torch.Tensor)]
         signature = tuple((_shape(x), x.dtype) for x in tensors)
         size = sum(values[i].numel() * values[i].element_size() for i in copies) if copies else 0
         key = (self._modules.current() if self._modules else None, ran)
+        recorded = RecordedCall.of(ran.operator, values, ran.variant)
         with self._lock:
             tally = self._tallies.get(key)
             if tally is None:
@@ -121,6 +134,7 @@ class CallLog:
             tally.copied += size
             tally.shapes[signature] += 1
             self._last.append((ran, signature))
+            self._recorded[recorded] = None
 
     def _merged(self) -> list[LoggedCall]:
         """The entries without their modules."""

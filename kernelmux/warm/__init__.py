@@ -1,0 +1,1 @@
+"""Compiling ahead, without a GPU: `kernelmux warm train.py`."""

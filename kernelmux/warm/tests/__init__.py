@@ -1,0 +1,1 @@
+"""Tests of compiling ahead; none needs a GPU."""

@@ -1,0 +1,135 @@
+"""Which calls a program makes, seen without a GPU and without memory: those that it makes where it runs."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+import kernelmux as kx
+from kernelmux.emulator import nvrtc
+from kernelmux.registry.observe import recorded_calls
+from kernelmux.registry.observe.recorded_calls import RecordedCall, TensorForm
+from kernelmux.registry.util import cards
+from kernelmux.warm import script
+
+needs_compilers = pytest.mark.skipif(bool(nvrtc.unavailable()), reason=str(nvrtc.unavailable()))
+H100 = cards.named("h100")
+
+STEP = """
+import sys
+import torch
+import kernelmux as kx
+from torch import nn
+
+class Layer(nn.Module):
+    def __init__(self, wide, far):
+        super().__init__()
+        self.norm, self.up, self.act, self.down = nn.LayerNorm(wide), nn.Linear(wide, far), nn.GELU(), nn.Linear(far, wide)
+    def forward(self, x):
+        return x + self.down(self.act(self.up(self.norm(x))))
+
+model = nn.Sequential(nn.Embedding(29, 16), Layer(16, 32), nn.Linear(16, 29, bias=False)).to(torch.bfloat16)
+kx.patch(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with kx.use("cuda"), kx.record() as log:
+    tokens = torch.randint(29, (2, 9))
+    logits = model(tokens[:, :-1])
+    loss = kx.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).mean()
+    loss = loss + kx.softmax(logits[:, 1:], 2).sum()
+    loss.backward()
+    optimizer.step()
+if len(sys.argv) > 1:
+    log.save(sys.argv[1])
+"""
+
+USUAL = """
+import sys
+import torch
+import kernelmux as kx
+from torch.utils.data import DataLoader, TensorDataset
+
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+assert torch.cuda.get_device_capability() == (9, 0) and torch.cuda.get_device_properties(0).multi_processor_count == 132
+model = torch.compile(torch.nn.Linear(24, 40).cuda())
+kx.patch(model)
+scaler = torch.amp.GradScaler("cuda")
+optimizer = torch.optim.AdamW(model.parameters())
+data = DataLoader(TensorDataset(torch.randn(64, 24)), batch_size=8, num_workers=2, pin_memory=True)
+begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+for (x,) in data:
+    begin.record()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        y = model(x.to(device, non_blocking=True))
+        assert y.is_cuda and not y.is_cpu and y.get_device() == 0
+    scaler.scale(y.float().square().mean()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    end.record()
+    torch.cuda.synchronize()
+    print(y.sum().item(), bool((y > 0).any()), begin.elapsed_time(end), sys.argv[1:])
+    torch.save(model.state_dict(), "weights.pt")
+sys.exit(3)
+"""
+
+
+def program(folder: Path, text: str) -> Path:
+    path = folder / "program.py"
+    path.write_text(text)
+    return path
+
+
+def plain(call: RecordedCall) -> tuple[object, ...]:
+    """A call without whom it was asked of, and with axes from the end, as callers name them."""
+    rank = max(len(v.shape) for _, v in call.arguments if isinstance(v, TensorForm))
+    return call.op, tuple((n, v - rank if n == "axis" and v >= 0 else v) for n, v in call.arguments)
+
+
+@needs_compilers
+def test_the_calls_of_a_training_step_are_those_that_kernels_run(tmp_path: Path) -> None:
+    path, saved = program(tmp_path, STEP), tmp_path / "calls.json"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", kx.EmulationWarning)
+        arguments, sys.argv = sys.argv, [str(path), str(saved)]
+        try:
+            exec(compile(STEP, path, "exec"), {"__name__": "__main__"})
+        finally:
+            sys.argv = arguments
+    ran = recorded_calls.read(saved, "a test")
+    seen, raised = script.run(path, (), H100, 1)
+    assert raised is None and {call.backend for call in seen} == {"cuda"}
+    assert {call.backend.split("/")[0] for call in ran} == {"cuda"}
+    assert {plain(call) for call in seen} == {plain(call) for call in ran}
+    assert {"linear", "matmul", "gelu_backward", "layer_norm_backward", "softmax_backward"} <= {c.op for c in seen}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's own, where it compiles nothing
+def test_a_program_as_users_have_it_runs_for_the_steps_that_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = vars(torch.cuda).copy(), sys.argv, list(sys.path), torch.save, torch.autocast.__init__
+    seen, raised = script.run(program(tmp_path, USUAL), ("--lr", "2"), H100, 2)
+    assert raised is None
+    assert capsys.readouterr().out == "1.0 False 1.0 ['--lr', '2']\n"  # the second step ends it
+    assert not (tmp_path / "weights.pt").exists()
+    linear = next(call for call in seen if call.op == "linear")
+    assert seen[linear] == 2 and linear.backend == "auto"
+    assert dict(linear.arguments)["x"] == TensorForm((8, 24), (24, 1), "bf16")
+    assert "matmul" in {call.op for call in seen}
+    assert before == (vars(torch.cuda), sys.argv, sys.path, torch.save, torch.autocast.__init__)
+    seen, raised = script.run(program(tmp_path, USUAL), (), H100, 0)
+    assert seen[linear] == 8 and isinstance(raised, SystemExit) and raised.code == 3
+
+
+def test_what_a_program_raises_is_given_with_the_calls_until_then(tmp_path: Path) -> None:
+    text = "import torch, kernelmux as kx\nx = torch.randn(5, 3)\nkx.softmax(x.t(), 0)\nx[x > 0]\nkx.gelu(x)\n"
+    seen, raised = script.run(program(tmp_path, text), (), H100, 0)
+    assert raised is not None and "nonzero" in str(raised)
+    (call,) = seen
+    assert call == RecordedCall(
+        "softmax", "auto", (("x", TensorForm((3, 5), (1, 3), "fp32")), ("axis", 0), ("scale", 1.0))
+    )
