@@ -22,9 +22,11 @@ from kernelmux.registry.util import cards, text_tables
 from kernelmux.runner.machine import available_cores
 from kernelmux.warm import pool, script
 from kernelmux.warm.pool import Compilation
+from kernelmux.warm.script import SeenCalls
 
 PROGRAM = "kernelmux warm"
 STEPS = 2  # of an optimizer: the first makes its state
+SECONDS = 120.0
 KEPT = ("CUDA kernels", "Triton's kernels")  # of doctor's caches, those that are filled
 EPILOG = """examples:
   kernelmux warm train.py                           what two steps of it call, for the GPUs of this machine
@@ -51,6 +53,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--card", action="append", default=[], metavar="CARD", help=card)
     steps = f"end the program after N steps of an optimizer; 0: let it end by itself (default: {STEPS})"
     made.add_argument("--steps", type=terminal.count, default=STEPS, metavar="N", help=steps)
+    late = f"end the program after so many seconds (default: {SECONDS:.0f})"
+    made.add_argument("--seconds", type=terminal.seconds, default=SECONDS, metavar="S", help=late)
     cores = available_cores()
     made.add_argument(
         "-n", type=terminal.positive, default=cores, metavar="N", help=f"processes (default: {cores}, the cores)"
@@ -77,10 +81,14 @@ def _main(args: argparse.Namespace) -> int:
     names = list(dict.fromkeys(args.card)) or _cards_here()
     for name in names:
         cards.named(name, "--card")  # a misspelt one is an error before the program runs
-    calls, raised = _calls(args, names[0])
+    seen = _seen(args, names[0])
+    calls, raised = seen.calls, seen.raised
     if raised is not None:
         traceback.print_exception(raised)
         terminal.say(PROGRAM, f"{args.program} ended there; what it called until then is compiled", terminal.FAILED)
+    if seen.late:
+        told = f"{args.program} was ended after {args.seconds:g} s; what it called until then is compiled"
+        terminal.say(PROGRAM, told, terminal.OK)
     if not calls:
         raise ArgumentError(f"{args.program}: expected a call of an operator of kernelmux, got none")
     if args.keep:
@@ -102,11 +110,11 @@ def _cards_here() -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _calls(args: argparse.Namespace, card: str) -> tuple[dict[RecordedCall, int], BaseException | None]:
-    """Each call with how often it is made, and what the program raised, if it did."""
+def _seen(args: argparse.Namespace, card: str) -> SeenCalls:
+    """What a program calls, or a file has."""
     if args.program.suffix == ".json":
-        return dict.fromkeys(recorded_calls.read(args.program, PROGRAM), 1), None
-    return script.run(args.program, args.words, cards.named(card), args.steps)
+        return SeenCalls(dict.fromkeys(recorded_calls.read(args.program, PROGRAM), 1))
+    return script.run(args.program, args.words, cards.named(card), args.steps, args.seconds)
 
 
 def _warmed(console: Console, name: str, calls: Iterable[RecordedCall], most: int) -> bool:

@@ -2,15 +2,18 @@
 
 The program runs on torch's fake tensors, which have shapes, strides and dtypes alone. They lie on the CPU, say that they
 are on a GPU, and are taken as the GPU's. What a program asks of `torch.cuda` is answered for the card; a value that it
-reads (`.item()`) is 1, or False of a bool.
+reads (`.item()`) is 1, and of a truth False, but for `.all()`.
 """
 
 from __future__ import annotations
 
+import math
 import runpy
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +26,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
 
+import kernelmux
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.interop import torch_ops
@@ -33,36 +37,50 @@ CPU = torch.device("cpu")
 T: Any = torch.Tensor
 SEEN = {T.is_cuda.__get__: True, T.is_cpu.__get__: False}  # what tensors say of themselves
 HERE = (T.cuda, T.pin_memory)  # which give a tensor of the GPU: each is one
-READ = torch.ops.aten._local_scalar_dense.default
+ATEN: Any = torch.ops.aten
+READ = (ATEN._local_scalar_dense.default, ATEN.item.default, ATEN.is_nonzero.default)
 SILENT = ("empty_cache", "manual_seed", "manual_seed_all", "reset_peak_memory_stats", "set_device", "synchronize")
 ZERO = ("current_device", "max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved")
 
 
-class EnoughSteps(BaseException):
-    """Raised by the step of an optimizer that is the last wanted; a program that catches errors does not catch it."""
+class EnoughSeen(BaseException):
+    """Raised at the last step that is wanted, and when time is over; a program that catches errors does not catch it."""
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Keeps the calls of our operators, and answers where a program reads a value."""
 
-    def __init__(self) -> None:
+    def __init__(self, until: float) -> None:
+        """until: by time.monotonic, when the program is ended."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: dict[RecordedCall, int] = {}
+        self.until = until
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if time.monotonic() > self.until:
+            raise EnoughSeen
         named = dict(kwargs or {})
         if func.namespace == torch_ops.NAMESPACE:
             self._keep(func, args, named)
-        if func is READ:
-            dtype = args[0].dtype
-            return False if dtype is torch.bool else 1.0 if dtype.is_floating_point else 1
-        return func(*args, **named)
+        if func in READ:
+            return _guess(args[0], func is ATEN.is_nonzero.default)
+        found = func(*args, **named)
+        if func._schema.name == "aten::all":
+            found.every = True
+        return found
 
     def _keep(self, func: Any, args: Sequence[Any], named: dict[str, Any]) -> None:
         op, backend = func._schema.name.split("::")[1], named.get("backend") or "auto"
         call = RecordedCall.of(op, torch_ops.complete(catalog.spec(op), tuple(args)), backend)
         if call is not None:
             self.calls[call] = self.calls.get(call, 0) + 1
+
+
+def _guess(x: Any, truth: bool) -> bool | float | int:
+    """A value for one that a program reads, of a tensor or of whether it is true."""
+    if truth or x.dtype is torch.bool:
+        return hasattr(x, "every")
+    return 1.0 if x.dtype.is_floating_point else 1
 
 
 class OnTheCpu(TorchFunctionMode):
@@ -90,10 +108,6 @@ def _here(value: Any) -> Any:
     return "cpu" if isinstance(value, str) and value.startswith(GPU.type) else value
 
 
-def _device_type(value: Any) -> Any:
-    return "cpu" if value == GPU.type else value
-
-
 @contextmanager
 def _replaced(place: Any, **values: Any) -> Iterator[None]:
     with mock.patch.multiple(place, create=True, **values):
@@ -101,7 +115,7 @@ def _replaced(place: Any, **values: Any) -> Iterator[None]:
 
 
 class UnwaitedEvent:
-    """In place of an event or a stream, which nobody waits for."""
+    """In place of an event, a stream or a CUDA graph, which nobody waits for."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         """Whatever it is asked for."""
@@ -115,7 +129,7 @@ class UnwaitedEvent:
     def _nothing(self, *given: Any) -> None:
         """Nothing is waited for."""
 
-    record = synchronize = wait = wait_event = wait_stream = _nothing
+    record = synchronize = wait = wait_event = wait_stream = replay = reset = _nothing
 
 
 def _answers(card: Card) -> dict[str, Any]:
@@ -140,12 +154,35 @@ def _answers(card: Card) -> dict[str, Any]:
         "mem_get_info": (card.memory, card.memory),
         "stream": nullcontext(),
         "device": nullcontext(),
+        "graph": nullcontext(),
         "current_stream": UnwaitedEvent(),
         "default_stream": UnwaitedEvent(),
         **dict.fromkeys(SILENT),
         **dict.fromkeys(ZERO, 0),
     }
-    return {**{name: _always(value) for name, value in same.items()}, "Event": UnwaitedEvent, "Stream": UnwaitedEvent}
+    answers = {name: _always(value) for name, value in same.items()}
+    return {
+        **answers,
+        **dict.fromkeys(("Event", "Stream", "CUDAGraph"), UnwaitedEvent),
+        "make_graphed_callables": _first,
+    }
+
+
+def _first(value: Any, *given: Any, **named: Any) -> Any:
+    """In place of what captures a function: the function itself, which its first call shows."""
+    return value
+
+
+def _unbound(op: str, like: Any, backend: Any = None, check: bool = True, **scalars: Any) -> Callable[..., Any]:
+    """In place of `kernelmux.bind`: the public function on tensors in their order, with scalars by name."""
+    places = [like] if isinstance(like, torch.Tensor) else list(like)
+    function = getattr(kernelmux, op)
+
+    def bound(*tensors: torch.Tensor) -> Any:
+        given = iter(tensors)
+        return function(*(None if x is None else next(given) for x in places), backend=backend, **scalars)
+
+    return bound
 
 
 def _always(value: Any) -> Callable[..., Any]:
@@ -158,7 +195,7 @@ def _as_on(card: Card) -> Iterator[None]:
     autocast, scaler, loader = torch.autocast.__init__, torch.amp.GradScaler.__init__, DataLoader.__init__
 
     def enters(self: Any, device_type: Any, dtype: Any = None, *given: Any, **named: Any) -> None:
-        autocast(self, _device_type(device_type), dtype or torch.get_autocast_dtype(device_type), *given, **named)
+        autocast(self, _here(device_type), dtype or torch.get_autocast_dtype(device_type), *given, **named)
 
     def scales(self: Any, *given: Any, **named: Any) -> None:
         scaler(self, enabled=False)
@@ -174,6 +211,7 @@ def _as_on(card: Card) -> Iterator[None]:
         inside.enter_context(_replaced(torch.amp.GradScaler, __init__=scales))
         inside.enter_context(_replaced(DataLoader, __init__=loads))
         inside.enter_context(_replaced(torch, save=_always(None)))
+        inside.enter_context(_replaced(kernelmux, graphed=_first, bind=_unbound))
         # Parameters stay the same objects when a model changes its dtype; torch would exchange fake ones, and cannot.
         inside.enter_context(_replaced(torch.utils, swap_tensors=lambda old, new: setattr(old, "data", new)))
         inside.enter_context(registered.on_another_machine(GPU))
@@ -181,19 +219,27 @@ def _as_on(card: Card) -> Iterator[None]:
         yield
 
 
-def run(
-    path: Path, words: Sequence[str], card: Card, steps: int
-) -> tuple[dict[RecordedCall, int], BaseException | None]:
-    """Run a program as `python path words`; which calls it made how often, and what it raised, if it did.
+@dataclass(frozen=True)
+class SeenCalls:
+    """The calls that a program made, with how often. raised: what ended it, if it raised; late: it was ended by time."""
 
-    card: that it believes to have. steps: of its optimizers, after which it ends; 0 for all.
+    calls: Mapping[RecordedCall, int]
+    raised: BaseException | None = None
+    late: bool = False
+
+
+def run(path: Path, words: Sequence[str], card: Card, steps: int = 0, seconds: float = math.inf) -> SeenCalls:
+    """Run a program as `python path words`, and see what it calls.
+
+    card: that it believes to have. steps: of its optimizers, after which it ends; 0 for all. seconds: after which it is
+    ended at the next operator of torch.
     """
-    recorder, left = Recorder(), [steps]
+    recorder, left = Recorder(time.monotonic() + seconds), [steps]
 
     def count(*given: Any) -> None:
         left[0] -= 1
         if left[0] == 0:
-            raise EnoughSteps
+            raise EnoughSeen
 
     hook = register_optimizer_step_post_hook(count)
     folder, before = str(path.resolve().parent), (sys.argv, sys.path[:])
@@ -201,13 +247,13 @@ def run(
     try:
         with _as_on(card), FakeTensorMode(allow_non_fake_inputs=True), recorder, OnTheCpu():
             runpy.run_path(str(path), run_name="__main__")
-    except EnoughSteps:
-        return recorder.calls, None
+    except EnoughSeen:
+        return SeenCalls(recorder.calls, late=not steps or left[0] > 0)
     except SystemExit as ended:
-        return recorder.calls, None if ended.code in (None, 0) else ended
+        return SeenCalls(recorder.calls, None if ended.code in (None, 0) else ended)
     except Exception as error:
-        return recorder.calls, error
+        return SeenCalls(recorder.calls, error)
     finally:
         hook.remove()
         sys.argv, sys.path[:] = before
-    return recorder.calls, None
+    return SeenCalls(recorder.calls)

@@ -99,8 +99,9 @@ def test_the_calls_of_a_training_step_are_those_that_kernels_run(tmp_path: Path)
         finally:
             sys.argv = arguments
     ran = recorded_calls.read(saved, "a test")
-    seen, raised = script.run(path, (), H100, 1)
-    assert raised is None and {call.backend for call in seen} == {"cuda"}
+    found = script.run(path, (), H100, 1)
+    seen = found.calls
+    assert found.raised is None and {call.backend for call in seen} == {"cuda"}
     assert {call.backend.split("/")[0] for call in ran} == {"cuda"}
     assert {plain(call) for call in seen} == {plain(call) for call in ran}
     assert {"linear", "matmul", "gelu_backward", "layer_norm_backward", "softmax_backward"} <= {c.op for c in seen}
@@ -112,8 +113,9 @@ def test_a_program_as_users_have_it_runs_for_the_steps_that_are_asked_for(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     before = vars(torch.cuda).copy(), sys.argv, list(sys.path), torch.save, torch.autocast.__init__
-    seen, raised = script.run(program(tmp_path, USUAL), ("--lr", "2"), H100, 2)
-    assert raised is None
+    found = script.run(program(tmp_path, USUAL), ("--lr", "2"), H100, 2)
+    seen = found.calls
+    assert found.raised is None and not found.late
     assert capsys.readouterr().out == "1.0 False 1.0 ['--lr', '2']\n"  # the second step ends it
     assert not (tmp_path / "weights.pt").exists()
     linear = next(call for call in seen if call.op == "linear")
@@ -121,15 +123,42 @@ def test_a_program_as_users_have_it_runs_for_the_steps_that_are_asked_for(
     assert dict(linear.arguments)["x"] == TensorForm((8, 24), (24, 1), "bf16")
     assert "matmul" in {call.op for call in seen}
     assert before == (vars(torch.cuda), sys.argv, sys.path, torch.save, torch.autocast.__init__)
-    seen, raised = script.run(program(tmp_path, USUAL), (), H100, 0)
-    assert seen[linear] == 8 and isinstance(raised, SystemExit) and raised.code == 3
+    found = script.run(program(tmp_path, USUAL), (), H100)
+    assert found.calls[linear] == 8 and isinstance(found.raised, SystemExit) and found.raised.code == 3
 
 
 def test_what_a_program_raises_is_given_with_the_calls_until_then(tmp_path: Path) -> None:
     text = "import torch, kernelmux as kx\nx = torch.randn(5, 3)\nkx.softmax(x.t(), 0)\nx[x > 0]\nkx.gelu(x)\n"
-    seen, raised = script.run(program(tmp_path, text), (), H100, 0)
-    assert raised is not None and "nonzero" in str(raised)
-    (call,) = seen
+    found = script.run(program(tmp_path, text), (), H100)
+    assert found.raised is not None and "nonzero" in str(found.raised)
+    (call,) = found.calls
     assert call == RecordedCall(
         "softmax", "auto", (("x", TensorForm((3, 5), (1, 3), "fp32")), ("axis", 0), ("scale", 1.0))
+    )
+
+
+def test_a_program_without_an_end_is_ended(tmp_path: Path) -> None:
+    text = """
+import torch, kernelmux as kx
+tokens, length = torch.zeros(1, dtype=torch.int64), 0
+replayed = kx.graphed(lambda x: kx.softmax(x, -1), torch.zeros(1, 8))
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    replayed(torch.zeros(3, 5))
+linear = kx.bind("linear", (torch.zeros(4, 6), torch.zeros(8, 6), None), activation="gelu")
+linear(torch.zeros(4, 6), torch.zeros(8, 6))
+with torch.inference_mode():
+    assert (tokens > 0).all() and not (tokens > 0).any() and not tokens.isnan().any()
+    while not (tokens == 2).any():
+        tokens = torch.cat([tokens, tokens[-1:]])
+"""
+    found = script.run(program(tmp_path, text), (), H100, seconds=2.0)
+    assert (
+        found.late
+        and found.raised is None
+        and [str(call) for call in found.calls]
+        == [
+            "softmax 3x5:fp32",
+            "linear 4x6:fp32 8x6:fp32",
+        ]
     )
