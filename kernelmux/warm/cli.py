@@ -12,6 +12,11 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from rich.progress import track
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+)
 
 from kernelmux.registry.cli import doctor, terminal
 from kernelmux.registry.cli.target_device import CARD, standing
@@ -27,6 +32,8 @@ from kernelmux.warm.script import SeenCalls
 PROGRAM = "kernelmux warm"
 STEPS = 2  # of an optimizer: the first makes its state
 SECONDS = 120.0
+VALUES = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedFakeTensorException)
+INSTEAD = "record a run on a GPU (docs/compiling_ahead.md)"
 KEPT = ("CUDA kernels", "Triton's kernels")  # of doctor's caches, those that are filled
 EPILOG = """examples:
   kernelmux warm train.py                           what two steps of it call, for the GPUs of this machine
@@ -34,9 +41,9 @@ EPILOG = """examples:
   kernelmux warm --keep calls.json train.py         keep the calls too
   kernelmux warm --card h100 calls.json             compile for the calls of a file
 
-The program runs without a GPU and without memory for its tensors, and computes nothing. torch.save() writes nothing there;
-other files that the program writes it does write. What depends on values (the shape of x[mask], a list made of a tensor)
-it cannot do: record a run on a GPU then, `with kernelmux.record() as log: ...`, and `log.save("calls.json")`.
+The program runs without a GPU and without memory for its tensors. torch.save() writes nothing there; other files that the
+program writes it does write. Where it needs values (the shape of x[mask]) it ends: record a run on a GPU then,
+`with kernelmux.record() as log: ...`, and `log.save("calls.json")`.
 Exit status: 0 all is compiled, 1 a call is not or the program raised, 2 usage error, 130 Ctrl-C.
 """
 
@@ -60,8 +67,9 @@ def parser() -> argparse.ArgumentParser:
         "-n", type=terminal.positive, default=cores, metavar="N", help=f"processes (default: {cores}, the cores)"
     )
     made.add_argument("--keep", type=Path, metavar="FILE", help="write the calls into a file")
-    made.add_argument("program", type=Path, help="a Python file, run as a program of its own, or a JSON file of calls")
-    made.add_argument("words", nargs=argparse.REMAINDER, help="its arguments")
+    program = "a Python file, run as a program of its own, or a JSON file of calls; options stand before it"
+    made.add_argument("program", type=Path, metavar="PROGRAM.py", help=program)
+    made.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
     return made
 
 
@@ -84,7 +92,7 @@ def _main(args: argparse.Namespace) -> int:
     seen = _seen(args, names[0])
     calls, raised = seen.calls, seen.raised
     if raised is not None:
-        traceback.print_exception(raised)
+        _explain(raised)
         terminal.say(PROGRAM, f"{args.program} ended there; what it called until then is compiled", terminal.FAILED)
     if seen.late:
         told = f"{args.program} was ended after {args.seconds:g} s; what it called until then is compiled"
@@ -112,9 +120,22 @@ def _cards_here() -> list[str]:
 
 def _seen(args: argparse.Namespace, card: str) -> SeenCalls:
     """What a program calls, or a file has."""
+    args.keep = args.keep and args.keep.resolve()  # the program may go to another folder
     if args.program.suffix == ".json":
+        if args.words:
+            raise ArgumentError(f"expected no arguments behind a file of calls, got {' '.join(args.words)}")
         return SeenCalls(dict.fromkeys(recorded_calls.read(args.program, PROGRAM), 1))
     return script.run(args.program, args.words, cards.named(card), args.steps, args.seconds)
+
+
+def _explain(raised: BaseException) -> None:
+    """Print what a program raised, without the lines of torch and of what watches it."""
+    told = traceback.TracebackException.from_exception(raised)
+    silent = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<frozen runpy>")
+    told.stack = traceback.StackSummary.from_list([f for f in told.stack if not f.filename.startswith(silent)])
+    print("".join(told.format(chain=False)), end="", file=sys.stderr)
+    if isinstance(raised, VALUES):
+        terminal.say(PROGRAM, f"it needs values, which tensors have not here: {INSTEAD}", terminal.FAILED)
 
 
 def _warmed(console: Console, name: str, calls: Iterable[RecordedCall], most: int) -> bool:

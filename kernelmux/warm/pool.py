@@ -59,24 +59,26 @@ def compile_all(chosen: Sequence[Compilation], processes: int) -> Iterator[Compi
 
     Where a process ends, as a compiler may crash, the calls that were under way are compiled anew, one at a time.
     """
-    left = list(chosen)
+    left = dict.fromkeys(chosen)
     with mock.patch.dict(os.environ, {VISIBLE: "", **ONE_THREAD}):
         while left:
-            for ended in _round(left, processes):
-                left.remove(replace(ended, seconds=0.0, problem=""))
+            for one, ended in _round([*left], processes):
+                del left[one]
                 yield ended
             if left and processes == 1:
-                yield replace(left.pop(0), problem=ENDED)
+                lost = next(iter(left))
+                del left[lost]
+                yield replace(lost, problem=ENDED)
             processes = 1
 
 
-def _round(chosen: Sequence[Compilation], processes: int) -> Iterator[Compilation]:
-    """What could be compiled before a process ended."""
+def _round(chosen: Sequence[Compilation], processes: int) -> Iterator[tuple[Compilation, Compilation]]:
+    """What could be compiled before a process ended: as it was given, and what became of it."""
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        futures = [pool.submit(compile_one, one) for one in chosen]
+        futures = {pool.submit(compile_one, one): one for one in chosen}
         try:
             for future in as_completed(futures):
-                yield future.result()
+                yield futures[future], future.result()
         except BrokenProcessPool:
             return
         finally:

@@ -70,7 +70,7 @@ class CallLog:
         self._lock = threading.Lock()
         self._tallies: dict[tuple[str | None, Ran], _Tally] = {}
         self._last: deque[tuple[Ran, Signature]] = deque(maxlen=LAST)
-        self._recorded: dict[RecordedCall | None, None] = {}  # in their order
+        self._recorded: dict[RecordedCall, None] = {}  # in their order
 
     @property
     def entries(self) -> tuple[LoggedCall, ...]:
@@ -115,7 +115,7 @@ class CallLog:
         The file holds shapes, strides, dtypes, scalars and variants, and no values. OSError where it cannot be written.
         """
         with self._lock:
-            found = [call for call in self._recorded if call]
+            found = [*self._recorded]
         recorded_calls.write(Path(path), found)
 
     def note(self, ran: Ran, copies: Sequence[int], values: tuple[Any, ...]) -> None:
@@ -134,7 +134,8 @@ class CallLog:
             tally.copied += size
             tally.shapes[signature] += 1
             self._last.append((ran, signature))
-            self._recorded[recorded] = None
+            if recorded:
+                self._recorded[recorded] = None
 
     def _merged(self) -> list[LoggedCall]:
         """The entries without their modules."""

@@ -19,6 +19,7 @@ from kernelmux.registry.util import files
 FORM = 1  # of the file
 GPU = torch.device("cuda")
 SCALARS = (bool, int, float, str, type(None))
+UNKNOWN = object()  # in place of a value with symbols
 
 
 class TensorForm(NamedTuple):
@@ -55,7 +56,7 @@ class RecordedCall:
         """The call with these values, in the order of the signature; None where a length is a symbol, as in a trace."""
         names = catalog.spec(op).signature.parameters
         kept = tuple(map(_kept, values))
-        return None if ... in kept else RecordedCall(op, backend, tuple(zip(names, kept, strict=True)))
+        return None if UNKNOWN in kept else RecordedCall(op, backend, tuple(zip(names, kept, strict=True)))
 
     def bound(self, capability: tuple[int, int]) -> Call:
         """The call on tensors without memory, on a GPU of that compute capability. ArgumentError as of any call."""
@@ -73,16 +74,16 @@ class RecordedCall:
 
 
 def _kept(value: Any) -> Any:
-    """A value as a call keeps it; ... for one with symbols."""
+    """A value as a call keeps it, or UNKNOWN."""
     if isinstance(value, torch.Tensor):
         numbers = (*value.shape, *value.stride(), value.storage_offset())
         known = value.dtype in SHORT and all(type(n) is int for n in numbers)
         rank = value.dim()
-        return TensorForm(numbers[:rank], numbers[rank:-1], SHORT[value.dtype], numbers[-1]) if known else ...
+        return TensorForm(numbers[:rank], numbers[rank:-1], SHORT[value.dtype], numbers[-1]) if known else UNKNOWN
     if isinstance(value, tuple | list):
         kept = tuple(map(_kept, value))
-        return ... if ... in kept else kept
-    return value if type(value) in SCALARS else ...
+        return UNKNOWN if UNKNOWN in kept else kept
+    return value if type(value) in SCALARS else UNKNOWN
 
 
 def write(path: Path, calls: Iterable[RecordedCall]) -> None:
@@ -99,7 +100,8 @@ def read(path: Path, where: str) -> list[RecordedCall]:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ArgumentError(f"{head}, got {type(error).__name__}: {error}") from None
-    if not isinstance(document, dict) or document.get("kernelmux_calls") != FORM:
+    whole = isinstance(document, dict) and document.get("kernelmux_calls") == FORM
+    if not whole or not isinstance(document.get("calls"), list):
         raise ArgumentError(f"{head}, got {shown(document)}")
     return [_read(told, head) for told in document["calls"]]
 

@@ -57,6 +57,7 @@ def test_a_file_holds_a_call_of_every_operator_and_each_once(tmp_path: Path) -> 
     [
         ("[1]", "expected a file of calls"),
         ("{", "JSONDecodeError"),
+        ('{"kernelmux_calls": 1}', "got {'kernelmux_calls': 1}"),
         ('{"kernelmux_calls": 1, "calls": [{"op": "softmax"}]}', "got the call {'op': 'softmax'}: KeyError"),
     ],
 )
@@ -134,6 +135,7 @@ def test_the_command_compiles_into_the_caches_and_says_what(
     [
         (["--card", "h1000", "{program}"], 'unknown card "h1000"'),
         (["--card", "h100", "none.py"], "which is no file"),
+        (["--card", "h100", "{calls}", "-n", "2"], "expected no arguments behind a file of calls, got -n 2"),
         (["{program}"], "torch sees no GPU here"),
         (["--card", "h100", "{program}"], "expected a call of an operator of kernelmux, got none"),
     ],
@@ -142,14 +144,20 @@ def test_what_cannot_be_compiled_for_is_a_usage_error(
     words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    path = tmp_path / "program.py"
+    path, calls = tmp_path / "program.py", tmp_path / "calls.json"
     path.write_text("print(1)\n")
-    assert cli.main([word.format(program=path) for word in words]) == 2
+    calls.touch()
+    assert cli.main([word.format(program=path, calls=calls) for word in words]) == 2
     assert told in capsys.readouterr().err
 
 
 def test_a_program_that_raises_is_a_failure_that_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "program.py"
     path.write_text("import torch, kernelmux as kx\nkx.gelu(torch.ones(3), backend='torch_ref')\nassert not 'here'\n")
-    assert cli.main(["--card", "h100", str(path)]) in (1, 2)
-    assert "assert not 'here'" in capsys.readouterr().err
+    assert cli.main(["--card", "h100", str(path)]) == 2  # and there is nothing to compile
+    told = capsys.readouterr().err
+    assert "assert not 'here'" in told and "runpy" not in told
+    path.write_text("import torch, kernelmux as kx\nx = torch.randn(3)\nkx.gelu(x)\nx[x > 0]\n")
+    assert cli.main(["--card", "h100", "-n", "1", str(path)]) == 1
+    told = capsys.readouterr().err
+    assert "x[x > 0]" in told and len(told.splitlines()) < 9 and "it needs values" in told

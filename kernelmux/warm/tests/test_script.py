@@ -127,6 +127,51 @@ def test_a_program_as_users_have_it_runs_for_the_steps_that_are_asked_for(
     assert found.calls[linear] == 8 and isinstance(found.raised, SystemExit) and found.raised.code == 3
 
 
+ODD = """
+import torch, kernelmux as kx
+from torch import nn
+
+torch.set_default_device("cuda")
+assert nn.Linear(3, 4).weight.is_cuda and torch.device(0).type == "cuda"
+with torch.cuda.device(0), torch.cuda.stream(torch.cuda.Stream()), torch.autocast("cuda", dtype=torch.bfloat16):
+    y = nn.functional.linear(torch.randn(4, 6).to(0), torch.randn(8, 6, device=0))
+    assert y.dtype is torch.bfloat16
+    assert kx.softmax(y, -1).dtype is torch.softmax(y, -1).dtype is y.exp().dtype is torch.float32
+    assert y.double().exp().dtype is torch.float64
+assert nn.Linear(3, 4).to(0).weight.shape == (4, 3)
+assert torch.tensor([3, 5]).max().item() == 5 and torch.randn(9).split(torch.tensor([2, 7]).tolist())[1].shape == (7,)
+made = torch.Generator(device="cuda").manual_seed(1)
+assert isinstance(made, torch.Generator) and torch.randn(3, generator=made).shape == (3,)
+done, length = torch.zeros(2, dtype=torch.bool), 0
+while not done.all():  # as generate() waits for its longest
+    length += 1
+    done = done | torch.full((2,), length >= 5)
+going = torch.ones(2, dtype=torch.int64)
+while not going.max() == 0:
+    going = going & ~(torch.isin(torch.randint(9, (2,)), torch.tensor([3])) | torch.full((2,), True))
+kx.softmax(torch.randn(length, 7), -1)
+assert f"{torch.randn(3).mean():.3f} {torch.randn(2).numpy().sum()}" == "1.000 2.0" and torch.equal(y, y)
+assert torch.cuda.memory_stats()["allocated_bytes.all.peak"] == 0 and torch.random.fork_rng
+critic, maker = (torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=torch.tensor(0.1)) for _ in range(2))
+for step in range(100):
+    critic.step()
+    kx.gelu(torch.randn(step + 1))
+    if step % 3 == 2:
+        maker.step()
+raise AssertionError("not ended")
+"""
+
+
+def test_a_program_finds_what_it_would_find_on_a_gpu(tmp_path: Path) -> None:
+    found = script.run(program(tmp_path, ODD), (), H100, 2)
+    assert found.raised is None and not found.late
+    told = [str(call) for call in found.calls]
+    assert (
+        told[:2] == ["softmax 4x8:fp32", "softmax 5x7:fp32"] and told[-1] == "gelu 6:fp32"
+    )  # both have made two steps
+    assert torch.ones(1).device.type == "cpu" and torch.Generator is torch._C.Generator
+
+
 def test_what_a_program_raises_is_given_with_the_calls_until_then(tmp_path: Path) -> None:
     text = "import torch, kernelmux as kx\nx = torch.randn(5, 3)\nkx.softmax(x.t(), 0)\nx[x > 0]\nkx.gelu(x)\n"
     found = script.run(program(tmp_path, text), (), H100)
@@ -140,7 +185,7 @@ def test_what_a_program_raises_is_given_with_the_calls_until_then(tmp_path: Path
 def test_a_program_without_an_end_is_ended(tmp_path: Path) -> None:
     text = """
 import torch, kernelmux as kx
-tokens, length = torch.zeros(1, dtype=torch.int64), 0
+tokens = torch.randint(3, (1,))
 replayed = kx.graphed(lambda x: kx.softmax(x, -1), torch.zeros(1, 8))
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):
