@@ -6,6 +6,7 @@ import argparse
 import runpy
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from importlib import import_module
 from importlib.util import find_spec
 from types import MappingProxyType
@@ -17,6 +18,7 @@ from rich.table import Column, Table
 
 from kernelmux import __version__
 from kernelmux.registry import catalog
+from kernelmux.registry.backend import device_tables
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.backend.description import Implementation
 from kernelmux.registry.call import dispatch
@@ -249,7 +251,10 @@ def _arithmetic(found: Implementation) -> str:
 
 
 def _explain(console: Console, options: argparse.Namespace) -> int:
-    with standing(options.card, "--card") as card:
+    with ExitStack() as inside:
+        card = inside.enter_context(standing(options.card, "--card"))
+        if card and options.device is None:  # its times are known, as far as a GPU of its kind has any
+            inside.enter_context(device_tables.of_emulated())
         return _explain_decision(console, options, machine(options.device, "--device", card))
 
 

@@ -118,6 +118,12 @@ def test_a_call_is_judged_by_a_card(capsys):
     assert code == 0 and "chosen: cuda/" in out and "the GPU is sm_89, needs sm_90" in out
 
 
+def test_a_card_has_the_times_of_its_kind_and_a_capability_none(capsys):
+    words = ("explain", "rms_norm", "--shape", "x=4096x4096:bf16,weight=4096:bf16")
+    assert "(from auto: measured on NVIDIA H200" in run(capsys, *words, "--card", "h200")[1]
+    assert "requested: auto (from auto)" in run(capsys, *words, "--device", "sm_90")[1]
+
+
 def test_a_question_about_another_gpu_does_not_depend_on_what_is_installed_here(capsys, monkeypatch):
     monkeypatch.setattr(registered, "unavailable", lambda name, device: "the package cupy is not installed")
     arguments = ("explain", "softmax", "--shape", "x=4096x8192:bf16", "--device")
