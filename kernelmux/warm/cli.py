@@ -58,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
     )
     card = f"{CARD}; may be given several times (default: the GPUs of this machine)"
     made.add_argument("--card", action="append", default=[], metavar="CARD", help=card)
-    steps = f"end the program after N steps of an optimizer; 0: let it end by itself (default: {STEPS})"
+    steps = f"end the program after N steps of each optimizer; 0: let it end by itself (default: {STEPS})"
     made.add_argument("--steps", type=terminal.count, default=STEPS, metavar="N", help=steps)
     late = f"end the program after so many seconds (default: {SECONDS:.0f})"
     made.add_argument("--seconds", type=terminal.seconds, default=SECONDS, metavar="S", help=late)
@@ -114,7 +114,7 @@ def _cards_here() -> list[str]:
         name, capability = torch.cuda.get_device_name(index), torch.cuda.get_device_capability(index)
         names.append(name if cards.by_device_name(name, capability) else "{}.{}".format(*capability))
     if not names:
-        raise ArgumentError(f"--card: expected {CARD}, got none, and torch sees no GPU here")
+        raise ArgumentError(f"--card: expected {CARD}, got none before the program, and torch sees no GPU here")
     return list(dict.fromkeys(names))
 
 

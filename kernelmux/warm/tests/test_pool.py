@@ -136,7 +136,7 @@ def test_the_command_compiles_into_the_caches_and_says_what(
         (["--card", "h1000", "{program}"], 'unknown card "h1000"'),
         (["--card", "h100", "none.py"], "which is no file"),
         (["--card", "h100", "{calls}", "-n", "2"], "expected no arguments behind a file of calls, got -n 2"),
-        (["{program}"], "torch sees no GPU here"),
+        (["{program}", "--card", "h100"], "got none before the program, and torch sees no GPU here"),
         (["--card", "h100", "{program}"], "expected a call of an operator of kernelmux, got none"),
     ],
 )
