@@ -26,6 +26,7 @@ from kernelmux.perf.profile import cli as profile
 from kernelmux.registry.cli import main as registry
 from kernelmux.registry.scaffold import command as new
 from kernelmux.tune import cli as tune
+from kernelmux.warm import cli as warm
 
 DOCS = Path(__file__).parents[3] / "docs"
 TOP = DOCS.parent
@@ -46,6 +47,7 @@ PROGRAMS = {
     "check-model": check_command.parser,
     "ledger": ledger_command.parser,
     "new": new.parser,
+    "warm": warm.parser,
     "registry": registry._parser,
 }
 PROGRAM = r"(?:nox (?:--no-venv )?-s|python -m kernelmux\.|kernelmux )"
