@@ -23,17 +23,12 @@ from kernelmux.registry.util.cards import Card
 
 CPU = torch.device("cpu")
 KNOWN = 1024  # elements of a tensor at most, whose values are known where the program writes them down
-SILENT = (
-    *("empty_cache", "init", "ipc_collect", "manual_seed", "manual_seed_all", "reset_accumulated_memory_stats"),
-    *("reset_peak_memory_stats", "set_device", "set_per_process_memory_fraction", "set_rng_state", "set_rng_state_all"),
-    "synchronize",
-)
-ZERO = ("current_device", "max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved")
+# Functions of torch.cuda that do nothing, and those that give 0.
+SILENT = """empty_cache init ipc_collect manual_seed manual_seed_all reset_accumulated_memory_stats reset_peak_memory_stats
+    set_device set_per_process_memory_fraction set_rng_state set_rng_state_all synchronize""".split()
+ZERO = "current_device max_memory_allocated max_memory_reserved memory_allocated memory_reserved".split()
 # Options of a DataLoader that need worker processes, or memory that a GPU reads.
-ASIDE = (
-    *("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"),
-    "in_order",
-)
+ASIDE = "num_workers pin_memory prefetch_factor persistent_workers multiprocessing_context timeout in_order".split()
 
 
 def here(value: Any) -> Any:
@@ -198,7 +193,8 @@ def _places(card: Card) -> Iterator[tuple[Any, Mapping[str, Any]]]:
     yield kernelmux, {"graphed": _first, "bind": _unbound}
     # Parameters stay the same objects when a model changes its dtype; torch would exchange fake ones, and cannot.
     yield torch.utils, {"swap_tensors": lambda old, new: setattr(old, "data", new)}
-    yield torch._subclasses, {"FakeTensor": UnwaitedEvent}  # transformers makes other masks where it sees one
+    # transformers makes other masks where it sees a FakeTensor by this name, and no tensor is one of these.
+    yield torch._subclasses, {"FakeTensor": UnwaitedEvent}
     yield fake_tensor, {"CONSTANT_NUMEL_LIMIT": KNOWN}
     if find_spec("safetensors"):
         from safetensors import torch as tensors

@@ -97,7 +97,7 @@ def _array(x: Any, *given: Any, **named: Any) -> Any:
 
 
 def _format(x: Any, form: str) -> str:
-    return format(x.item() if x.dim() == 0 else repr(x), form if x.dim() == 0 else "")
+    return repr(x) if x.dim() else format(x.item(), form)
 
 
 # What is answered in place of a function of torch.
