@@ -23,7 +23,7 @@ from kernelmux.conformance.failures.stale_result import EARLIER
 from kernelmux.conformance.inputs import layouts
 from kernelmux.conformance.inputs.layouts import LAYOUTS, laid_out
 from kernelmux.conformance.inputs.trials import SMALL, Trial, bits, computed, same_bits
-from kernelmux.conformance.judging import ahead, returned
+from kernelmux.conformance.judging import ahead, expected_warnings, returned
 from kernelmux.conformance.judging.probe import Failed, Judge, Probe
 from kernelmux.conformance.variations import neighbouring_trials, resize
 from kernelmux.conformance.variations.interleaving import PAUSE, side_by_side
@@ -365,7 +365,7 @@ def _together(judge: Judge, trials: Sequence[Trial], rounds: int, how: str, paus
     if at_once := _at_once(judge, trials, threads=True):
         found: list[Any] = [[outputs] for outputs in at_once]
     else:
-        with judge.probe.environment():
+        with expected_warnings.noted(judge.remark), judge.probe.environment():
             found = side_by_side([work(turn, trial) for turn, trial in enumerate(trials)], judge.probe.device)
     for turn, (trial, results) in enumerate(zip(trials, found, strict=True)):
         for result in results:
@@ -381,7 +381,7 @@ def _at_once(judge: Judge, trials: Sequence[Trial], threads: bool) -> list[tuple
     process = implementation.process_of(judge.probe.implementation.fn)
     if not process:
         return []
-    with judge.probe.environment():
+    with expected_warnings.noted(judge.remark), judge.probe.environment():
         each = ahead.arguments(judge.probe, process, [trial.values for trial in trials])
         results = process.calls(each, threads)
     return [result if isinstance(result, tuple) else (result,) for result in results]
