@@ -152,7 +152,7 @@ def _warmed(console: Console, name: str, calls: Iterable[RecordedCall], most: in
     _show(console, [*ended, *(one for one in chosen if not one.ours)])
     lost = sum(bool(one.problem) for one in ended)
     refused = sum(bool(one.problem) for one in chosen)
-    done, others = len(wanted) - lost, [one.variant.split("/")[0] for one in chosen if not (one.ours or one.problem)]
+    done, others = len(wanted) - lost, [one.backend for one in chosen if not (one.ours or one.problem)]
     told = f"{title}: {text_tables.counted(done, 'kind')} of calls compiled in {time.monotonic() - begun:.1f} s"
     told += f", {processes} at a time"
     told += f"; {len(others)} run on {', '.join(dict.fromkeys(others))}, which compiles nothing ahead" if others else ""
@@ -162,7 +162,7 @@ def _warmed(console: Console, name: str, calls: Iterable[RecordedCall], most: in
 
 
 def _show(console: Console, ended: Iterable[Compilation]) -> None:
-    """A row for each variant of an operator: calls, the seconds of all, the longest; and why calls are not compiled."""
+    """A row for each variant of an operator: kinds of calls, the seconds of all, and why some are not compiled."""
     groups: dict[tuple[str, str], list[Compilation]] = {}
     for one in ended:
         groups.setdefault((one.call.op, one.variant), []).append(one)

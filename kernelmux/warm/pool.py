@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from unittest import mock
 
 from kernelmux.registry.backend import device_tables
-from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.choice import decide, precedence
 from kernelmux.registry.errors import KernelmuxError, cut
 from kernelmux.registry.observe.recorded_calls import RecordedCall
@@ -33,9 +32,14 @@ class Compilation:
     problem: str = ""
 
     @property
+    def backend(self) -> str:
+        """That of the variant: "cuda"."""
+        return self.variant.partition("/")[0]
+
+    @property
     def ours(self) -> bool:
         """Whether there is anything to compile; torch's own kernels are there."""
-        return not self.problem and compiling.able(registered.split(self.variant)[0])
+        return not self.problem and compiling.able(self.backend)
 
 
 def choices(calls: Iterable[RecordedCall]) -> list[Compilation]:

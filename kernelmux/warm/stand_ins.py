@@ -41,7 +41,7 @@ def here(value: Any) -> Any:
 
 
 class UnwaitedEvent:
-    """In place of an event, a stream or a CUDA graph, which nobody waits for."""
+    """In place of an event, a stream or a CUDA graph, for which nothing waits."""
 
     cuda_stream = 0
 

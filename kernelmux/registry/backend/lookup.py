@@ -252,7 +252,7 @@ _machine: list[torch.device] = []  # of `on_another_machine`
 def on_another_machine(device: torch.device) -> Iterator[None]:
     """Inside, calls on any device have the priorities of one like this, which this machine need not have.
 
-    For who watches which calls a program makes, and runs none of them.
+    For watching which calls a program makes, where none of them runs.
     """
     _machine.append(device)
     try:

@@ -43,7 +43,7 @@ class TensorForm(NamedTuple):
 class RecordedCall:
     """A call as it was made; equal calls are one in a set.
 
-    backend: whom it was asked of, "auto" or "cuda,triton"; of a call that ran on a GPU the variant. arguments: names with
+    backend: the one asked for, "auto" or "cuda,triton"; of a call that ran on a GPU the variant. arguments: names with
     scalars, and the forms of tensors.
     """
 

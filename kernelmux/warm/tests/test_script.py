@@ -83,7 +83,7 @@ def program(folder: Path, text: str) -> Path:
 
 
 def plain(call: RecordedCall) -> tuple[object, ...]:
-    """A call without whom it was asked of, and with axes from the end, as callers name them."""
+    """A call without the backend asked for, and with axes from the end, as callers name them."""
     rank = max(len(v.shape) for _, v in call.arguments if isinstance(v, TensorForm))
     return call.op, tuple((n, v - rank if n == "axis" and v >= 0 else v) for n, v in call.arguments)
 
