@@ -5,7 +5,8 @@ What is compared where:
 - one call of C++, torch.compile's TensorGuards, sees per tensor its class, shape, strides, dtype, device, negative and
   conjugate bit, and whether it requires a gradient; and of what surrounds a call the autocast of these devices,
   torch.jit.trace, transforms of torch.func, inference mode. 0.13 us for one tensor, 0.18 for two, where Python
-  that reads the same facts and looks them up takes 0.8 and 1.3. It takes no tensor twice in one call;
+  that reads the same facts and looks them up takes 0.8 and 1.3. It takes no tensor twice in one call, so it gets each
+  once, and the text says which arguments are one tensor;
 - the text adds what the guard does not see, or not always: alignment, pinned memory, dispatch modes (that of make_fx
   passes it), forward derivatives, and where a tensor requires a gradient the mode of gradients (`surroundings`);
 - for an ordinary call (`again`) it adds freed memory, tensors that are left out, scalars, `backend=`,
@@ -43,17 +44,20 @@ def again(
     """A function of the arguments of `spec` and `backend` that runs `plan` for calls like this one, which just ran.
 
     It returns `MISSED` for all others, so that no frame of it lies between them and the line of the user. None where
-    the comparison cannot stand for the key: tensors without memory, of classes that may go, or the same one twice;
-    inside of autocast or of a dispatch mode. descends: of an error, the arguments and `backend`, whether the call goes on
+    the comparison cannot stand for the key: tensors without memory or of classes that may go; inside of autocast or of a
+    dispatch mode. descends: of an error, the arguments and `backend`, whether the call goes on
     to another rung; then it returns `MISSED` too.
     """
     given = {i.name: v for i, v in zip(spec.inputs, values, strict=True) if isinstance(v, torch.Tensor)}
     others = {i: v for i, v in zip(spec.inputs, values, strict=True) if i.name not in given}
+    first: dict[int, str] = {}
+    same = {n: m for n, x in given.items() if (m := first.setdefault(id(x), n)) != n}
+    given = {n: x for n, x in given.items() if n not in same}
     tensors = list(given.values())
     if not (all(map(_constant, others.values())) and _comparable(tensors)):
         return None
     scope: dict[str, Any] = {"_autocast": _C._is_any_autocast_enabled}
-    parts = alike(list(given), tensors, scope)
+    parts = [*(f"{n} is {m}" for n, m in same.items()), *alike(list(given), tensors, scope)]
     parts += [f"{LOWEST} < (_p := {n}.data_ptr()) and _p & 15 == {x.data_ptr() & 15}" for n, x in given.items()]
     parts += [f"{n}.is_pinned() is {x.is_pinned()}" for n, x in given.items() if spec.hosted]
     parts += [f"{i.name} is None" if isinstance(i, Tensor) else _same(i.name, v, scope) for i, v in others.items()]
@@ -87,8 +91,7 @@ def _comparable(tensors: list[torch.Tensor]) -> bool:
     """Whether what `again` compares says all that the key says, for these tensors and around this call."""
     if any(x.__class__ not in CLASSES or x.is_nested or x.data_ptr() <= LOWEST for x in tensors):
         return False
-    once = len({id(x) for x in tensors}) == len(tensors)
-    return once and not _C._len_torch_dispatch_stack() and not _C._is_any_autocast_enabled()
+    return not _C._len_torch_dispatch_stack() and not _C._is_any_autocast_enabled()
 
 
 def _same(name: str, value: Any, scope: dict[str, Any]) -> str:

@@ -5,9 +5,9 @@ common: shapes, strides, dtypes, alignment, scalars. It costs more than the laun
 of a kind as it is, watches the second, and writes a function for all others: allocate, take addresses, launch.
 
 A backend's launch seam says what it launches (`launched`), and with which tensors; a torch dispatch mode sees every
-other operation. An implementation that does anything else but allocate and view (a copy, a fill, a value read back), whose
-launches use memory of unknown origin, or that returns an argument, is never replayed. Inputs that are one object, or start
-at one address, are not watched: their roles could not be told apart.
+other operation. An implementation that does anything else but allocate, view, and fill with zeros or copies (a sum, a value
+read back), whose launches use memory of unknown origin, or that returns an argument, is never replayed. The roles of inputs
+that are one object, or start at one address, could not be told apart: the call that is watched gets copies of them.
 """
 
 from __future__ import annotations
@@ -32,11 +32,15 @@ ALLOCATING = (
     _aten.new_empty.default,
     _aten.new_empty_strided.default,
 )
+ZEROS = (_aten.new_zeros.default, _aten.zeros.default, _aten.zeros_like.default)
 _device, _raw_stream = getattr(_C, "_cuda_getDevice", None), getattr(_C, "_cuda_getCurrentRawStream", None)
 _modes = _C._len_torch_dispatch_stack
 
+COPIED = 2**24  # bytes that are copied once to tell two arguments apart: with larger ones the host's time is hidden
+
 Sizes = tuple[int, ...]
-Launcher = Callable[..., None]  # of the raw stream, then what the launch was noted with: addresses for tensors
+Launcher = Callable[..., Any]  # of the raw stream, then what the launch was noted with: addresses for tensors
+TORCH: tuple[Launcher, ...] = (torch.Tensor.zero_, torch.Tensor.copy_)  # of tensors, on the stream that is current
 _local = threading.local()
 
 
@@ -97,9 +101,13 @@ class LaunchRecorder(_Mode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func in ALLOCATING:
+        if func in ALLOCATING or func in ZEROS:
             self._origins[id(result)] = (f"_t{len(self.made)}", result)
             self.made.append(result)
+            self.steps += [(torch.Tensor.zero_, (result,), None)] if func in ZEROS else []
+        elif func is _aten.copy_.default and not kwargs and len(args) == 2:
+            self._seen += args
+            self.steps.append((torch.Tensor.copy_, tuple(args), None))
         elif func.is_view:
             views = [result] if isinstance(result, torch.Tensor) else result
             self._seen += views
@@ -135,15 +143,18 @@ class Replayed:
         return self.run(*values)
 
     def _first(self, *values: Any) -> Any:
-        if self._left <= 0 or not _told_apart(values):
+        if self._left <= 0 or watching():
             return self.replay(*values)
+        apart = told_apart(values) if self._left == 1 else values
+        if apart is None:
+            return self.plainly(*values)
         self._left -= 1
         if self._left != 0:  # below it are calls of other threads
             return self.plainly(*values)
         try:
-            with LaunchRecorder(values) as watch:
-                result = self.plainly(*values)
-            text = _text(self.plainly, values, watch, result)
+            with LaunchRecorder(apart) as watch:
+                result = self.plainly(*apart)
+            text = _text(self.plainly, apart, watch, result)
             self.replay = text.function()
             if self.then:
                 self.then(text)
@@ -202,9 +213,24 @@ class _Unfit(Exception):
     """Why a call cannot be replayed."""
 
 
-def _told_apart(values: tuple[Any, ...]) -> bool:
-    starts = [x.data_ptr() for x in values if isinstance(x, torch.Tensor)]
-    return len(set(starts)) == len(starts) and not watching()
+def told_apart(values: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """The arguments, with a copy in place of each tensor that starts where another one does.
+
+    None for a copy of more than `COPIED` bytes, and where it would be of another kind: with gaps, or aligned otherwise.
+    """
+    starts, found = set[int](), list[Any]()
+    for x in values:
+        if isinstance(x, torch.Tensor):
+            if x.data_ptr() in starts:
+                if not 0 < x.nbytes <= COPIED:
+                    return None
+                copy = x.detach().clone()
+                if copy.stride() != x.stride() or (copy.data_ptr() - x.data_ptr()) & 15:
+                    return None
+                x = copy
+            starts.add(x.data_ptr())
+        found.append(x)
+    return tuple(found)
 
 
 class Text(NamedTuple):
@@ -301,6 +327,8 @@ class _ReplayWriter:
 
     def launch(self, n: int, launcher: Launcher, args: tuple[Any, ...], hooks: Any) -> str:
         self.scope[f"_launch{n}"] = launcher
+        if launcher in TORCH:
+            return f"_launch{n}({', '.join(map(self._tensor, args))})"
         if hooks is not None:
             guard = self._constant("_hooks", hooks)
             self.guards += [f"{guard}.calls"] if f"{guard}.calls" not in self.guards else []
@@ -328,6 +356,17 @@ class _ReplayWriter:
             form = (("_shape", shape), ("_strides", strides), ("_dtype", made.dtype))
             lines.append(f"_t{n} = _new({', '.join(self._constant(*part) for part in form)})")
         return lines
+
+    def _tensor(self, x: torch.Tensor) -> str:
+        """A tensor that an operator of torch takes: an argument, an allocation, or a view of one."""
+        name, base = self._of(x)
+        if (x.shape, x.stride(), x.data_ptr(), x.dtype) == (base.shape, base.stride(), base.data_ptr(), base.dtype):
+            return name
+        if x.dtype != base.dtype or x.is_conj() or x.is_neg():
+            raise _Unfit("an operator of torch takes a view of another dtype")
+        self.scope["_strided"] = torch.as_strided
+        like = f"{self._constant('_shape', tuple(x.shape))}, {self._constant('_strides', x.stride())}"
+        return f"_strided({name}, {like}, {name}.storage_offset() + {x.storage_offset() - base.storage_offset()})"
 
     def _argument(self, value: Any) -> str:
         if isinstance(value, torch.Tensor):
