@@ -120,12 +120,25 @@ def _cards_here() -> list[str]:
 
 def _seen(args: argparse.Namespace, card: str) -> SeenCalls:
     """What a program calls, or a file has."""
-    args.keep = args.keep and args.keep.resolve()  # the program may go to another folder
+    if args.keep:
+        args.keep = args.keep.resolve()  # the program may go to another folder
+        _check_writable(args.keep)
     if args.program.suffix == ".json":
         if args.words:
             raise ArgumentError(f"expected no arguments behind a file of calls, got {' '.join(args.words)}")
         return SeenCalls(dict.fromkeys(recorded_calls.read(args.program, PROGRAM), 1))
     return script.run(args.program, args.words, cards.named(card), args.steps, args.seconds)
+
+
+def _check_writable(path: Path) -> None:
+    """ArgumentError, before the program runs, if its calls could not be kept in this file."""
+    try:
+        with path.open("a") as file:
+            empty = not file.tell()
+    except OSError as error:
+        raise ArgumentError(f"--keep: expected a file that can be written, got {path}: {error.strerror}") from None
+    if empty:
+        path.unlink()
 
 
 def _explain(raised: BaseException) -> None:

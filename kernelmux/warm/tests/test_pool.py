@@ -138,6 +138,14 @@ def test_the_command_compiles_into_the_caches_and_says_what(
         (["--card", "h100", "{calls}", "-n", "2"], "expected no arguments behind a file of calls, got -n 2"),
         (["{program}", "--card", "h100"], "got none before the program, and torch sees no GPU here"),
         (["--card", "h100", "{program}"], "expected a call of an operator of kernelmux, got none"),
+        (
+            ["--card", "h100", "--keep", "{calls}/there.json", "{program}"],
+            "--keep: expected a file that can be written, got",
+        ),
+        (
+            ["--card", "h100", "--keep", "{calls}.new", "{program}"],
+            "expected a call of an operator of kernelmux, got none",
+        ),
     ],
 )
 def test_what_cannot_be_compiled_for_is_a_usage_error(
@@ -149,6 +157,7 @@ def test_what_cannot_be_compiled_for_is_a_usage_error(
     calls.touch()
     assert cli.main([word.format(program=path, calls=calls) for word in words]) == 2
     assert told in capsys.readouterr().err
+    assert sorted(file.name for file in tmp_path.iterdir()) == [calls.name, path.name]
 
 
 def test_a_program_that_raises_is_a_failure_that_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
