@@ -1,7 +1,8 @@
 """Triton's cache as it must be: in a folder that takes files, and without the files that are not what was written.
 
 Triton compiles nothing without a folder. It keeps the files of a kernel as a group, and reads what it finds there: of a
-damaged file it makes an exception, or machine code.
+damaged file it makes an exception, or machine code. To find anything it hashes all of itself, 500 MB, in each process: for
+0.4 s, in which it could have launched a kernel that is there. The hash is kept beside our kernels.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
+import triton
 from triton import knobs
+from triton.runtime import cache as triton_runtime
 from triton.runtime.cache import FileCacheManager
 
 from kernelmux.emulator.compilers import compile_cache
@@ -26,10 +30,13 @@ DIGESTS = "__sha256__"  # before the name of a group: the digests of its files
 def ensure() -> None:
     """Give Triton another folder for this process, with one warning, if its own takes no files (read-only, full).
 
-    From then on Triton compiles again what is damaged. OSError, which says what to do, if there is no folder.
+    From then on Triton compiles again what is damaged, and looks up the hash of itself. OSError, which says what to do, if
+    there is no folder.
     """
     if knobs.cache.manager_class in (None, FileCacheManager):  # and none that the user chose
         knobs.cache.manager_class = CheckedCache
+    if hashed := getattr(triton_runtime, "triton_key", None):
+        triton_runtime.triton_key = cache(lambda: known_key(hashed))
     own = Path(knobs.cache.dir)
     if _takes_files(own):
         return
@@ -50,6 +57,27 @@ def _takes_files(folder: Path) -> bool:
         return True
     except OSError:
         return False
+
+
+def known_key(hashed: Callable[[], str]) -> str:
+    """What Triton's `triton_key` returns: of another process if Triton's files are as they were then, else `hashed()`."""
+    name = compile_cache.digest(["triton_key", *_files()])
+    try:
+        if known := compile_cache.read(name):
+            return known[0].decode()
+    except compile_cache.Damaged as problem:
+        compile_cache.warn_damaged(problem)
+    key = hashed()
+    compile_cache.write(name, (key.encode(), b""))
+    return key
+
+
+def _files() -> Iterator[str]:
+    """What Triton hashes of itself, and more, with sizes and times of change, which a file that is written anew has not."""
+    root = Path(triton.__file__).parent
+    for path in sorted([*root.rglob("*.py"), *root.glob("_C/*")]):
+        info = path.stat()
+        yield f"{path} {info.st_size} {info.st_mtime_ns} {info.st_ctime_ns}"
 
 
 class CheckedCache(FileCacheManager):  # type: ignore[misc]  # Triton has no types

@@ -1,6 +1,7 @@
 """The Triton driver: activation, targets, arguments, tuning, errors."""
 
 import gc
+import importlib.util
 import shutil
 from pathlib import Path
 from typing import Any
@@ -198,6 +199,34 @@ def fresh_digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile_cache, "cache_folder", lambda: tmp_path / "ours")
     monkeypatch.setattr(compile_cache, "_told", set())
     (tmp_path / "ours").mkdir()
+
+
+def test_the_hash_of_triton_is_kept_while_its_files_stay(
+    tmp_path: Path, fresh_digests: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[str] = []
+
+    def key() -> str:
+        hashed.append("key")
+        return f"key {len(hashed)}"
+
+    assert [triton_cache.known_key(key) for _ in range(3)] == ["key 1"] * 3
+    (kept,) = (tmp_path / "ours").iterdir()
+    kept.write_bytes(kept.read_bytes()[:-1] + b"2")
+    with pytest.warns(compile_cache.CacheWarning, match=kept.name):
+        assert triton_cache.known_key(key) == "key 2"
+    assert triton_cache.known_key(key) == "key 2"
+    monkeypatch.setattr(triton_cache, "_files", lambda: iter(["_C/libtriton.so 1 2 3"]))
+    assert [triton_cache.known_key(key) for _ in range(2)] == ["key 3"] * 2
+
+
+def test_triton_looks_its_hash_up() -> None:
+    where = importlib.util.spec_from_file_location("triton.runtime.another_cache", triton.runtime.cache.__file__)
+    assert where and where.loader
+    where.loader.exec_module(plain := importlib.util.module_from_spec(where))
+    found = triton.runtime.cache.triton_key
+    assert found.__wrapped__.__module__ == triton_cache.__name__ and found() == plain.triton_key()
+    assert any("/_C/libtriton" in text for text in triton_cache._files())
 
 
 @pytest.mark.parametrize("damage", ["edited", "truncated"])
