@@ -73,11 +73,11 @@ def known_key(hashed: Callable[[], str]) -> str:
 
 
 def _files() -> Iterator[str]:
-    """What Triton hashes of itself, and more, with sizes and times of change, which a file that is written anew has not."""
+    """What Triton hashes of itself, and more, with sizes and times, by which Python knows its compiled files too."""
     root = Path(triton.__file__).parent
     for path in sorted([*root.rglob("*.py"), *root.glob("_C/*")]):
         info = path.stat()
-        yield f"{path} {info.st_size} {info.st_mtime_ns} {info.st_ctime_ns}"
+        yield f"{path} {info.st_size} {info.st_mtime_ns}"
 
 
 class CheckedCache(FileCacheManager):  # type: ignore[misc]  # Triton has no types
