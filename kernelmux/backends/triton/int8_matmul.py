@@ -2,6 +2,7 @@
 
 blocked     a tile per program, over pointers: any strides
 persistent  the copy engine (TMA) does the loads of operands that have K contiguous; b is transposed first if it has not
+few_rows    up to 128 rows of a: the weights are the rows of the products, programs share K
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._families.byte_products import ABSENT, LINES, ON_HOPPER, ONE, SCALES, k_contiguous, maps
+from kernelmux.backends.triton._families.few_rows import FEW_ROWS, few_rows, pays
 from kernelmux.backends.triton._launch.card import enough, fitting, held
 from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, cdiv, plan, processors
 from kernelmux.backends.triton.matmul._blocked import tile_of
@@ -126,12 +128,27 @@ def int8_persistent(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: M
     return _run(_persistent, *k_contiguous(a, b), scale_a, scale_b)
 
 
+def int8_few_rows(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe) -> torch.Tensor:
+    if not pays(a.shape[0], b.shape[1], a.get_device()):
+        return int8_persistent(a, b, scale_a, scale_b)
+    a, b = k_contiguous(a, b)
+    c = _result(a, b, scale_a, scale_b)
+    if c.numel() == 0 or a.numel() == 0:
+        return c.zero_()
+    left, right = (c if scale is None else scale for scale in (scale_a, scale_b))
+    return few_rows(c, a, b, left, right, (_kind(scale_a), _kind(scale_b)))
+
+
+def _result(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe) -> torch.Tensor:
+    dtype = torch.int32 if scale_a is None and scale_b is None else torch.bfloat16
+    return torch.empty((a.shape[0], b.shape[1]), dtype=dtype, device=a.device)
+
+
 def _run(
     make: Callable[[Int8Problem], Launch], a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe
 ) -> torch.Tensor:
     (M, K), N = a.shape, b.shape[1]
-    dtype = torch.int32 if scale_a is None and scale_b is None else torch.bfloat16
-    c = torch.empty((M, N), dtype=dtype, device=a.device)
+    c = _result(a, b, scale_a, scale_b)
     if c.numel():
         kinds = [_kind(scale) for scale in (scale_a, scale_b)]
         launch = make(Int8Problem(a.get_device(), M, N, K, a.stride(), b.stride(), *kinds))
@@ -193,4 +210,8 @@ VARIANTS = {
     "persistent": Implementation(
         int8_persistent, "TMA loads, one program per SM", ON_HOPPER, {**SCALES, "a": "matrix", "b": "matrix"}, "int32"
     ),
-}
+    "few_rows": Implementation(
+        int8_few_rows, "weights are the rows of the products, programs share K", FEW_ROWS,
+        {**SCALES, "a": "matrix", "b": "matrix"}, "int32",
+    ),
+}  # fmt: skip

@@ -2,6 +2,7 @@
 
 tensor_cores  mma.sync on tiles that are laid along K in shared memory: any strides
 wgmma         TMA feeds warpgroup products in a persistent grid; an operand without K contiguous is copied first
+few_rows      the same for up to 128 rows of a: the weights are read at the rate of the memory, clusters share K
 """
 
 from math import gcd
@@ -21,6 +22,7 @@ from kernelmux.backends.cuda._families.byte_products import (
     shared,
     vector,
 )
+from kernelmux.backends.cuda._families.few_rows import FEW_ROWS, FewRowsLaunch, few_rows_launch, few_rows_tile, pays
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles, cdiv, ctype, multiprocessors
 from kernelmux.registry import dtypes
@@ -30,6 +32,7 @@ from kernelmux.registry.util.cards import remembered
 
 SOURCE = Source(__file__)
 WGMMA = Source(__file__, "fp8_matmul_wgmma.cu")
+FEW_ROWS_SOURCE = Source(__file__, "fp8_matmul_few_rows.cu")
 BLOCKS = 2  # the kind of scales that are for blocks; 0: one for all, 1: one per line
 
 
@@ -61,11 +64,28 @@ def wgmma(
 ) -> torch.Tensor:
     c, end = _result(a, b, scale_a, scale_b, out_dtype, accumulation)
     if c.numel() and a.numel():
-        left, right = k_contiguous(a.view(torch.uint8), 1), k_contiguous(b.view(torch.uint8), 0)
-        shapes = layout(left)._replace(dtype=a.dtype), layout(right)._replace(dtype=b.dtype)
+        left, right, *shapes = _bytes(a, b)
         launch, a_tiles, b_tiles = _wgmma(*shapes, end, multiprocessors(a))
         launch(a_tiles.of(left), b_tiles.of(right), scale_a, scale_b, c)
     return c
+
+
+def few_rows(
+    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, out_dtype: str, accumulation: str
+) -> torch.Tensor:
+    if not pays(a.shape[0], b.shape[1], multiprocessors(a)):
+        return wgmma(a, b, scale_a, scale_b, out_dtype, accumulation)
+    c, end = _result(a, b, scale_a, scale_b, out_dtype, "full")  # the products are not what takes time
+    if c.numel() and a.numel():
+        left, right, *shapes = _bytes(a, b)
+        _few_rows(*shapes, end, multiprocessors(a))(left, right, scale_a, scale_b, c)
+    return c
+
+
+def _bytes(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Layout, Layout]:
+    """Both operands as the copy engine takes them, and their layouts, which know the formats."""
+    left, right = k_contiguous(a.view(torch.uint8), 1), k_contiguous(b.view(torch.uint8), 0)
+    return left, right, layout(left)._replace(dtype=a.dtype), layout(right)._replace(dtype=b.dtype)
 
 
 def _result(
@@ -136,6 +156,12 @@ def wgmma_plan(
     return launch, lines(a, 1, ROWS), lines(b, 0, t.columns)
 
 
+@remembered
+def _few_rows(a: Layout, b: Layout, end: Fp8Scaling, multiprocessors: int) -> FewRowsLaunch:
+    t = few_rows_tile(a.shape[0], b.shape[1], a.shape[1], multiprocessors)
+    return few_rows_launch(FEW_ROWS_SOURCE, a, b, t, **end.macros(a, b))
+
+
 def tile(end: Fp8Scaling, M: int, N: int, K: int, multiprocessors: int) -> Fp8Tile:
     """The quicker one by `Fp8Tile.cycles` where there is a choice."""
     if not end.promotes:
@@ -159,4 +185,5 @@ VARIANTS = {
     "wgmma": Implementation(
         wgmma, "TMA feeds warpgroup products; an operand without K contiguous is copied", ON_HOPPER, _MATRICES, "mma"
     ),
+    "few_rows": Implementation(few_rows, "the same for few rows of a, clusters share K", FEW_ROWS, _MATRICES, "mma"),
 }

@@ -2,6 +2,7 @@
 
 tensor_cores  mma.sync on tiles in shared memory: any strides
 wgmma         TMA feeds warpgroup products in a persistent grid
+few_rows      the same for up to 128 rows of a: the weights are read at the rate of the memory, clusters share K
 """
 
 from math import gcd
@@ -20,6 +21,7 @@ from kernelmux.backends.cuda._families.byte_products import (
     step,
     vector,
 )
+from kernelmux.backends.cuda._families.few_rows import FEW_ROWS, FewRowsLaunch, few_rows_launch, few_rows_tile, pays
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles, cdiv, ctype, multiprocessors
 from kernelmux.registry.backend import Implementation
@@ -28,6 +30,7 @@ from kernelmux.registry.util.cards import remembered
 
 SOURCE = Source(__file__)
 WGMMA = Source(__file__, "int8_matmul_wgmma.cu")
+FEW_ROWS_SOURCE = Source(__file__, "int8_matmul_few_rows.cu")
 _TILE = 128
 _COLUMNS, _STAGES = 256, 4
 _STRIPS = 8 * 16 * (64 + 8) * 2  # bytes through which 16-bit results leave
@@ -48,6 +51,16 @@ def wgmma(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe) -> t
         a, b = k_contiguous(a, 1), k_contiguous(b, 0)
         launch, left, right = _wgmma(layout(a), layout(b), scales, multiprocessors(a))
         launch(left.of(a), right.of(b), scale_a, scale_b, c)
+    return c
+
+
+def few_rows(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe) -> torch.Tensor:
+    if not pays(a.shape[0], b.shape[1], multiprocessors(a)):
+        return wgmma(a, b, scale_a, scale_b)
+    c, scales = _result(a, b, scale_a, scale_b)
+    if c.numel() and a.numel():
+        a, b = k_contiguous(a, 1), k_contiguous(b, 0)
+        _few_rows(layout(a), layout(b), scales, multiprocessors(a))(a, b, scale_a, scale_b, c)
     return c
 
 
@@ -88,6 +101,12 @@ def _wgmma(a: Layout, b: Layout, scales: Scales, multiprocessors: int) -> tuple[
     return launch, lines(a, 1, ROWS), lines(b, 0, _COLUMNS)
 
 
+@remembered
+def _few_rows(a: Layout, b: Layout, scales: Scales, multiprocessors: int) -> FewRowsLaunch:
+    t = few_rows_tile(a.shape[0], b.shape[1], a.shape[1], multiprocessors)
+    return few_rows_launch(FEW_ROWS_SOURCE, a, b, t, **_defines(scales))
+
+
 _SCALES = {"scale_a": "contiguous", "scale_b": "contiguous"}
 _MATRICES = {**_SCALES, "a": "matrix", "b": "matrix"}
 VARIANTS = {
@@ -96,5 +115,8 @@ VARIANTS = {
     ),
     "wgmma": Implementation(
         wgmma, "TMA feeds warpgroup products in a persistent grid", ON_HOPPER, _MATRICES, arithmetic="int32"
+    ),
+    "few_rows": Implementation(
+        few_rows, "the same for few rows of a, clusters share K", FEW_ROWS, _MATRICES, arithmetic="int32"
     ),
 }

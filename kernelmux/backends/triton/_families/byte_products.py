@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._launch.launch import Ints, Map
@@ -18,6 +19,25 @@ ON_HOPPER = (
     Capability((9, 0)), AtLeast("M", 64), AtLeast("N", 16), AtLeast("K", 16), Multiple("N", 16), Multiple("K", 16),
     Aligned("a"), Aligned("b"),
 )  # fmt: skip
+
+
+@triton.jit
+def scaled(x, left, right):
+    """x * left * right, by the product of both where that is a normal number: x overflows only if the result does."""
+    both = left * right
+    normal = (tl.abs(both) >= 2.0**-126) & (tl.abs(both) < float("inf"))
+    return x * tl.where(normal, both, left) * tl.where(normal, 1.0, right)
+
+
+@triton.jit
+def of_lines(scale_ptr, lines, count, KIND: tl.constexpr):
+    """What whole sums are multiplied by: one scale, that of each row or column, or 1 where blocks had theirs or is none."""
+    if KIND == ONE:
+        return tl.load(scale_ptr)
+    elif KIND == LINES:
+        return tl.load(scale_ptr + lines, mask=lines < count, other=0.0)
+    else:
+        return tl.full([], 1.0, tl.float32)
 
 
 def k_contiguous(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -3,6 +3,7 @@
 blocked     a tile per program, over pointers: any strides
 persistent  the copy engine (TMA) does the loads of operands that have K contiguous; one that has not is transposed first;
             promoted sums of many tiles are made by warpgroups of their own (_fp8_specialised.py)
+few_rows    up to 128 rows of a: the weights are the rows of the products, programs share K
 """
 
 from __future__ import annotations
@@ -14,7 +15,16 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._families.byte_products import BLOCKS, LINES, ON_HOPPER, ONE, SCALES, k_contiguous, maps
+from kernelmux.backends.triton._families.byte_products import (
+    BLOCKS,
+    ON_HOPPER,
+    SCALES,
+    k_contiguous,
+    maps,
+    of_lines,
+    scaled,
+)
+from kernelmux.backends.triton._families.few_rows import FEW_ROWS, few_rows, pays
 from kernelmux.backends.triton._launch.card import enough, narrow
 from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, cdiv, plan, processors
 from kernelmux.backends.triton.fp8_matmul._specialised import specialised, tile_for
@@ -25,14 +35,6 @@ from kernelmux.registry.conditions import Capability
 
 ELEMENTS = {torch.float8_e4m3fn: tl.float8e4nv, torch.float8_e5m2: tl.float8e5}
 LENGTH = tl.constexpr(128)  # of K (and of N) that share a scale, and after which sums are promoted
-
-
-@triton.jit
-def _scaled(x, left, right):
-    """x * left * right, by the product of both where that is a normal number: x overflows only if the result does."""
-    both = left * right
-    normal = (tl.abs(both) >= 2.0**-126) & (tl.abs(both) < float("inf"))
-    return x * tl.where(normal, both, left) * tl.where(normal, 1.0, right)
 
 
 @triton.jit
@@ -47,26 +49,15 @@ def _promoted(
             left = tl.load(scale_a_ptr + rows.to(tl.int64) * tl.cdiv(K, LENGTH) + group, mask=rows < M, other=0.0)
         if SCALE_B == BLOCKS:
             right = tl.load(scale_b_ptr + tl.cast(group, tl.int64) * tl.cdiv(N, LENGTH) + n // LENGTH)
-        part = _scaled(part, left, right)
+        part = scaled(part, left, right)
     return acc + part
-
-
-@triton.jit
-def _lines(scale_ptr, lines, count, KIND: tl.constexpr):
-    """What whole sums are multiplied by: one scale, that of each row or column, or 1 where blocks had theirs."""
-    if KIND == ONE:
-        return tl.load(scale_ptr)
-    elif KIND == LINES:
-        return tl.load(scale_ptr + lines, mask=lines < count, other=0.0)
-    else:
-        return tl.full([], 1.0, tl.float32)
 
 
 @triton.jit
 def _store(
     c_ptr, sums, scale_a_ptr, scale_b_ptr, rows, columns, M, N, SCALE_A: tl.constexpr, SCALE_B: tl.constexpr
 ):  # fmt: skip
-    sums = _scaled(sums, _lines(scale_a_ptr, rows, M, SCALE_A), _lines(scale_b_ptr, columns, N, SCALE_B))
+    sums = scaled(sums, of_lines(scale_a_ptr, rows, M, SCALE_A), of_lines(scale_b_ptr, columns, N, SCALE_B))
     offs = rows.to(tl.int64) * N + columns
     tl.store(c_ptr + offs, sums.to(c_ptr.dtype.element_ty), mask=(rows < M) & (columns < N))
 
@@ -164,6 +155,19 @@ def fp8_persistent(
     return _run(_persistent, *k_contiguous(a, b), scale_a, scale_b, out_dtype, accumulation)
 
 
+def fp8_few_rows(
+    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, out_dtype: str, accumulation: str
+) -> torch.Tensor:
+    (M, K), N = a.shape, b.shape[1]
+    if not pays(M, N, a.get_device()):
+        return fp8_persistent(a, b, scale_a, scale_b, out_dtype, accumulation)
+    a, b = k_contiguous(a, b)
+    c = torch.empty((M, N), dtype=dtypes.parse(out_dtype), device=a.device)
+    if c.numel() == 0 or K == 0:
+        return c.zero_()
+    return few_rows(c, a, b, scale_a, scale_b, (_kind(scale_a, (M, 1)), _kind(scale_b, (1, N))))
+
+
 def _run(
     make: Callable[[Fp8Problem], Launch], a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor,
     out_dtype: str, accumulation: str,
@@ -231,5 +235,9 @@ VARIANTS = {
     "persistent": Implementation(
         fp8_persistent, "TMA loads, one program per SM; an operand without K contiguous is copied",
         (Capability((9, 0), below=(10, 0)), *ON_HOPPER[1:]), {**SCALES, "a": "matrix", "b": "matrix"}, "mma",
+    ),
+    "few_rows": Implementation(
+        fp8_few_rows, "weights are the rows of the products, programs share K", FEW_ROWS,
+        {**SCALES, "a": "matrix", "b": "matrix"}, "mma",
     ),
 }  # fmt: skip
