@@ -133,9 +133,12 @@ __device__ __forceinline__ void resident(
     const int first = block_in_cluster() * PART, count = min(n - first, PART);
     const i64 begin = min(row, rows - 1) * n + first;  // beyond the last row: once more, but not written
     Elements held[VECTORS];
-    for_each_vector(count, [&](int i, int v) { held[v] = load_constant<WIDTH>(x + begin + i); });
+    // Without conditions, which would hold the last vectors back: beyond the end of the row its last vector once more.
+#pragma unroll
+    for (int v = 0; v < VECTORS; ++v) held[v] = load_constant<WIDTH>(x + begin + within(v, count));
     Top top;
-    for_each_vector(count, [&](int, int v) { top.add(held[v]); });
+#pragma unroll
+    for (int v = 0; v < VECTORS; ++v) top.add(held[v]);
     await_cluster();
     const Scale found(joined(0, top, room));
     if (ROWS > 1 && row >= rows) return;

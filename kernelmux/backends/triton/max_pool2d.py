@@ -17,6 +17,10 @@ from kernelmux.registry.backend import Implementation
 from kernelmux.registry.spec.sliding_windows import Pair, Window, four_strides, planes
 from kernelmux.registry.util.memory_format import format_of
 
+# Elements and warps of a program of small windows, and how many of these are one below the other, by whether channels lie
+# side by side. H200, bf16, 3 x 3, stride 2: 64 x 64 x 112 x 112 with channels last 50.6 us, two rows 53.6, one row 60.8;
+# 64 x 96 x 113 x 113 119 us, with 256 elements 133, and of one row 148.
+SMALL = {True: (512, 4, 3), False: (128, 2, 2)}
 LINE_ELEMENTS, LONGEST = 512, 128  # results of a program that reads whole lines, at most so many in a line
 
 
@@ -29,11 +33,8 @@ def _number(x):
 
 
 @triton.jit
-def _compare(best, at, image, h, w, W, strides, mask, DENSE: tl.constexpr):
+def _better(best, at, x, place):
     """The better of the best so far and of one element of each window: a larger one, or NaN."""
-    place = h * W + w
-    offset = place * strides[3] if DENSE else h.to(tl.int64) * strides[2] + w.to(tl.int64) * strides[3]
-    x = _number(tl.load(image + offset, mask=mask))
     better = (x > best) | (x != x)
     return tl.where(better, x, best), tl.where(better, place, at)
 
@@ -41,13 +42,9 @@ def _compare(best, at, image, h, w, W, strides, mask, DENSE: tl.constexpr):
 @triton.jit
 def max_pool2d_kernel(
     y_ptr, index_ptr, x_ptr, rows, columns, C, size, counts, kernel, stride, padding, strides,
-    KH: tl.constexpr, KW: tl.constexpr, CHANNELS: tl.constexpr, DENSE: tl.constexpr, INDEX: tl.constexpr,
-    BLOCK_R: tl.constexpr, BLOCK_Q: tl.constexpr,
+    CHANNELS: tl.constexpr, INDEX: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_Q: tl.constexpr,
 ):  # fmt: skip
-    """size, counts: H, W and OH, OW. DENSE: pixels at equal distances. KH, KW: the kernel, or 0: loops not unrolled.
-
-    Elements beyond the end of a clipped window are its last ones once more: neither the largest nor the first changes.
-    """
+    """Large windows. size, counts: H, W and OH, OW."""
     r, q = position(columns, INDEX, BLOCK_R, BLOCK_Q)
     mask = (r < rows) & (q < columns)
     n, c, oh, ow = coordinates(r, q, C, counts[0], counts[1], CHANNELS)
@@ -58,20 +55,86 @@ def max_pool2d_kernel(
 
     best = tl.full([BLOCK_R, BLOCK_Q], float("-inf"), tl.float32)
     at = tl.zeros([BLOCK_R, BLOCK_Q], tl.int32) + (top * size[1] + left)
-    if KH > 0:
-        for i in tl.static_range(KH):
-            for j in tl.static_range(KW):
-                h, w = tl.minimum(top + i, bottom), tl.minimum(left + j, right)
-                best, at = _compare(best, at, image, h, w, size[1], strides, mask, DENSE)
-    else:
-        for i in range(tl.minimum(kernel[0], size[0])):
-            for j in range(tl.minimum(kernel[1], size[1])):
-                h, w = tl.minimum(top + i, bottom), tl.minimum(left + j, right)
-                best, at = _compare(best, at, image, h, w, size[1], strides, mask, DENSE)
+    # Elements beyond the end of a clipped window are its last ones once more: neither the largest nor the first changes.
+    for i in range(tl.minimum(kernel[0], size[0])):
+        for j in range(tl.minimum(kernel[1], size[1])):
+            h, w = tl.minimum(top + i, bottom), tl.minimum(left + j, right)
+            x = _number(tl.load(image + (h.to(tl.int64) * strides[2] + w.to(tl.int64) * strides[3]), mask=mask))
+            best, at = _better(best, at, x, h * size[1] + w)
 
     offs = r.to(tl.int64) * columns + q
     tl.store(y_ptr + offs, best.to(y_ptr.dtype.element_ty), mask=mask)
     tl.store(index_ptr + offs, at, mask=mask)
+
+
+@triton.jit
+def _best_of_line(image, h, left, W, strides, mask, KW: tl.constexpr, DENSE: tl.constexpr):
+    """Of each window the best element of line h, and its place in the image. Those beside it are its nearest ones."""
+    for j in tl.static_range(KW):
+        w = tl.minimum(tl.maximum(left + j, 0), W - 1)
+        place = h * W + w
+        offset = place * strides[3] if DENSE else h.to(tl.int64) * strides[2] + w.to(tl.int64) * strides[3]
+        x = _number(tl.load(image + offset, mask=mask))
+        if j == 0:
+            best, at = x, tl.zeros(x.shape, tl.int32) + place
+        else:
+            best, at = _better(best, at, x, place)
+    return best, at
+
+
+@triton.jit
+def _best_so_far(
+    best, at, line, place, i: tl.constexpr, KH: tl.constexpr, SH: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Of ROWS windows one below the other, of which the first begins i lines above this one."""
+    larger = ()
+    places = ()
+    for k in tl.static_range(ROWS):
+        if i == k * SH:
+            value, there = line, place
+        elif i > k * SH and i < k * SH + KH:
+            value, there = _better(best[k], at[k], line, place)
+        elif i > k * SH:
+            value, there = best[k], at[k]
+        if i >= k * SH:
+            larger += (value,)  # type: ignore[assignment]
+            places += (there,)  # type: ignore[assignment]
+    return larger, places
+
+
+@triton.jit
+def max_pool2d_small_kernel(
+    y_ptr, index_ptr, x_ptr, rows, columns, C, size, counts, down, strides,
+    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr, DENSE: tl.constexpr, INDEX: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_Q: tl.constexpr,
+):  # fmt: skip
+    """ROWS windows one below the other share the best elements of the lines that they have in common.
+
+    down: rows of such in an image. DENSE: pixels at equal distances.
+    """
+    r, q = position(columns, INDEX, BLOCK_R, BLOCK_Q)
+    mask = (r < rows) & (q < columns)
+    n, c, first, ow = coordinates(r, q, C, down, counts[1], CHANNELS)
+    oh = first * ROWS
+    top, left = oh * SH - PH, ow * SW - PW
+    image = x_ptr + n * strides[0] + c * strides[1]
+    state = ((), ())
+    for i in tl.static_range((ROWS - 1) * SH + KH):
+        # Lines outside of the image stand for its nearest ones, which are in the window too.
+        h = tl.minimum(tl.maximum(top + i, 0), size[0] - 1)
+        line, place = _best_of_line(image, h, left, size[1], strides, mask, KW, DENSE)
+        state = _best_so_far(state[0], state[1], line, place, i, KH, SH, ROWS)
+    for k in tl.static_range(ROWS):
+        pixel = ((n if CHANNELS else n * C + c) * counts[0] + oh + k) * counts[1] + ow
+        offs = pixel * C + c if CHANNELS else pixel
+        _store(y_ptr + offs, index_ptr + offs, state, k, mask & (oh + k < counts[0]))
+
+
+@triton.jit
+def _store(y, index, state, k: tl.constexpr, mask):
+    tl.store(y, state[0][k].to(y.dtype.element_ty), mask=mask)
+    tl.store(index, state[1][k], mask=mask)
 
 
 @triton.jit
@@ -82,12 +145,11 @@ def _line(line, w, width, BEFORE: tl.constexpr):
 
 
 @triton.jit
-def _better(best, at, x, PLACE: tl.constexpr):
-    """As _compare, with the place in the window; the first element needs no comparison."""
+def _better_at(best, at, x, PLACE: tl.constexpr):
+    """As _better, with the place in the window; the first element needs no comparison."""
     if PLACE == 0:
         return x, at
-    better = (x > best) | (x != x)
-    return tl.where(better, x, best), tl.where(better, PLACE, at)
+    return _better(best, at, x, PLACE)
 
 
 @triton.jit
@@ -121,12 +183,12 @@ def max_pool2d_lines_kernel(
                 w = (first * 2 + tl.arange(0, 2 * BLOCK_Q))[None, :] + 2 * d
                 even, odd = tl.split(tl.reshape(_line(line, w, width, d < 0), [BLOCK_R, BLOCK_Q, 2]))
                 if 2 * d + PW >= 0:
-                    best, at = _better(best, at, even, i * KW + 2 * d + PW)
+                    best, at = _better_at(best, at, even, i * KW + 2 * d + PW)
                 if 2 * d + 1 + PW < KW:
-                    best, at = _better(best, at, odd, i * KW + 2 * d + 1 + PW)
+                    best, at = _better_at(best, at, odd, i * KW + 2 * d + 1 + PW)
         else:
             for j in tl.static_range(KW):
-                best, at = _better(best, at, _line(line, left + j, width, j < PW), i * KW + j)
+                best, at = _better_at(best, at, _line(line, left + j, width, j < PW), i * KW + j)
 
     mask = (r < lines) & (q < ow)
     offs = r.to(tl.int64) * ow + q
@@ -177,15 +239,22 @@ def _plan(
     if not last and size[1] % 4 == 0 and by_lines(batch, size, strides, kernel, stride):
         windows = (kernel, stride, padding)
         return lines(max_pool2d_lines_kernel, LINE_ELEMENTS, batch, counts, size, counts, windows)
-    # Of rows, few elements per program: with more a thread has several side by side, and its neighbours read far apart.
-    # H200, 32 x 64 x 112 x 112, kernels of 3 x 3: 60 us, with 1024 elements 98.
-    elements, warps = (ELEMENTS, 4) if last else (256, 2)
-    at = placed(*batch, counts[0] * counts[1], last, elements)
+    if kernel[0] * kernel[1] > UNROLLED:
+        at = placed(*batch, counts[0] * counts[1], last, ELEMENTS if last else LINE_ELEMENTS // 2)
+        return Launch(
+            max_pool2d_kernel, (at.programs,), at.rows, at.columns, batch[1], size, counts, kernel, stride, padding,
+            strides, CHANNELS=last, INDEX=at.index, BLOCK_R=at.block_r, BLOCK_Q=at.block_q, num_warps=4 if last else 2,
+        )  # fmt: skip
+    elements, warps, most = SMALL[last]
+    rows = most if kernel[0] > stride[0] else 1
+    down = cdiv(counts[0], rows)
+    at = placed(*batch, down * counts[1], last, elements)
     dense = strides[2] == size[1] * strides[3] and size[0] * strides[2] < 2**31
-    kh, kw = kernel if kernel[0] * kernel[1] <= UNROLLED else (0, 0)
+    (kh, kw), (sh, sw), (ph, pw) = kernel, stride, padding
     return Launch(
-        max_pool2d_kernel, (at.programs,), at.rows, at.columns, batch[1], size, counts, kernel, stride, padding, strides,
-        KH=kh, KW=kw, CHANNELS=last, DENSE=dense, INDEX=at.index, BLOCK_R=at.block_r, BLOCK_Q=at.block_q, num_warps=warps,
+        max_pool2d_small_kernel, (at.programs,), at.rows, at.columns, batch[1], size, counts, down, strides,
+        KH=kh, KW=kw, SH=sh, SW=sw, PH=ph, PW=pw, ROWS=rows, CHANNELS=last, DENSE=dense, INDEX=at.index,
+        BLOCK_R=at.block_r, BLOCK_Q=at.block_q, num_warps=warps,
     )  # fmt: skip
 
 

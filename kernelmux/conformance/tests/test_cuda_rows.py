@@ -109,7 +109,8 @@ def test_threads_that_hold_four_vectors_keep_their_registers() -> None:
         (4096, 256, 2, True),
         (5120, 320, 2, True),
         (8192, 512, 2, True),
-        (12288, 768, 2, False),
+        (9216, 256, 5, False),
+        (12288, 256, 6, False),
         (18432, 768, 3, False),
     ],
 )

@@ -17,6 +17,9 @@ from kernelmux.registry.util.cards import remembered
 # more; columns 73.5 and 41.8. A copy of as many bytes takes 67 and 36 us, the second launch 2.5.
 LONG_ROW, LONG_COLUMN = 65536, 512  # elements; what is longer is cut into chunks for several blocks
 CHUNK_BYTES = 32768  # what one block reduces of a long row or of 64 columns
+# Of a thread, which asks for all of its part of a row at once. H200, reduce_max of 3000 x 9216, bf16: 19.0 us by 256
+# threads and five accesses of each, 23.9 by 512 threads.
+MOST_ACCESS_BYTES = 128
 ROW_GROUP_BYTES = 64  # per thread, in flight before the first operation
 COLUMNS = 64  # per block
 _PLACE_COLUMNS = 256  # likewise where states have places: fewer of them to put together at the end
@@ -30,15 +33,20 @@ Sizes = tuple[int, int, int]
 
 
 def row_group(row_bytes: int) -> int:
-    """Threads per row: a warp at least, 512 at most, and 256 where these would have to come back for more."""
-    threads = max(32, 1 << (max(1, row_bytes // ROW_GROUP_BYTES) - 1).bit_length())
-    return threads if threads <= 512 else 256
+    """Threads per row: a warp at least, 256 at most."""
+    return min(256, max(32, 1 << (max(1, row_bytes // ROW_GROUP_BYTES) - 1).bit_length()))
 
 
 def unroll(width: int, element: str) -> int:
     """Accesses of a thread in flight: 4 of 16 bytes, more of narrower ones, as registers allow."""
     size = _SIZES[element]
     return max(4, min(32 // size, 4 * ACCESS_BYTES // (width * size)))
+
+
+def row_unroll(width: int, element: str, accesses: int) -> int:
+    """The same, or all `accesses` of a thread where these are few: a block asks for its row at once."""
+    most = MOST_ACCESS_BYTES // (width * _SIZES[element])
+    return max(unroll(width, element), accesses) if accesses <= most else unroll(width, element)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +131,7 @@ def _rows(
     blocks = _THREADS // (group * side)
     kernel = op.source.kernel(
         f"{op.name}_rows", "x* y* rows:i64 n:i64 chunk:i64 splits:u32", ELEMENT=element, OUTPUT=output[0],
-        LAST=output[1], WIDTH=width, GROUP=group, ROWS=side, UNROLL=unroll(width, element),
+        LAST=output[1], WIDTH=width, GROUP=group, ROWS=side, UNROLL=row_unroll(width, element, cdiv(chunk, width * group)),
         MIN_BLOCKS=blocks if side == 1 else blocks - 1,  # rows side by side take some registers more
     )  # fmt: skip
     splits = cdiv(n, chunk) if n else 1

@@ -20,7 +20,7 @@ from kernelmux.registry.conditions import AtMost, Condition, SharedMemory
 from kernelmux.registry.spec import Call
 from kernelmux.registry.util.cards import Card, remembered
 
-SUMS_LIMIT = 18432  # fp32 sums in the registers of a block, beside the weights
+SUMS_LIMIT = 24576  # fp32 sums in the registers of a block, beside the weights
 BYTES_LIMIT = 36864  # of a row: two of three inputs in shared memory
 _ROW_FLOATS = 4  # the most that an operator's Row has
 _BLOCK, _COLUMN_BLOCK = 256, 128
@@ -33,6 +33,10 @@ _HELD, _LONG_HELD = 64, 48  # bytes of a row in a thread, and where that would t
 # 64 bytes), 16384 x 4096 113 (118), 4096 x 12288 97 (100; 110 if taken once), 16384 x 8192 214 (213); layer_norm 8192 x
 # 5120 95 (102), 16384 x 4096 128 (131), 16384 x 8192 225 (228).
 _MIDDLE = (8192, 24576)
+# Elements of longer rows of which a block of 256 threads holds all, with up to 255 registers for a thread. H200, bf16:
+# layer_norm, 8192 x 11008 166 us (191 by 352 threads, 258 in two passes), 4096 x 9216 88 (97 by 576 threads); rms_norm 149
+# (153) and 72.5 (73). Of 8192 elements 223 (220).
+_LARGE = (8193, 14336)
 _THREADS = 256  # per multiprocessor, in blocks of fewer; 64 bytes of each, two rows ahead, keep the memory busy
 _STAGES = 3  # rows in the ring, where shared memory has room for them
 _OTHER_SHARED = 2048  # bytes of a block beside the ring: its sums, and 1 KiB of the system
@@ -131,6 +135,9 @@ def _pipelined(op: RowGradients, work: RowWork, eps: float, tensors: tuple[torch
 
 def gradient_plan(n: int, itemsize: int, width: int) -> tuple[RowPlan, bool]:
     """How a block that stays deals its rows, and whether threads hold their values between the two uses."""
+    if _LARGE[0] <= n <= _LARGE[1] and width * itemsize == ACCESS_BYTES:
+        held = cdiv(n * itemsize, _THREADS * ACCESS_BYTES) * ACCESS_BYTES
+        return row_plan(n, itemsize, width, held, held), False
     if not _MIDDLE[0] <= n * itemsize <= _MIDDLE[1]:
         return row_plan(n, itemsize, width, _HELD, _LONG_HELD), False
     plan = row_plan(n, itemsize, width, _HELD // 2, _HELD // 2)

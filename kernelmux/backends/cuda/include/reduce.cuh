@@ -122,11 +122,15 @@ __device__ __forceinline__ Out written(const typename Op::State& state) {
     else return state;
 }
 
-// Every lane with its own element of a vector.
+// Every lane with its own element of a vector, unless that is not `wanted`.
 template <typename Op>
-__device__ __forceinline__ void accumulate(Lanes<Op>& lanes, const Elements& x, int index) {
+__device__ __forceinline__ void accumulate(Lanes<Op>& lanes, const Elements& x, int index, bool wanted = true) {
 #pragma unroll
-    for (int j = 0; j < WIDTH; ++j) Op::add(lanes[j], to_float(x.v[j]), index);
+    for (int j = 0; j < WIDTH; ++j) {
+        auto lane = lanes[j];
+        Op::add(lane, to_float(x.v[j]), index);
+        lanes[j] = wanted ? lane : lanes[j];
+    }
 }
 
 // ---- rows
@@ -141,14 +145,16 @@ __device__ __forceinline__ void reduce_rows(const T* x, Out* y, i64 rows, i64 n,
     Lanes<Op> lanes;
 #pragma unroll
     for (int j = 0; j < WIDTH; ++j) Op::clear(lanes[j]);
-    for (int start = threadIdx.x * WIDTH; start < count; start += UNROLL * GROUP * WIDTH) {
+    // Without conditions, which would hold the last vectors back until those before them have arrived: beyond the end of the
+    // row its last vector once more, of which nothing is kept.
+    constexpr int STEP = GROUP * WIDTH;
+    const int last = count / WIDTH * WIDTH - WIDTH;
+    for (int start = threadIdx.x * WIDTH; start <= last; start += UNROLL * STEP) {
         Elements held[UNROLL];
 #pragma unroll
-        for (int u = 0; u < UNROLL; ++u)
-            if (start + u * GROUP * WIDTH + WIDTH <= count) held[u] = load_streaming<WIDTH>(p + start + u * GROUP * WIDTH);
+        for (int u = 0; u < UNROLL; ++u) held[u] = load_streaming<WIDTH>(p + min(start + u * STEP, last));
 #pragma unroll
-        for (int u = 0; u < UNROLL; ++u)
-            if (start + u * GROUP * WIDTH + WIDTH <= count) accumulate<Op>(lanes, held[u], start + u * GROUP * WIDTH);
+        for (int u = 0; u < UNROLL; ++u) accumulate<Op>(lanes, held[u], start + u * STEP, start + u * STEP <= last);
     }
     if (threadIdx.x < count % WIDTH) {  // what is left of the last vector
         const int i = count - count % WIDTH + threadIdx.x;

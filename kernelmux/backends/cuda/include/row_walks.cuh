@@ -47,7 +47,7 @@ __device__ __forceinline__ Elements load_of_row(const T* p) {
 }
 
 template <typename Op, int In, int Weights, int Out>
-__device__ __forceinline__ void resident(const Rows<Op, In, Weights, Out>& all, i64 rows, int n, i64) {
+__device__ __forceinline__ void resident(const Rows<Op, In, Weights, Out>& all, i64 rows, int n, i64 inner) {
     using State = typename Op::State;
     constexpr int PART = GROUP * VECTORS * WIDTH;  // columns of a block
     __shared__ JoinRoom<State> room;
@@ -57,18 +57,27 @@ __device__ __forceinline__ void resident(const Rows<Op, In, Weights, Out>& all, 
     const Peel peel = PEELED ? Peel::of<WIDTH>(all.x[0] + begin, n) : Peel{0, n, 0};
     static_assert(!PEELED || GROUP >= 2 * WIDTH, "a thread has one column beside the vectors at most");
     const int beside = block_in_cluster() == 0 && (int)threadIdx.x < peel.few ? peel.beside(threadIdx.x) : -1;
-    const int first = peel.head + block_in_cluster() * PART, count = min(peel.tail - first, PART);
+    const int first = peel.head + block_in_cluster() * PART, part = min(peel.tail - first, PART);
     Elements held[VECTORS][In], weight[VECTORS][at_least_one(Weights)];
     float single[In];  // of column `beside`, which is no part of a vector
-    for_each_vector(count, [&](int i, int v) {
+    // Without a condition, and with a dependence (inner is 1): else the compiler asks for the last vectors when those before them
+    // have arrived. Beyond the end of the row that is its last vector once more.
+    int count = part;
 #pragma unroll
-        for (int k = 0; k < In; ++k) held[v][k] = load_of_row(all.x[k] + begin + first + i);
-    });
+    for (int v = 0; v < VECTORS; ++v) {
+#pragma unroll
+        for (int k = 0; k < In; ++k) {
+            held[v][k] = load_of_row(all.x[k] + begin + first + within(v, part));
+            if (v >= INSIDE) count += first_word(held[v][k]) & (int)(inner - 1);
+        }
+    }
 #pragma unroll
     for (int k = 0; k < In; ++k) single[k] = beside >= 0 ? to_float(all.x[k][begin + beside]) : 0.0f;
     // Asked for before the reduction, which hides their latency, as far as 1,024 threads have registers for both.
     constexpr bool EARLY = Weights > 0 && VECTORS * WIDTH <= 32 && sizeof(held) + Weights * VECTORS * sizeof(Elements) <= 128;
-    if (EARLY) for_each_vector(count, [&](int i, int v) { all.load_weights(weight[v], first + i); });
+    if (EARLY)
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v) all.load_weights(weight[v], first + within(v, part));
     State state;
     all.op.add(state, [&](auto f) {
         for_each_vector(count, [&](int, int v) { all.each_of(held[v], f); });
@@ -81,10 +90,13 @@ __device__ __forceinline__ void resident(const Rows<Op, In, Weights, Out>& all, 
     await_cluster();
     const typename Op::Row found = all.op.finish(joined(all.op, state, room), n);
     if (ROWS > 1 && row >= rows) return;
-    for_each_vector(count, [&](int i, int v) {
-        if (!EARLY) all.load_weights(weight[v], first + i);
-        all.template write<false>([&](int) { return found; }, held[v], weight[v], begin + first + i);
-    });
+#pragma unroll
+    for (int v = 0; v < VECTORS; ++v) {
+        if (!EARLY) all.load_weights(weight[v], first + within(v, part));
+        if (!EARLY && Weights > 0 && v >= INSIDE) count += first_word(weight[v][at_least_one(Weights) - 1]) & (int)(inner - 1);
+        if (v < INSIDE || column(v) < count)
+            all.template write<false>([&](int) { return found; }, held[v], weight[v], begin + first + column(v));
+    }
     if (beside >= 0) all.write_single(found, single, begin + beside);
 }
 

@@ -41,6 +41,18 @@ using Elements = Vec<T, WIDTH>;
 
 __device__ __forceinline__ int column(int vector) { return (vector * GROUP + threadIdx.x) * WIDTH; }
 
+// The column of a vector, or of the last one of the n columns where it would lie beyond them.
+__device__ __forceinline__ int within(int vector, int n) {
+    return vector < INSIDE ? column(vector) : min(column(vector), n - WIDTH);
+}
+
+// The first bits of a vector, up to 32 of them.
+__device__ __forceinline__ int first_word(const Elements& x) {
+    int word = 0;
+    memcpy(&word, &x, sizeof(x) < 4 ? sizeof(x) : 4);
+    return word;
+}
+
 // To be called between two passes over `held`.
 __device__ __forceinline__ void stay_packed(Elements (&held)[VECTORS]) {
     if (sizeof(T) < 4)

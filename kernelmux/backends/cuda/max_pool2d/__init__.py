@@ -28,6 +28,9 @@ SOURCE = Source(__file__)
 WORDS = Source(__file__, "max_pool2d_words.cu")
 THREADS = 128  # of a block of the kernels that compare words; H200, 3 x 3 windows: 27.0 us, with 256 threads 27.5
 RESULTS = 4  # of a row that a thread makes from vectors: neighbours write side by side; with 8 of them 28.0 us
+# Of rows that start anywhere, which are read in words that are shifted. H200, 64 x 96 x 113 x 113, 3 x 3, stride 2: 91 us,
+# by single elements 115, with 4 results of a row 135 (107 of one row of windows).
+PAIR = 2
 WIDTH = 4  # channels of a thread: 26.8 us, with 8 of them 27.2
 ROWS = 2  # results of a thread one below the other, of channels and of rows that are not aligned
 LEAST_LOAD = 8  # bytes of a vector; H200, rows of 28: 17.1 us, by single elements 22.5; but of 14 12.9 and 12.4
@@ -67,7 +70,7 @@ def _by_words(windows: Windows, strides: Strides, dtype: torch.dtype) -> bool:
 
 
 def _words(windows: Windows, strides: Strides, dtype: torch.dtype, offset: int, last: bool) -> Launch | None:
-    """Of channels side by side, of rows in vectors, or of rows by single elements; None where neither lies side by side."""
+    """Of channels side by side, of rows in vectors, in words or by single elements; None where these lie apart."""
     wide, aligned = ACCESS_BYTES // dtype.itemsize, offset // dtype.itemsize
     if last:
         width = gcd(WIDTH, aligned, windows.channels, *(s for i, s in enumerate(strides) if i != 1))
@@ -81,6 +84,10 @@ def _words(windows: Windows, strides: Strides, dtype: torch.dtype, offset: int, 
         return None
     load = gcd(wide, RESULTS * windows.stride[1], aligned, windows.size[1], *strides[:3])
     if load * dtype.itemsize < LEAST_LOAD:
+        if dtype.itemsize == 2 and min(strides) >= 0:
+            rows = ROWS if windows.kernel[0] > windows.stride[0] else 1
+            more = {"RESULTS": PAIR, "LOAD": 0, "STORE": gcd(PAIR, windows.counts[1])}
+            return _split(windows, strides, dtype, "max_pool2d_rows", windows.channels, PAIR, rows, **more)
         return _split(windows, strides, dtype, "max_pool2d_columns", windows.channels, 1, ROWS)
     overlap = windows.kernel[0] // windows.stride[0]  # H200, kernels of 5 x 5, four rows of a thread: 35.2 us, two 38.8
     more = {"RESULTS": RESULTS, "LOAD": load, "STORE": gcd(RESULTS, windows.counts[1])}
@@ -96,8 +103,10 @@ def _split(
     units = windows.images * parts * across * down
     defines = windows.defines(dtype, **{**more, "ROWS": rows, "BLOCK": THREADS})
     kernel = WORDS.kernel(entry, "x* y* index* geometry:struct split:struct units:i32", **defines)
+    sizes = (windows.images, windows.channels, *windows.size)
+    extent = 1 + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
     launch, geometry = kernel.bind(cdiv(units, THREADS), THREADS, units), windows.geometry(strides)
-    split = divisor(across) + divisor(down) + divisor(parts) + struct.pack("3i", across, down, parts)
+    split = divisor(across) + divisor(down) + divisor(parts) + struct.pack("3i4xq", across, down, parts, extent)
     return lambda x, y, index: launch(x, y, index, geometry, split)
 
 

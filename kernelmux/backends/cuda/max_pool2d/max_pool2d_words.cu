@@ -5,9 +5,11 @@
 constexpr int Lines = (ROWS - 1) * SH + KH;  // of the image, that these windows have
 
 // Of the threads of a grid: `columns` in a line, `rows` of these in a plane; parts: planes of an image, threads of a pixel.
+// extent: elements from the first of the image to its last.
 struct Split {
     Divisor across, down, apart;
     int columns, rows, parts;
+    i64 extent;
 };
 
 // Line l of those of a thread. Those outside of the image stand for its nearest ones, as in each_of_window().
@@ -106,6 +108,7 @@ constexpr int Chunk = RESULTS * SW, Before = cdiv(PW, Halves) * Halves;
 constexpr int After = KW - PW - SW > 0 ? cdiv(KW - PW - SW, Halves) * Halves : 0;
 constexpr int LineWords = (Before + Chunk + After) / Halves;
 
+#if LOAD
 // The words of a line: `from` is aligned and in column `left`. Those beside the image are as small as any element in it.
 __device__ __forceinline__ void load_line(unsigned (&words)[LineWords], const T* from, int left, int width) {
     constexpr int Piece = LOAD / Halves;
@@ -130,6 +133,46 @@ __device__ __forceinline__ void load_line(unsigned (&words)[LineWords], const T*
         words[i] = left + beyond < width ? bits<unsigned>(load_constant<Halves>(from + beyond)) : lowest_word(T());
     }
 }
+#else
+
+// The words of a line that may start at any element: those of memory that hold them, and one more, shifted by half a word
+// where the line asks for it.
+__device__ __forceinline__ void load_line(unsigned (&words)[LineWords], const T* from, int left, int width) {
+    const bool odd = reinterpret_cast<unsigned long long>(from) % 4;
+    const T* const aligned = from - Before - odd;
+    const unsigned order = odd ? 0x5432 : 0x3210, lowest = lowest_word(T());
+    unsigned raw[LineWords + 1];
+#pragma unroll
+    for (int i = 0; i <= LineWords; ++i) raw[i] = bits<unsigned>(load_constant<2>(aligned + 2 * i));
+#pragma unroll
+    for (int i = 0; i < LineWords; ++i) {
+        const unsigned word = __byte_perm(raw[i], raw[i + 1], order);
+        const int column = i * Halves - Before;
+        if (column < 0) words[i] = left > 0 ? word : lowest;
+        else words[i] = left + column + 1 < width ? word : left + column < width ? __byte_perm(word, lowest, 0x7610) : lowest;
+    }
+}
+
+// Results one by one, where words of the lines would begin before the first element of the tensor or end after the last.
+__device__ __forceinline__ void one_by_one(const Geometry& g, T* y, int* index, const T* image, int row, int column) {
+#pragma unroll 1
+    for (int k = 0; k < ROWS * RESULTS; ++k) {
+        const int r = k / RESULTS, i = k % RESULTS, top = g.top(row + r), left = g.left(column + i);
+        if (row + r >= g.oh || column + i >= g.ow) continue;
+        float best = -infinity();
+        int at = max(top, 0) * g.w + max(left, 0);
+        each_of_window(g, top, left, [&](int h, int w) {
+            const float x = to_float(image[h * g.strides[2] + w]);
+            const bool better = beats(best, x);
+            best = better ? x : best;
+            at = better ? h * g.w + w : at;
+        });
+        y[r * g.ow + i] = image[at / g.w * g.strides[2] + at % g.w];
+        index[r * g.ow + i] = at;
+    }
+}
+
+#endif
 
 // Element c of each of the windows of word p.
 __device__ __forceinline__ unsigned of_windows(const unsigned (&words)[LineWords], int p, int c) {
@@ -158,6 +201,15 @@ extern "C" __global__ void __launch_bounds__(BLOCK) max_pool2d_rows(
     const T* image = x + n * g.strides[0] + (plane - n * split.parts) * g.strides[1];
     asm volatile("" : "+l"(image));  // one sum from here to an address, not three
     const int top = g.top(row), left = column * SW, base = top * g.w + left - PW;
+    const int out = (plane * g.oh + row) * g.ow + column;
+#if !LOAD
+    const T* const before = image + (line_of(g, top, 0) * (int)g.strides[2] + left - Before - 1);
+    const T* const after = image + (line_of(g, top, Lines - 1) * (int)g.strides[2] + left - Before + 2 * (LineWords + 1));
+    if (before < x || after > x + split.extent) {
+        one_by_one(g, y + out, index + out, image, row, column);
+        return;
+    }
+#endif
     unsigned words[Lines][LineWords];
 #pragma unroll
     for (int l = 0; l < Lines; ++l)
@@ -181,7 +233,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK) max_pool2d_rows(
             }
         }
     }
-    const int out = (plane * g.oh + row) * g.ow + column;
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
         if (row + r >= g.oh) break;

@@ -32,6 +32,13 @@ from kernelmux.registry.conditions import AtMost
 
 # Two inputs of a row, weight and its gradient, 32 values each per thread, still fit the registers of 16 warps.
 FUSED = 16384
+SHORT = 2048  # columns up to which a thread has 8 of a row at most
+# Longer rows have few warps, whose threads may have 255 registers: 4, and two programs per SM, up to so many columns, then
+# 8. H200, layer_norm, bf16: 16384 x 4096 110 us (152 with 16 warps), 8192 x 6144 97 (103), 16384 x 8192 212 (217), 4096 x
+# 9216 71 (175), 8192 x 11008 163 (568).
+FOUR_WARPS = 4096
+# Beyond so many columns vectors are read for each row. H200: rms_norm, 8192 x 11008 141 us (189), but 4096 x 9216 66 (64).
+WEIGHTS_HELD = 10240
 
 
 class GradientOp(NamedTuple):
@@ -43,10 +50,20 @@ class GradientOp(NamedTuple):
 
 
 @triton.jit
+def _weights(source, held, k: tl.constexpr, cols, masks, LATE: tl.constexpr):
+    """The vectors' elements of chunk k, held or read once more: source as in load_chunks."""
+    if LATE:
+        return in_fp32(load_chunks(source, cols, masks, "evict_last"))
+    else:
+        return held[k]
+
+
+@triton.jit
 def _row(
-    grad_x_ptr, sums, ins, weights, numbers, start, N, terms: tl.constexpr, lanes: tl.constexpr, total: tl.constexpr,
-    finish: tl.constexpr, apply: tl.constexpr, shares: tl.constexpr, SAVED: tl.constexpr,
-    BLOCK: tl.constexpr, CHUNKS: tl.constexpr, FULL: tl.constexpr, WIDTH: tl.constexpr, SPLIT: tl.constexpr,
+    grad_x_ptr, sums, ins, source, weights, numbers, start, N,
+    terms: tl.constexpr, lanes: tl.constexpr, total: tl.constexpr, finish: tl.constexpr, apply: tl.constexpr,
+    shares: tl.constexpr, SAVED: tl.constexpr, BLOCK: tl.constexpr, CHUNKS: tl.constexpr, FULL: tl.constexpr,
+    WIDTH: tl.constexpr, SPLIT: tl.constexpr, LATE: tl.constexpr,
 ):  # fmt: skip
     """One row; the sums with what it adds to them, per chunk a tuple with one for each vector."""
     starts = ()
@@ -63,12 +80,14 @@ def _row(
         x = in_fp32(load_chunks((ins, starts, steps), cols, masks, ""))
         held += (x,)  # type: ignore[assignment]
         valid += (masks,)  # type: ignore[assignment]
-        values += (terms(*numbers, *x, *weights[k]),)  # type: ignore[assignment]
+        w = _weights(source, weights, k, cols, masks, LATE)
+        values += (terms(*numbers, *x, *w),)  # type: ignore[assignment]
     known = finish(*numbers, *total(lanes(values, valid, N, True, WIDTH), N), N)
     added = ()
     for k in tl.static_range(CHUNKS):
         cols = chunk_columns(k * BLOCK, BLOCK, tl.int32)
-        grad_x = apply(*known, *numbers, *held[k], *weights[k])
+        w = _weights(source, weights, k, cols, valid[k], LATE)
+        grad_x = apply(*known, *numbers, *held[k], *w)
         store_chunk(grad_x_ptr + (start + cols), grad_x, valid[k])
         more = shares(*known[:SAVED], *held[k])
         both = ()
@@ -83,29 +102,31 @@ def gradients_fused_kernel(
     grads, sums, ins, vectors, numbers, M, N, units, vector_steps,
     terms: tl.constexpr, lanes: tl.constexpr, total: tl.constexpr, finish: tl.constexpr, apply: tl.constexpr,
     shares: tl.constexpr, SAVED: tl.constexpr, BLOCK: tl.constexpr, CHUNKS: tl.constexpr, FULL: tl.constexpr,
-    WIDTH: tl.constexpr, SPLIT: tl.constexpr, STAGES: tl.constexpr, LEADS: tl.constexpr,
+    WIDTH: tl.constexpr, SPLIT: tl.constexpr, STAGES: tl.constexpr, LEADS: tl.constexpr, LATE: tl.constexpr,
 ):  # fmt: skip
+    """LATE: vectors are not held in registers but read again for each row, twice."""
     program = tl.program_id(0)
+    starts = ()
+    for _ in tl.static_range(len(vectors)):
+        starts += (0,)  # type: ignore[assignment]
     weights = ()
     state = ()
     for k in tl.static_range(CHUNKS):
         cols = chunk_columns(k * BLOCK, BLOCK, tl.int32)
-        starts = ()
         nothing = ()
-        for _ in tl.static_range(len(vectors)):
-            starts += (0,)  # type: ignore[assignment]
         for _ in tl.static_range(len(sums)):
             nothing += (tl.zeros([1, BLOCK], tl.float32),)  # type: ignore[assignment]
         masks = chunk_masks(cols, 0, N, k < FULL, WIDTH, SPLIT)
         wide = cols.to(tl.int64)
-        weights += (in_fp32(load_chunks((vectors, starts, vector_steps), wide, masks, "evict_last")),)  # type: ignore[assignment]
+        if not LATE:
+            weights += (in_fp32(load_chunks((vectors, starts, vector_steps), wide, masks, "evict_last")),)  # type: ignore[assignment]
         state += (nothing,)  # type: ignore[assignment]
 
     # The rows to come are on their way to shared memory while this one waits for its sums.
     for row in tl.range(program, M, tl.num_programs(0), num_stages=STAGES):
         start = row.to(tl.int64) * units * WIDTH
-        state = _row(grads[0], state, ins, weights, numbers, start, N, terms, lanes, total, finish, apply, shares, SAVED,
-                     BLOCK, CHUNKS, FULL, WIDTH, SPLIT)  # fmt: skip
+        state = _row(grads[0], state, ins, (vectors, starts, vector_steps), weights, numbers, start, N, terms, lanes, total,
+                     finish, apply, shares, SAVED, BLOCK, CHUNKS, FULL, WIDTH, SPLIT, LATE)  # fmt: skip
 
     if LEADS:
         cuda.gdc_launch_dependents()
@@ -162,16 +183,19 @@ class RowGradientsPlan(NamedTuple):
 
 
 def rule(N: int, itemsize: int, inputs: int, room: int) -> Config:
-    """A program per SM for long rows, two for short ones, with up to 128 KiB of the rows to come on their way.
+    """Programs per SM, warps, columns of a chunk, stages of the rows to come; LATE: vectors are read for each row.
 
     room: bytes of shared memory that all programs of an SM share.
-
-    H200, 16384 x 8192: 93 (bf16) and 95 % (fp32) of the copy rate; with 32 warps and three rows on their way 90 and 94.
     """
-    block = next_power(N)
-    row, programs = inputs * block * itemsize, 1 if block > 4096 else 2
-    ahead = min(clamp(131072 // row, 1, 2 if block > 4096 else 3), (room // programs - SPARE) // row)
-    return {"PER_SM": programs, "STAGES": 1 + ahead, "num_warps": clamp(block // 256, 1, 16)}
+    programs, late = 2 if N <= FOUR_WARPS else 1, N > WEIGHTS_HELD
+    warps = 8 if N > FOUR_WARPS else 4 if N > SHORT else clamp(next_power(N) // 256, 1, 16)
+    block = 256 * warps if N > SHORT else chunk(N)
+    row = (
+        (inputs + 2 * late) * cdiv(N, block) * block * itemsize
+    )  # vectors that are read in the loop are on their way as well
+    most = 2 if N > SHORT else clamp(131072 // row, 1, 3)
+    ahead = clamp((room // programs - SPARE) // row, 0, most)
+    return {"PER_SM": programs, "STAGES": 1 + ahead, "num_warps": warps, "BLOCK": block, "LATE": late}
 
 
 def chunk(N: int) -> int:
@@ -190,12 +214,12 @@ def _fused(
     config = rule(N, itemsize, inputs, shared_bytes(device))
     programs = min(M, config["PER_SM"] * processors(device))
     width = math.gcd(N, ACCESS_BYTES // itemsize)
-    block = chunk(N)
+    block = config["BLOCK"]
     launch = RowLaunch(
         gradients_fused_kernel, (programs,), M, N, N // width, steps, outputs=1, saved=count, inputs=inputs,
         terms=g.op.terms, lanes=g.op.statistic.lanes, total=g.op.statistic.total, finish=g.op.finish,
         apply=g.op.apply, shares=g.shares, SAVED=g.saved, BLOCK=block, CHUNKS=cdiv(N, block), FULL=N // block, WIDTH=width,
-        SPLIT=False, STAGES=config["STAGES"], LEADS=overlaps(device), num_warps=config["num_warps"],
+        SPLIT=False, STAGES=config["STAGES"], LEADS=overlaps(device), LATE=config["LATE"], num_warps=config["num_warps"],
     )  # fmt: skip
     return RowGradientsPlan(launch, (programs, N), sum_first(device, programs, N))
 

@@ -21,6 +21,17 @@ KEPT = 40
 # 16384 x 8192: rms_norm 135 us and layer_norm 136, where programs that hold all of the row take 138 and 140. Of the five
 # chunks of 18432 columns two: layer_norm of 2048 rows 46 us, where four take 55.
 FEW = 24
+# Of 16-bit rows of one input 8 warps may hold more than suits the statistic, KEPT values, with vectors up to these: of 16
+# warps' last chunk too much is in vain. H200: rms_norm of 8192 x 12288 101 us, by 16 warps 110, of 4096 x 9216 39 (51);
+# softmax of 10000 x 10000 100 us (112), of 8192 x 9216 76 (87), of 11008 115 (94).
+OF_8_WARPS = 48
+# Beyond so many 8 warps hold all of a row that has vectors, which are read late: rms_norm of 4096 x 9216 39 us, 42 where
+# two chunks are read again. With two vectors up to KEPT: layer_norm of 8192 x 11008 97 us if two chunks are, else 199.
+ALL = 32
+# Beyond so many, without vectors, a part of the row is read again as well. H200, bf16, Triton 3.6: softmax of 4096 x 32000
+# 135 us, 313 where a program holds the row, in 127 registers, which leaves room for one; of 4096 x 27648 112 (267). Of
+# 8192 x 20000, 40 values, 168 (166).
+AGAIN = KEPT
 # Elements of rows without vectors of which all but the end is read again, in few registers. H200, bf16: softmax of
 # 16384 x 8192 134 us and of 32768 x 16384 516 us, where programs that hold the row take 135 to 139 and 575. At 12288
 # columns those are the faster ones.
@@ -101,7 +112,9 @@ def row_rule(w: Walk, access: RowAccess, itemsize: int, demand: Demand, resident
         return {"BLOCK": config.pop("BLOCK_N"), "BATCH": 1, "HELD": held, **config}
     if w.length * itemsize <= LONG or access.width == 1:
         return _short(w.length, itemsize)
-    warps, block = _chunk(w.length, access.width * demand.inputs, access.width, demand.values)
+    single = resident and itemsize == 2 and demand.inputs == 1
+    many = (OF_8_WARPS if demand.vectors else KEPT) if single else demand.values
+    warps, block = _chunk(w.length, access.width * demand.inputs, access.width, demand.values, many)
     chunks = cdiv(w.length, block)
     config = {"ROWS": 1, "BLOCK": block, "num_warps": warps}
     if not resident:
@@ -111,9 +124,13 @@ def row_rule(w: Walk, access: RowAccess, itemsize: int, demand: Demand, resident
     if _reread(w, itemsize, demand):
         return {"ROWS": 1, "BLOCK": 2048, "BATCH": 2, "HELD": 1, "LATE": True, "num_warps": 8, "maxnreg": 40}
     values = chunks * access.width * demand.inputs
-    if demand.vectors and demand.inputs == 1 and FEW < values <= HELD:
+    if single and warps == 8 and values > ALL and (demand.vectors == 1 or (demand.vectors and values <= KEPT)):
+        return {**config, "BATCH": 1, "HELD": None, "LATE": True}
+    few = FEW if demand.vectors or (single and warps == 8) else AGAIN if single else HELD
+    if demand.inputs == 1 and few < values <= HELD:
         batch = 4 if chunks > 6 else 2
-        return {**config, "BATCH": batch, "HELD": chunks - batch, "LATE": True}
+        registers = {} if demand.vectors or warps < 16 else {"maxnreg": 64}
+        return {**config, "BATCH": batch, "HELD": chunks - batch, "LATE": True, **registers}
     if values <= HELD:
         return {**config, "BATCH": 1, "HELD": None, "LATE": demand.vectors > 1 or values > FEW}
     simple = len(w.sizes) == 1 and set(w.steps) == {1} and demand.reach < 2**31
@@ -128,15 +145,15 @@ def _short(n: int, itemsize: int) -> Config:
     return {"ROWS": rows, "BLOCK": block, "BATCH": 1, "HELD": held, "num_warps": clamp(rows * block // 512, 1, 8)}
 
 
-def _chunk(n: int, values: int, width: int, wanted: int) -> tuple[int, int]:
+def _chunk(n: int, values: int, width: int, wanted: int, many: int) -> tuple[int, int]:
     """Warps, and columns of a chunk: one access per thread; as few warps as hold the row in `wanted` values, or 16.
 
-    values: of one access, in all inputs. At most a third of the row in vain.
+    values: of one access, in all inputs. many: for 8 warps. At most a third of the row in vain.
     """
-    for warps in (2, 4, 8):
+    for warps, most in ((2, wanted), (4, wanted), (8, max(wanted, many))):
         block = 32 * warps * width
         chunks = cdiv(n, block)
-        if chunks * values <= wanted and chunks * block - n <= n // 3:
+        if chunks * values <= most and chunks * block - n <= n // 3:
             return warps, block
     return 16, 512 * width
 
