@@ -1,0 +1,80 @@
+"""conv2d_backward_input by strides through TMA's im2col mode and wgmma: a product for each phase, all in one launch."""
+
+from math import gcd, prod
+from typing import NamedTuple
+
+import torch
+
+from kernelmux.backends.cuda._launch.layout import Layout
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles, cdiv, ctype
+from kernelmux.backends.cuda.conv2d._im2col import STEP, PixelMaps, _weights, _whole
+from kernelmux.backends.cuda.conv2d._problem import ConvolutionAxis
+from kernelmux.backends.cuda.matmul._wgmma import TILINGS, WgmmaTiling
+from kernelmux.registry.util.cards import remembered
+
+SOURCE = Source(__file__, "conv2d_backward_input_strided.cu")
+_OF_AXIS = ("size", "positions", "stride", "padding", "dilation", "taps", "common", "lowest")
+_AXES = " ".join(f"{name}_{axis}:i32" for axis in "hw" for name in _OF_AXIS)
+
+
+class PhaseReach(NamedTuple):
+    """Where in grad_out position 0 of a phase meets its taps, of all phases: the lowest and the highest place. taps: of
+    each phase."""
+
+    lowest: int
+    highest: int
+    taps: tuple[int, ...]
+
+
+def reach(a: ConvolutionAxis) -> PhaseReach:
+    """Of pixels that are equal modulo the stride along an axis, the phase that meets the most taps first."""
+    common = gcd(a.stride, a.dilation)
+    found, counts = [0], []
+    for tap in range(a.period):
+        count = cdiv(a.taps - tap, a.period) if tap < a.taps else 0
+        counts.append(count)
+        if count:
+            first = -((tap * a.dilation - a.padding) // a.stride)
+            found += [first, first - (count - 1) * (a.dilation // common)]
+    return PhaseReach(min(found), max(found), (*counts, *([0] * (a.stride - a.period))))
+
+
+class StridedPlan(NamedTuple):
+    """A kind of call, ready to run. shape: of the result as [N, H, W, C]."""
+
+    launch: BoundLaunch
+    image: Tiles
+    weight: Tiles
+    shape: tuple[int, ...]
+
+    def run(self, grad_out: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """The result as a matrix [N * H * W, C]."""
+        out = grad_out.new_empty(self.shape)
+        self.launch(self.image.of(grad_out), self.weight.of(weight), out)
+        return out
+
+
+def plan(
+    channels: int, grad_out: Layout, weight: Layout, h: ConvolutionAxis, w: ConvolutionAxis, t: WgmmaTiling,
+    multiprocessors: int,
+) -> StridedPlan:  # fmt: skip
+    """The plan with a given tiling. channels: of the result."""
+    images, deep = grad_out.shape[0], _whole(grad_out.shape[1])
+    walked = [a._replace(size=n, positions=cdiv(a.positions, a.stride), stride=1, padding=-reach(a).lowest)
+              for a, n in zip((h, w), grad_out.shape[2:], strict=True)]
+    M = images * prod(a.positions for a in walked)
+    tiles = cdiv(M, t.m) * cdiv(channels, t.n)
+    works = tiles * h.stride * w.stride
+    kernel = SOURCE.kernel(
+        "conv2d_backward_input_strided", f"image:map weight:map out* M:i32 N:i32 channels:i32 tiles:i32 works:i32 {_AXES}",
+        ELEMENT=ctype(grad_out.dtype), C_VECTOR=gcd(8, channels), BLOCK_N=t.n, CONSUMERS=t.consumers, HEIGHT=t.height,
+        STAGES=t.stages, GROUP_M=t.group_m, A_K_MAJOR=1, B_K_MAJOR=0,
+    )  # fmt: skip
+    axes = (number for a, b in zip((h, w), walked, strict=True)
+            for number in (a.positions, b.positions, a.stride, a.padding, a.dilation, a.taps, gcd(a.stride, a.dilation),
+                           -b.padding))
+    launch = kernel.bind(
+        min(works, multiprocessors), t.threads, M, channels, deep, tiles, works, *axes, shared=t.shared(grad_out.dtype)
+    )
+    maps = PixelMaps(grad_out, *walked, t.m), _weights(weight, (STEP, STEP))
+    return StridedPlan(launch, *maps, (images, h.positions, w.positions, channels))
