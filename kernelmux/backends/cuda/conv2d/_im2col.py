@@ -16,7 +16,7 @@ from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles, 
 from kernelmux.backends.cuda._launch.tensor_map import DATA_TYPES
 from kernelmux.backends.cuda.conv2d._pixel_copies import SECTOR, VECTOR, copied
 from kernelmux.backends.cuda.conv2d._plans import halves_on_hopper, indices
-from kernelmux.backends.cuda.conv2d._problem import BACKWARD_WEIGHT, CONV2D, Convolution, ConvolutionAxis
+from kernelmux.backends.cuda.conv2d._problem import BACKWARD_INPUT, BACKWARD_WEIGHT, CONV2D, Convolution, ConvolutionAxis
 from kernelmux.backends.cuda.matmul._choice import MatmulProblem, adding, problem, split_length
 from kernelmux.backends.cuda.matmul._wgmma import LINE, TILINGS, WgmmaTiling
 from kernelmux.backends.cuda.transpose import transpose_batch
@@ -38,7 +38,7 @@ NARROW = (WgmmaTiling(128, 64, 1.6e6, 8), WgmmaTiling(256, 64, 2.4e6, 5, height=
 TALL = (WgmmaTiling(256, 128, 3.3e6, 4, height=2),)
 NUMBERS = (
     "M:i32 N:i32 K:i32 k_split:i32 works:i32 rows:i32 columns:i32 stride_h:i32 stride_w:i32 padding_h:i32 padding_w:i32 "
-    "dilation_h:i32 dilation_w:i32 taps_h:i32 taps_w:i32 channels:i32"
+    "dilation_h:i32 dilation_w:i32 taps_h:i32 taps_w:i32 channels:i32 first:i32"
 )
 _SWIZZLE_128B = 3  # CUtensorMapSwizzle
 _CORNERS = range(-128, 128)  # of a map of two axes of pixels
@@ -125,19 +125,27 @@ class Im2colPlan(NamedTuple):
     right: Tiles
     parts: int
     sum_parts: BoundLaunch | None
+    first: int = 0
+    rest: "Im2colPlan | None" = None
 
     def run(self, left: torch.Tensor, right: torch.Tensor, epilogue: Epilogue) -> torch.Tensor:
         """The result as a matrix [M, N]."""
         p = self.product
-        c = left.new_empty((p.M, p.N))
+        c = left.new_empty((p.M + (self.rest.product.M if self.rest else 0), p.N))
+        self._run(left, right, c, epilogue)
+        if self.rest:
+            self.rest._run(left, right, c[p.M:], epilogue)
+        return c
+
+    def _run(self, left: torch.Tensor, right: torch.Tensor, c: torch.Tensor, epilogue: Epilogue) -> None:
+        p = self.product
         maps = self.left.of(left), self.right.of(right)
         if self.sum_parts is None:
             self.launch(*maps, c, *epilogue.tensors)
-            return c
+            return
         parts = left.new_empty((self.parts, p.M, p.N), dtype=torch.float32)
         self.launch(*maps, parts)
         self.sum_parts(parts, c, *epilogue.tensors)
-        return c
 
 
 @remembered
@@ -185,9 +193,12 @@ def plan(
     t: WgmmaTiling,
     splits: int,
     multiprocessors: int,
+    first: int = 0,
+    rest: Im2colPlan | None = None,
 ) -> Im2colPlan:
     """The plan with a given tiling, K cut into at most `splits` pieces."""
     p = _product(operator, channels, left, right, h, w)
+    p = p._replace(M=p.M - first - (rest.product.M if rest else 0))
     k_split = split_length(p.K, splits, STEP)
     parts = cdiv(p.K, k_split)
     out, ending = (p.dtype, end) if parts == 1 else (torch.float32, PLAIN.ending)
@@ -196,17 +207,27 @@ def plan(
         "conv2d_implicit_gemm_tma", f"left:map right:map {ending.tensors} {NUMBERS}", OPERATOR=operator,
         ELEMENT=ctype(p.dtype), OUTPUT=ctype(out), C_VECTOR=gcd(16 // out.itemsize, p.N), BLOCK_N=t.n,
         CONSUMERS=t.consumers, HEIGHT=t.height, STAGES=t.stages, GROUP_M=t.group_m, **p.macros, **ending.macros,
+        **last_products(operator, left, right), **({'LEAVES_REST': 1} if rest else {}), **({'IS_REST': 1} if first else {}),
     )  # fmt: skip
     image = right if operator == BACKWARD_WEIGHT else left
     windows = (n for pair in zip(h[3:], w[3:], strict=True) for n in pair)
-    numbers = h.positions, w.positions, *windows, h.taps, w.taps, _whole(image.shape[1])
+    numbers = h.positions, w.positions, *windows, h.taps, w.taps, _whole(image.shape[1]), first
     blocks, shared = min(works, multiprocessors), t.shared(out)
-    launch = kernel.bind(blocks, t.threads, p.M, p.N, p.K, k_split, works, *numbers, shared=shared)
+    launch = kernel.bind(blocks, t.threads, p.M, p.N, p.K, k_split, works, *numbers, shared=shared, follows=first > 0)
     if operator == BACKWARD_WEIGHT:
         maps: tuple[Tiles, Tiles] = _lines(left), PixelMaps(image, h, w, STEP)
     else:
         maps = PixelMaps(image, h, w, t.m), _weights(right, (t.n, STEP) if operator == CONV2D else (STEP, STEP))
-    return Im2colPlan(launch, p, *maps, parts, adding(parts, p, end))
+    return Im2colPlan(launch, p, *maps, parts, adding(parts, p, end), first, rest)
+
+
+def last_products(operator: int, left: Layout, right: Layout) -> dict[str, int]:
+    """What tells a kernel how much of the last step of a tap is not zero."""
+    channels = min(left.shape[1], right.shape[0 if operator == BACKWARD_INPUT else 1])
+    products = cdiv(channels % STEP, 16)
+    if operator == BACKWARD_WEIGHT or products in (0, STEP // 16):
+        return {}
+    return {"TAP_K": _whole(channels), "TAP_PRODUCTS": products}
 
 
 def _whole(channels: int) -> int:

@@ -66,8 +66,8 @@ __device__ __forceinline__ void load_pixels(void* to, const TensorMap& image, Ba
 
 // Of conv2d and of the gradient of its images: K is taps and channels, the right operand a weight.
 __device__ __forceinline__ void produce_terms(const Ring& ring, Place& place, const Work& work, const TensorMap& image,
-                                              const TensorMap& weight, const Windows& w) {
-    const Position at(work.m, w);
+                                              const TensorMap& weight, const Windows& w, int first) {
+    const Position at(first + work.m, w);
     Step step(work.k_begin, w);
     for (int k = work.k_begin; k < work.k_end; k += BLOCK_K, step.advance(w)) {
         Barrier& full = ring.full[place.stage];
@@ -114,13 +114,21 @@ __device__ __forceinline__ void produce_positions(const Ring& ring, Place& place
     }
 }
 
+#ifndef LEAVES_REST  // the launch that follows computes the rows behind these, and may begin when blocks of this one end
+#define LEAVES_REST 0
+#endif
+#ifndef IS_REST  // this is the launch that follows
+#define IS_REST 0
+#endif
+
 // Block i computes the works i, i + gridDim.x, ...; a piece of K has its own [M, N] of c.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     conv2d_implicit_gemm_tma(const __grid_constant__ TensorMap left, const __grid_constant__ TensorMap right,
                              Output* __restrict__ c EPILOGUE_PARAMETERS(Output), int M, int N, int K, int k_split, int works,
                              int rows, int columns, int stride_h, int stride_w, int padding_h, int padding_w, int dilation_h,
-                             int dilation_w, int taps_h, int taps_w, int channels) {
+                             int dilation_w, int taps_h, int taps_w, int channels, int first) {
     extern __shared__ __align__(1024) unsigned char shared[];
+    if constexpr (LEAVES_REST) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     const Ring ring(shared);
     const Sizes sizes = {M, N, K, k_split, 1};
     if (threadIdx.x < 128) {
@@ -132,10 +140,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             for (int i = blockIdx.x; i < works; i += gridDim.x) {
                 const Work work(i, sizes);
                 if constexpr (OPERATOR == BACKWARD_WEIGHT) produce_positions(ring, place, work, left, right, w);
-                else produce_terms(ring, place, work, left, right, w);
+                else produce_terms(ring, place, work, left, right, w, first);
             }
     } else {
         if constexpr (CONSUMERS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         consume(ring, c, EPILOGUE(Output), sizes, works);
     }
+    if constexpr (IS_REST) asm volatile("griddepcontrol.wait;" ::: "memory");
 }

@@ -7,8 +7,8 @@ import torch
 
 from kernelmux.backends.cuda._launch.layout import Layout
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles, cdiv, ctype
-from kernelmux.backends.cuda.conv2d._im2col import STEP, PixelMaps, _weights, _whole
-from kernelmux.backends.cuda.conv2d._problem import ConvolutionAxis
+from kernelmux.backends.cuda.conv2d._im2col import STEP, PixelMaps, _weights, _whole, last_products
+from kernelmux.backends.cuda.conv2d._problem import BACKWARD_INPUT, ConvolutionAxis
 from kernelmux.backends.cuda.matmul._wgmma import TILINGS, WgmmaTiling
 from kernelmux.registry.util.cards import remembered
 
@@ -69,6 +69,7 @@ def plan(
         "conv2d_backward_input_strided", f"image:map weight:map out* M:i32 N:i32 channels:i32 tiles:i32 works:i32 {_AXES}",
         ELEMENT=ctype(grad_out.dtype), C_VECTOR=gcd(8, channels), BLOCK_N=t.n, CONSUMERS=t.consumers, HEIGHT=t.height,
         STAGES=t.stages, GROUP_M=t.group_m, A_K_MAJOR=1, B_K_MAJOR=0,
+        **last_products(BACKWARD_INPUT, grad_out, weight),
     )  # fmt: skip
     axes = (number for a, b in zip((h, w), walked, strict=True)
             for number in (a.positions, b.positions, a.stride, a.padding, a.dilation, a.taps, gcd(a.stride, a.dilation),

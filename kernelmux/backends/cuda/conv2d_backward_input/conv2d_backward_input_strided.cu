@@ -76,12 +76,13 @@ __device__ __forceinline__ void store_pixels(Output* strip, const float (*sum)[4
                                              int column, const Sizes& sizes, const Axis& rows, const Axis& columns) {
     constexpr int Pitch = Strip<STRIP_N>::Pitch;
     const int lane = threadIdx.x % 32;
+    const bool met = work.tile.k_end;  // else the sums are those of the work before
     Output* mine = strip + lane / 4 * Pitch + lane % 4 * 2;
 #pragma unroll
     for (int j = 0; j < STRIP_N / 8; j++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const float pair[2] = {sum[j][2 * half], sum[j][2 * half + 1]};
+            const float pair[2] = {met ? sum[j][2 * half] : 0.0f, met ? sum[j][2 * half + 1] : 0.0f};
             store(mine + 8 * j + 8 * half * Pitch, from_floats<Output>(pair));
         }
     __syncwarp();
@@ -127,12 +128,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             const int index = work_of_round(round);
             if (index >= works) break;
             const PhaseWork work(index, tiles, sizes, rows, columns);
-            if (work.tile.k_end) {
-                multiply(sum, ring, place, work.tile);
-            } else {
-#pragma unroll
-                for (int i = 0; i < HEIGHT * BLOCK_N / 2; i++) sum[i / (BLOCK_N / 2)][i / 4 % (BLOCK_N / 8)][i % 4] = 0.0f;
-            }
+            if (work.tile.k_end) multiply(sum, ring, place, work.tile);
 #pragma unroll
             for (int i = 0; i < HEIGHT; i++)
 #pragma unroll
