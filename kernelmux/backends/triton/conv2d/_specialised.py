@@ -73,7 +73,7 @@ def requires(x: str, *more: Condition, read: str = "") -> tuple[Condition, ...]:
 
 
 @gluon.jit
-def _place(tile, images, rows, columns, out_channels, BOX: gl.constexpr, BLOCK_O: gl.constexpr, GROUP: gl.constexpr):
+def place_of(tile, images, rows, columns, out_channels, BOX: gl.constexpr, BLOCK_O: gl.constexpr, GROUP: gl.constexpr):
     """The first image, row, column and channel of a tile."""
     tiles_h = gl.cdiv(rows, BOX[1])
     tiles_w = gl.cdiv(columns, BOX[2])
@@ -101,7 +101,7 @@ def _load(
 ):  # fmt: skip
     step = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        n, p, q, o = _place(tile, images, rows, columns, out_channels, BOX, BLOCK_O, GROUP)
+        n, p, q, o = place_of(tile, images, rows, columns, out_channels, BOX, BLOCK_O, GROUP)
         for r in range(taps_h):
             h = first_h + r * step_h
             for s in range(taps_w):
@@ -148,10 +148,10 @@ def _multiply(
         acc = warpgroup_mma_wait(0, deps=[acc])
         mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES))
 
-        n, p, q, o = _place(tile, images, rows, columns, out_channels, BOX, BLOCK_O, GROUP)
+        n, p, q, o = place_of(tile, images, rows, columns, out_channels, BOX, BLOCK_O, GROUP)
         acc = biased(acc, bias_ptr, o + gl.arange(0, BLOCK_O, layout=gl.SliceLayout(0, layout)), out_channels, BIAS)
         if UNIT:
-            store_lines(y, n, p, q, o, acc, y_half, images, rows, columns, out_channels, PART, BOX, UNIT)
+            store_lines(y, n, p, q, o, acc, y_half, images, rows, columns, out_channels, 0, 0, 1, 1, PART, BOX, UNIT)
         else:
             n += 0 if y_half.shape[0] == BOX[0] else PART * y_half.shape[0]
             p += 0 if y_half.shape[1] == BOX[1] else PART * y_half.shape[1]
@@ -336,8 +336,12 @@ def convolution(
     y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     if y.numel():
         again = prod(weight.shape[2:]) > 1
-        left, right = readable(x, over[1].stride > 1, again), readable(weight, again=again and not transposed)
+        left, right = readable(x, over[1].stride > 1 and not transposed, again), readable(weight, again=again and not transposed)
         kernels = images(right.transpose(0, 1) if transposed else right)
         p = ConvolutionProblem(x.get_device(), x.dtype, images(left), images(y), kernels, over, bias is not None)
-        specialised(p, transposed)(y, left, right, y if bias is None else bias)
+        if transposed and strided(p):
+            from kernelmux.backends.triton.conv2d._phases import phases
+            phases(p)(y, left, right)
+        else:
+            specialised(p, transposed)(y, left, right, y if bias is None else bias)
     return y if format_of(x) == torch.channels_last else channels_first(y)
