@@ -304,17 +304,20 @@ def result(matrix: torch.Tensor, c: Convolution) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Walked:
-    """im2col copies reach every position and tap. transposed: of conv2d_backward_input. columns: whether they walk over
-    those too."""
+    """im2col copies reach every position and tap. transposed: of conv2d_backward_input, where they are of pixels that are
+    equal modulo the stride. columns: whether they walk over those too."""
 
     transposed: bool = False
     columns: bool = True
 
     @property
     def text(self) -> str:
-        stride = "stride 1" if self.transposed else f"stride <= {_MOST_STEP}"
+        border = "and the windows within 128 of the image's border"
+        if self.transposed:
+            return f"a pixel's places at most {_MOST_OFFSET} apart, {border}"
+        stride = f"stride <= {_MOST_STEP}"
         stride = stride if self.columns else f"along rows {stride}"
-        return f"{stride}, dilation * (kernel - 1) <= {_MOST_OFFSET}, and the windows within 128 of the image's border"
+        return f"{stride}, dilation * (kernel - 1) <= {_MOST_OFFSET}, {border}"
 
     def check(self, call: Call) -> str | None:
         """None, or where they do not."""
@@ -322,13 +325,12 @@ class Walked:
             side = name == "columns"
             stride, padding, dilation = (call.arguments[key][side] for key in ("stride", "padding", "dilation"))
             size, positions, count = (call.axes[key] for key in (n, places, taps))
-            if self.transposed and stride != 1:
-                return f"{name}: stride {stride}, needs 1"
             axis = ConvolutionAxis(size, positions, count, stride, padding, dilation)
             if self.transposed:
-                axis = backwards(axis._replace(size=positions, positions=size))
-            if stride > _MOST_STEP or dilation * (count - 1) > _MOST_OFFSET:
-                return f"{name}: stride {stride}, dilation * (kernel - 1) = {dilation * (count - 1)}, needs {self.text}"
+                axis = axis._replace(positions=size).over(positions)
+            far = axis.dilation * (axis.taps - 1)
+            if axis.stride > _MOST_STEP or far > _MOST_OFFSET:
+                return f"{name}: stride {stride}, places {far} apart, needs {self.text}"
             if any(corner not in _CORNERS for corner in corners(axis)):
                 first, last = corners(axis)
                 return f"{name}: windows from {first} on, to {last} beyond the end, needs -128 to 127"

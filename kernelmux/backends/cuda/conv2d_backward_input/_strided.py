@@ -1,5 +1,6 @@
 """conv2d_backward_input by strides through TMA's im2col mode and wgmma: a product for each phase, all in one launch."""
 
+from itertools import product
 from math import gcd, prod
 from typing import NamedTuple
 
@@ -7,7 +8,7 @@ import torch
 
 from kernelmux.backends.cuda._launch.layout import Layout
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles, cdiv, ctype
-from kernelmux.backends.cuda.conv2d._im2col import STEP, PixelMaps, _weights, _whole, last_products
+from kernelmux.backends.cuda.conv2d._im2col import NARROW, STEP, PixelMaps, _weights, _whole, last_products
 from kernelmux.backends.cuda.conv2d._problem import BACKWARD_INPUT, ConvolutionAxis
 from kernelmux.backends.cuda.matmul._wgmma import TILINGS, WgmmaTiling
 from kernelmux.registry.util.cards import remembered
@@ -15,28 +16,6 @@ from kernelmux.registry.util.cards import remembered
 SOURCE = Source(__file__, "conv2d_backward_input_strided.cu")
 _OF_AXIS = ("size", "positions", "stride", "padding", "dilation", "taps", "common", "lowest")
 _AXES = " ".join(f"{name}_{axis}:i32" for axis in "hw" for name in _OF_AXIS)
-
-
-class PhaseReach(NamedTuple):
-    """Where in grad_out position 0 of a phase meets its taps, of all phases: the lowest and the highest place. taps: of
-    each phase."""
-
-    lowest: int
-    highest: int
-    taps: tuple[int, ...]
-
-
-def reach(a: ConvolutionAxis) -> PhaseReach:
-    """Of pixels that are equal modulo the stride along an axis, the phase that meets the most taps first."""
-    common = gcd(a.stride, a.dilation)
-    found, counts = [0], []
-    for tap in range(a.period):
-        count = cdiv(a.taps - tap, a.period) if tap < a.taps else 0
-        counts.append(count)
-        if count:
-            first = -((tap * a.dilation - a.padding) // a.stride)
-            found += [first, first - (count - 1) * (a.dilation // common)]
-    return PhaseReach(min(found), max(found), (*counts, *([0] * (a.stride - a.period))))
 
 
 class StridedPlan(NamedTuple):
@@ -54,14 +33,34 @@ class StridedPlan(NamedTuple):
         return out
 
 
+@remembered
+def best_plan(
+    channels: int, grad_out: Layout, weight: Layout, h: ConvolutionAxis, w: ConvolutionAxis, multiprocessors: int
+) -> StridedPlan:
+    """The quickest tiling. channels: of the result."""
+    tiling = min((*TILINGS, *NARROW), key=lambda t: _microseconds(t, channels, grad_out, h, w, multiprocessors))
+    return plan(channels, grad_out, weight, h, w, tiling, multiprocessors)
+
+
+def _microseconds(
+    t: WgmmaTiling, channels: int, grad_out: Layout, h: ConvolutionAxis, w: ConvolutionAxis, multiprocessors: int
+) -> float:
+    """A rough time: the works are shared out evenly, but for half of the longest one."""
+    positions = grad_out.shape[0] * cdiv(h.positions, h.stride) * cdiv(w.positions, w.stride)
+    tiles = cdiv(positions, t.m) * cdiv(channels, t.n)
+    taps = [a * b for a, b in product(h.taps_of_phases, w.taps_of_phases)]
+    tap = t.m * t.n * _whole(grad_out.shape[1]) / t.rate
+    drain = max(0.5, t.m * t.n / 2**16)
+    return tiles * sum(drain + n * tap for n in taps) / multiprocessors + max(taps) * tap / 2
+
+
 def plan(
     channels: int, grad_out: Layout, weight: Layout, h: ConvolutionAxis, w: ConvolutionAxis, t: WgmmaTiling,
     multiprocessors: int,
 ) -> StridedPlan:  # fmt: skip
     """The plan with a given tiling. channels: of the result."""
     images, deep = grad_out.shape[0], _whole(grad_out.shape[1])
-    walked = [a._replace(size=n, positions=cdiv(a.positions, a.stride), stride=1, padding=-reach(a).lowest)
-              for a, n in zip((h, w), grad_out.shape[2:], strict=True)]
+    walked = [axis.over(places) for axis, places in zip((h, w), grad_out.shape[2:], strict=True)]
     M = images * prod(a.positions for a in walked)
     tiles = cdiv(M, t.m) * cdiv(channels, t.n)
     works = tiles * h.stride * w.stride
@@ -72,8 +71,7 @@ def plan(
         **last_products(BACKWARD_INPUT, grad_out, weight),
     )  # fmt: skip
     axes = (number for a, b in zip((h, w), walked, strict=True)
-            for number in (a.positions, b.positions, a.stride, a.padding, a.dilation, a.taps, gcd(a.stride, a.dilation),
-                           -b.padding))
+            for number in (a.positions, b.positions, a.stride, a.padding, a.dilation, a.taps, a.common, -b.padding))
     launch = kernel.bind(
         min(works, multiprocessors), t.threads, M, channels, deep, tiles, works, *axes, shared=t.shared(grad_out.dtype)
     )
