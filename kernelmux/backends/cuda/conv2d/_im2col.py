@@ -3,20 +3,25 @@
 Images and weights are channels-last here, with channels and pixels at multiples of 16 bytes; others are copied first.
 """
 
-import ctypes
 from dataclasses import dataclass
 from math import gcd, prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from kernelmux.backends.cuda._families.epilogue import PLAIN, Epilogue, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import Layout
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles, cdiv, ctype
-from kernelmux.backends.cuda._launch.tensor_map import DATA_TYPES
 from kernelmux.backends.cuda.conv2d._pixel_copies import SECTOR, VECTOR, copied
+from kernelmux.backends.cuda.conv2d._pixel_maps import STEP, PixelMaps, channels_last, corners
 from kernelmux.backends.cuda.conv2d._plans import halves_on_hopper, indices
-from kernelmux.backends.cuda.conv2d._problem import BACKWARD_INPUT, BACKWARD_WEIGHT, CONV2D, Convolution, ConvolutionAxis
+from kernelmux.backends.cuda.conv2d._problem import (
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    CONV2D,
+    Convolution,
+    ConvolutionAxis,
+)
 from kernelmux.backends.cuda.matmul._choice import MatmulProblem, adding, problem, split_length
 from kernelmux.backends.cuda.matmul._wgmma import LINE, TILINGS, WgmmaTiling
 from kernelmux.backends.cuda.transpose import transpose_batch
@@ -25,95 +30,27 @@ from kernelmux.registry.spec import Call
 from kernelmux.registry.spec.sliding_windows import InVectors
 from kernelmux.registry.util.batch_strides import merged
 from kernelmux.registry.util.cards import remembered
-from kernelmux.registry.util.cuda_driver import PROMOTION_256B, Encoder, driver
 from kernelmux.registry.util.memory_format import fresh
 
 SOURCE = Source(__file__, "conv2d_implicit_gemm_tma.cu")
-STEP = 64  # channels: 128 bytes
 COPIED = 33  # channels from which on images are copied; below, a fold of them has fewer terms
 MOST_MATRICES = 65535  # along an axis of a grid
 NARROW = (WgmmaTiling(128, 64, 1.6e6, 8), WgmmaTiling(256, 64, 2.4e6, 5, height=2))  # for few channels of the result
 # Sums over positions: the right operand comes in copies of 64 pixels, so that narrow tiles wait less for it. On an H200
 # 256 x 2304 sums of 100352 terms take 184 us with these tiles, 198 with 128 x 256.
+FOLLOWING = 2.0  # us that a launch which follows costs
 TALL = (WgmmaTiling(256, 128, 3.3e6, 4, height=2),)
 NUMBERS = (
     "M:i32 N:i32 K:i32 k_split:i32 works:i32 rows:i32 columns:i32 stride_h:i32 stride_w:i32 padding_h:i32 padding_w:i32 "
     "dilation_h:i32 dilation_w:i32 taps_h:i32 taps_w:i32 channels:i32 first:i32"
 )
-_SWIZZLE_128B = 3  # CUtensorMapSwizzle
 _CORNERS = range(-128, 128)  # of a map of two axes of pixels
 _MOST_STEP, _MOST_OFFSET = 8, 255
-
-
-def corners(axis: ConvolutionAxis) -> tuple[int, int]:
-    """Of the box over which the first tap walks: where it begins, and where it ends, from the end of the image."""
-    first = -axis.padding
-    return first, first + (axis.positions - 1) * axis.stride + 1 - axis.size
 
 
 def backwards(axis: ConvolutionAxis) -> ConvolutionAxis:
     """The axis of grad_out, for stride 1: its pixels are read at the taps in reverse order."""
     return axis._replace(padding=axis.dilation * (axis.taps - 1) - axis.padding)
-
-
-def _channels_last(x: Layout) -> tuple[int, ...]:
-    """Strides of [N, H, W, C]; an axis of length 1 has that of a tensor without gaps, but between pixels of 16 bytes."""
-    _, c, rows, columns = x.shape
-    pixel = cdiv(c, VECTOR) * VECTOR
-    dense = (pixel * columns * rows, pixel * columns, pixel)
-    return *(x.strides[axis] if x.shape[axis] > 1 else s for axis, s in zip((0, 2, 3), dense, strict=True)), 1
-
-
-class _Images(NamedTuple):
-    """An `Encoder` of maps for copies of `pixels` pixels, STEP channels of each; pitches: bytes, as `Tiled` has them."""
-
-    data_type: int
-    shape: tuple[int, ...]
-    pitches: tuple[int, ...]
-    lower: tuple[int, ...]
-    upper: tuple[int, ...]
-    pixels: int
-    steps: tuple[int, int]
-
-    def encode(self, at: int, address: int) -> int:
-        wide, two = ctypes.c_uint64 * 4, ctypes.c_int * 2
-        status: int = driver().cuTensorMapEncodeIm2col(
-            ctypes.c_void_p(at), self.data_type, ctypes.c_uint32(4), ctypes.c_void_p(address),
-            wide(*self.shape[::-1]), wide(*self.pitches[::-1]), two(*self.lower[::-1]), two(*self.upper[::-1]),
-            ctypes.c_uint32(STEP), ctypes.c_uint32(self.pixels), (ctypes.c_uint32 * 4)(1, *self.steps[::-1], 1),
-            0, _SWIZZLE_128B, PROMOTION_256B, 0,
-        )  # fmt: skip
-        return status
-
-
-class PixelMaps(Tiles):
-    """Maps of images [N, C, H, W], channels contiguous, for copies of `pixels` pixels, STEP channels of each, at a tap.
-
-    The first pixel is that of a position; the others are those of the positions that follow, row by row, then in the
-    next image. What lies outside of an image is zero. ValueError for what the driver refuses. Source: CUDA driver API,
-    cuTensorMapEncodeIm2col; PTX ISA, "im2col mode".
-    """
-
-    def __init__(self, image: Layout, h: ConvolutionAxis, w: ConvolutionAxis, pixels: int):
-        n, c, rows, columns = image.shape
-        sizes = (n, rows, columns, c)
-        super().__init__(sizes, _channels_last(image), (1, 1, pixels, STEP), LINE)
-        self._lower, self._upper = zip(corners(h), corners(w), strict=True)
-        self._steps, self._pixels = (h.stride, w.stride), pixels
-
-    def of(self, tensor: torch.Tensor) -> Any:
-        """The map of the images of this shape and these strides that start where `tensor` does."""
-        if tensor.is_cuda:
-            return super().of(tensor)
-        from kernelmux import emulator
-
-        images = tensor.as_strided(self._shape, self._strides)
-        at = self._lower, self._upper, STEP, self._pixels
-        return emulator.Im2colMap(images, *at, LINE, steps=self._steps)
-
-    def _encoder(self, dtype: torch.dtype) -> Encoder:
-        pitches = tuple(stride * dtype.itemsize for stride in self._strides[:-1])
-        return _Images(DATA_TYPES[dtype], self._shape, pitches, self._lower, self._upper, self._pixels, self._steps)
 
 
 class Im2colPlan(NamedTuple):
@@ -134,7 +71,7 @@ class Im2colPlan(NamedTuple):
         c = left.new_empty((p.M + (self.rest.product.M if self.rest else 0), p.N))
         self._run(left, right, c, epilogue)
         if self.rest:
-            self.rest._run(left, right, c[p.M:], epilogue)
+            self.rest._run(left, right, c[p.M :], epilogue)
         return c
 
     def _run(self, left: torch.Tensor, right: torch.Tensor, c: torch.Tensor, epilogue: Epilogue) -> None:
@@ -159,15 +96,43 @@ def best_plan(
     end: EpilogueKind,
     multiprocessors: int,
 ) -> Im2colPlan:
-    """The quickest tiling by the rule of matmul.
+    """The quickest tiling by the rule of matmul, perhaps another one for what is left behind whole rounds of tiles.
 
     channels: of the result, of which operands may have more. left, right: the operands as they lie.
     """
+    given = operator, channels, left, right, h, w, end
     p = _product(operator, channels, left, right, h, w)
+    counted = p._replace(K=p.K if operator == BACKWARD_WEIGHT else _terms(operator, left, right, h, w))
     moved = sum(map(prod, (left.shape, right.shape, (p.M, p.N)))) * p.dtype.itemsize  # an image once, not at each tap
+    tiling, splits, time = _quickest(operator, counted, multiprocessors, moved)
+    best = (time, tiling, splits, 0)
+    for t in tilings(operator) if operator != BACKWARD_WEIGHT else ():
+        head = t.tiles(p) // multiprocessors * multiprocessors // cdiv(p.N, t.n) * t.m  # rows of whole rounds
+        if not 0 < head < p.M:
+            continue
+        rest = _quickest(operator, counted._replace(M=p.M - head), multiprocessors, moved * (p.M - head) // p.M)
+        whole = t.microseconds(counted._replace(M=head), 1, multiprocessors, moved * head // p.M)
+        best = min(best, (whole + rest[2] + FOLLOWING, t, 1, head), key=lambda b: b[0])
+    _, tiling, splits, head = best
+    if not head:
+        return plan(*given, tiling, splits, multiprocessors)
+    smaller, pieces, _ = _quickest(
+        operator, counted._replace(M=p.M - head), multiprocessors, moved * (p.M - head) // p.M
+    )
+    return plan(*given, tiling, 1, multiprocessors, rest=plan(*given, smaller, pieces, multiprocessors, head))
+
+
+def _quickest(operator: int, p: MatmulProblem, multiprocessors: int, moved: int) -> tuple[WgmmaTiling, int, float]:
+    """A tiling, into how many pieces it cuts K, and its time."""
     choices = ((t, s) for t in tilings(operator) for s in _splits(t, p, multiprocessors))
-    tiling, splits = min(choices, key=lambda c: c[0].microseconds(p, c[1], multiprocessors, moved))
-    return plan(operator, channels, left, right, h, w, end, tiling, splits, multiprocessors)
+    timed = ((t, s, t.microseconds(p, s, multiprocessors, moved)) for t, s in choices)
+    return min(timed, key=lambda c: c[2])
+
+
+def _terms(operator: int, left: Layout, right: Layout, h: ConvolutionAxis, w: ConvolutionAxis) -> int:
+    """Of each sum, without the zeros that no product is made of."""
+    channels = min(left.shape[1], right.shape[0 if operator == BACKWARD_INPUT else 1])
+    return h.taps * w.taps * cdiv(channels, 16) * 16
 
 
 def tilings(operator: int) -> tuple[WgmmaTiling, ...]:
@@ -211,13 +176,13 @@ def plan(
     )  # fmt: skip
     image = right if operator == BACKWARD_WEIGHT else left
     windows = (n for pair in zip(h[3:], w[3:], strict=True) for n in pair)
-    numbers = h.positions, w.positions, *windows, h.taps, w.taps, _whole(image.shape[1]), first
+    numbers = h.positions, w.positions, *windows, h.taps, w.taps, whole_steps(image.shape[1]), first
     blocks, shared = min(works, multiprocessors), t.shared(out)
     launch = kernel.bind(blocks, t.threads, p.M, p.N, p.K, k_split, works, *numbers, shared=shared, follows=first > 0)
     if operator == BACKWARD_WEIGHT:
         maps: tuple[Tiles, Tiles] = _lines(left), PixelMaps(image, h, w, STEP)
     else:
-        maps = PixelMaps(image, h, w, t.m), _weights(right, (t.n, STEP) if operator == CONV2D else (STEP, STEP))
+        maps = PixelMaps(image, h, w, t.m), weights_of(right, (t.n, STEP) if operator == CONV2D else (STEP, STEP))
     return Im2colPlan(launch, p, *maps, parts, adding(parts, p, end), first, rest)
 
 
@@ -227,10 +192,10 @@ def last_products(operator: int, left: Layout, right: Layout) -> dict[str, int]:
     products = cdiv(channels % STEP, 16)
     if operator == BACKWARD_WEIGHT or products in (0, STEP // 16):
         return {}
-    return {"TAP_K": _whole(channels), "TAP_PRODUCTS": products}
+    return {"TAP_K": whole_steps(channels), "TAP_PRODUCTS": products}
 
 
-def _whole(channels: int) -> int:
+def whole_steps(channels: int) -> int:
     return cdiv(channels, STEP) * STEP
 
 
@@ -239,7 +204,7 @@ def _product(
 ) -> MatmulProblem:
     """The product of matrices that it is, which of their indices are contiguous."""
     image = right if operator == BACKWARD_WEIGHT else left
-    positions, terms = image.shape[0] * h.positions * w.positions, h.taps * w.taps * _whole(image.shape[1])
+    positions, terms = image.shape[0] * h.positions * w.positions, h.taps * w.taps * whole_steps(image.shape[1])
     if operator == BACKWARD_WEIGHT:
         M, N, K = channels, terms, positions
         return problem(Layout((M, K), (1, M), left.dtype, 0), Layout((K, N), (N, 1), left.dtype, 0))
@@ -256,10 +221,10 @@ def _lines(grad_out: Layout) -> Tiles:
     return Tiles((n * rows * columns, o), (pitch, 1), (STEP, STEP), swizzle=LINE)
 
 
-def _weights(weight: Layout, box: tuple[int, int]) -> Tiles:
+def weights_of(weight: Layout, box: tuple[int, int]) -> Tiles:
     """[O, R, S, C], so many of O and of C at a time."""
     o, c, r, s = weight.shape
-    return Tiles((o, r, s, c), _channels_last(weight), (box[0], 1, 1, box[1]), swizzle=LINE)
+    return Tiles((o, r, s, c), channels_last(weight), (box[0], 1, 1, box[1]), swizzle=LINE)
 
 
 def spacing(channels: int, *taps: int) -> int:
@@ -285,7 +250,7 @@ def ready(x: torch.Tensor, *, dense: bool = False, apart: int = VECTOR) -> torch
         return x
     if x.is_contiguous() and n <= MOST_MATRICES and c % apart == 0:
         return transpose_batch(x.flatten(2)).view(n, h, w, c).permute(0, 3, 1, 2)
-    return copied(x, 0, w, _whole(c)).permute(0, 3, 1, 2)
+    return copied(x, 0, w, whole_steps(c)).permute(0, 3, 1, 2)
 
 
 def _pixels(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[tuple[int, ...]]:

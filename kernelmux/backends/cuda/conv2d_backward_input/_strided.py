@@ -8,7 +8,8 @@ import torch
 
 from kernelmux.backends.cuda._launch.layout import Layout
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles, cdiv, ctype
-from kernelmux.backends.cuda.conv2d._im2col import NARROW, STEP, PixelMaps, _weights, _whole, last_products
+from kernelmux.backends.cuda.conv2d._im2col import NARROW, last_products, weights_of, whole_steps
+from kernelmux.backends.cuda.conv2d._pixel_maps import STEP, PixelMaps
 from kernelmux.backends.cuda.conv2d._problem import BACKWARD_INPUT, ConvolutionAxis
 from kernelmux.backends.cuda.matmul._wgmma import TILINGS, WgmmaTiling
 from kernelmux.registry.util.cards import remembered
@@ -49,7 +50,7 @@ def _microseconds(
     positions = grad_out.shape[0] * cdiv(h.positions, h.stride) * cdiv(w.positions, w.stride)
     tiles = cdiv(positions, t.m) * cdiv(channels, t.n)
     taps = [a * b for a, b in product(h.taps_of_phases, w.taps_of_phases)]
-    tap = t.m * t.n * _whole(grad_out.shape[1]) / t.rate
+    tap = t.m * t.n * whole_steps(grad_out.shape[1]) / t.rate
     drain = max(0.5, t.m * t.n / 2**16)
     return tiles * sum(drain + n * tap for n in taps) / multiprocessors + max(taps) * tap / 2
 
@@ -59,7 +60,7 @@ def plan(
     multiprocessors: int,
 ) -> StridedPlan:  # fmt: skip
     """The plan with a given tiling. channels: of the result."""
-    images, deep = grad_out.shape[0], _whole(grad_out.shape[1])
+    images, deep = grad_out.shape[0], whole_steps(grad_out.shape[1])
     walked = [axis.over(places) for axis, places in zip((h, w), grad_out.shape[2:], strict=True)]
     M = images * prod(a.positions for a in walked)
     tiles = cdiv(M, t.m) * cdiv(channels, t.n)
@@ -70,10 +71,13 @@ def plan(
         STAGES=t.stages, GROUP_M=t.group_m, A_K_MAJOR=1, B_K_MAJOR=0,
         **last_products(BACKWARD_INPUT, grad_out, weight),
     )  # fmt: skip
-    axes = (number for a, b in zip((h, w), walked, strict=True)
-            for number in (a.positions, b.positions, a.stride, a.padding, a.dilation, a.taps, a.common, -b.padding))
+    axes = (
+        number
+        for a, b in zip((h, w), walked, strict=True)
+        for number in (a.positions, b.positions, a.stride, a.padding, a.dilation, a.taps, a.common, -b.padding)
+    )
     launch = kernel.bind(
         min(works, multiprocessors), t.threads, M, channels, deep, tiles, works, *axes, shared=t.shared(grad_out.dtype)
     )
-    maps = PixelMaps(grad_out, *walked, t.m), _weights(weight, (STEP, STEP))
+    maps = PixelMaps(grad_out, *walked, t.m), weights_of(weight, (STEP, STEP))
     return StridedPlan(launch, *maps, (images, h.positions, w.positions, channels))

@@ -36,7 +36,15 @@ PLACES = gl.constexpr(64)  # of a box, per multiplier
 MULTIPLIER_REGISTERS = gl.constexpr(240)
 LOADER_REGISTERS = gl.constexpr(24)
 # Places and channels, and products per microsecond of one SM: H200, fp16, 32x256x56x56 by 256x256x3x3.
-TILES = ((128, 256, 2.9e6), (128, 128, 2.75e6), (64, 256, 2.7e6), (64, 128, 2.15e6), (128, 64, 1.7e6), (64, 64, 1.55e6), (128, 32, 1.0e6))
+TILES = (
+    (128, 256, 2.9e6),
+    (128, 128, 2.75e6),
+    (64, 256, 2.7e6),
+    (64, 128, 2.15e6),
+    (128, 64, 1.7e6),
+    (64, 64, 1.55e6),
+    (128, 32, 1.0e6),
+)
 RING = 192 * 1024  # bytes of shared memory
 SECTOR = 2 * VECTOR  # elements of 32 bytes, which L2 reads at once
 WIDE = 64  # channels at most that a box brings, of which those of a copy are a multiple
@@ -336,11 +344,15 @@ def convolution(
     y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     if y.numel():
         again = prod(weight.shape[2:]) > 1
-        left, right = readable(x, over[1].stride > 1 and not transposed, again), readable(weight, again=again and not transposed)
+        left, right = (
+            readable(x, over[1].stride > 1 and not transposed, again),
+            readable(weight, again=again and not transposed),
+        )
         kernels = images(right.transpose(0, 1) if transposed else right)
         p = ConvolutionProblem(x.get_device(), x.dtype, images(left), images(y), kernels, over, bias is not None)
         if transposed and strided(p):
             from kernelmux.backends.triton.conv2d._phases import phases
+
             phases(p)(y, left, right)
         else:
             specialised(p, transposed)(y, left, right, y if bias is None else bias)

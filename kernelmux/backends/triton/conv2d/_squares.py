@@ -13,9 +13,9 @@ import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._launch.launch import Ints, Launch, cdiv, plan
+from kernelmux.backends.triton._rows.rows import next_power
 from kernelmux.backends.triton.conv2d._problem import VECTOR, ConvolutionProblem, Images, images
 from kernelmux.backends.triton.conv2d._specialised import readable, specialised
-from kernelmux.backends.triton._rows.rows import next_power
 from kernelmux.registry.spec.sliding_windows import Window
 from kernelmux.registry.util.memory_format import format_of
 
@@ -126,7 +126,9 @@ def gradient(grad_out: torch.Tensor, weight: torch.Tensor, shape: Ints, over: tu
     _weights(images(weight), over, (wide, deep))(kernels, weight)
     squares = y.new_empty(len(y), rows, columns, wide)
     seen = images(squares.permute(0, 3, 1, 2)), images(kernels.permute(0, 3, 1, 2))
-    specialised(ConvolutionProblem(y.get_device(), y.dtype, images(left), *seen, walks))(squares, left, kernels, squares)
+    specialised(ConvolutionProblem(y.get_device(), y.dtype, images(left), *seen, walks))(
+        squares, left, kernels, squares
+    )
     _pixels(shape, over, wide, format_of(grad_out) == torch.channels_last)(y, squares)
     return y
 
