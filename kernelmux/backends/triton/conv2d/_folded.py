@@ -9,12 +9,12 @@ from __future__ import annotations
 import torch
 
 from kernelmux.backends.triton._launch.launch import Ints, cdiv
-from kernelmux.backends.triton.conv2d import _specialised
+from kernelmux.backends.triton.conv2d import _specialised, _specialised_weight
 from kernelmux.backends.triton.conv2d._order import channels_first, copied
 from kernelmux.backends.triton.conv2d._problem import VECTOR, ConvolutionProblem, Images, images
 from kernelmux.registry.conditions import AtLeast, AtMost, Condition
 from kernelmux.registry.spec.sliding_windows import PIXELS, Fold, SideBySide, Window
-from kernelmux.registry.util.memory_format import format_of
+from kernelmux.registry.util.memory_format import format_of, fresh
 
 LINE = Window(1, 1, 0)  # over lines
 
@@ -46,3 +46,18 @@ def convolution(
         p = ConvolutionProblem(x.get_device(), x.dtype, lines, images(y), kernels, (down, LINE), bias is not None)
         _specialised.specialised(p)(y, left, right, y if bias is None else bias)
     return y if format_of(x) == torch.channels_last else channels_first(y)
+
+
+def gradient(grad_out: torch.Tensor, x: torch.Tensor, shape: Ints, over: tuple[Window, Window]) -> torch.Tensor:
+    """grad_weight [O C R S] in the order of x. Boxes of places may go on behind the last column, where lines end too."""
+    down, across = over
+    filters, channels, taps, width = shape
+    f = Fold.of(across, grad_out.shape[3], channels, VECTOR)
+    right, lines = _lines(x, cdiv(x.shape[2], down.stride) * down.stride, across, grad_out.shape[3], f)
+    deep = cdiv(width * f.channels, VECTOR) * VECTOR
+    out = x.new_empty(filters, taps, 1, deep)
+    g = _specialised.readable(grad_out)
+    seen = lines, images(g), images(out.permute(0, 3, 1, 2))
+    _specialised_weight.run_on(ConvolutionProblem(x.get_device(), x.dtype, *seen, (down, LINE)), out, g, right)
+    kernels = out[..., : width * f.channels].unflatten(3, (width, f.channels))[:, :, 0, :, :channels]
+    return fresh(kernels.permute(0, 3, 1, 2), format_of(x))
