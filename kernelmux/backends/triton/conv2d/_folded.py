@@ -44,7 +44,7 @@ def convolution(
         left, lines = _lines(x, rows, across, shape[3], f)
         right, kernels = _lines(weight, weight.shape[2], kernel, 1, f.of_kernel(kernel, VECTOR))
         p = ConvolutionProblem(x.get_device(), x.dtype, lines, images(y), kernels, (down, LINE), bias is not None)
-        _specialised.specialised(p)(y, left, right, y if bias is None else bias)
+        _specialised.specialised(p)(y, left, right, right, y if bias is None else bias)
     return y if format_of(x) == torch.channels_last else channels_first(y)
 
 

@@ -126,9 +126,8 @@ def gradient(grad_out: torch.Tensor, weight: torch.Tensor, shape: Ints, over: tu
     _weights(images(weight), over, (wide, deep))(kernels, weight)
     squares = y.new_empty(len(y), rows, columns, wide)
     seen = images(squares.permute(0, 3, 1, 2)), images(kernels.permute(0, 3, 1, 2))
-    specialised(ConvolutionProblem(y.get_device(), y.dtype, images(left), *seen, walks))(
-        squares, left, kernels, squares
-    )
+    p = ConvolutionProblem(y.get_device(), y.dtype, images(left), *seen, walks)
+    specialised(p)(squares, left, kernels, kernels, squares)
     _pixels(shape, over, wide, format_of(grad_out) == torch.channels_last)(y, squares)
     return y
 

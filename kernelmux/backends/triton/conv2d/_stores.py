@@ -36,12 +36,18 @@ def store_box(y_desc, n, p, q, o, sums, half):
     """Sums [places, channels] to the box of y at (n, p, q) from channel o on."""
     WIDTH: gl.constexpr = half.shape[3]
     flat = half.reshape([sums.shape[0], WIDTH])
-    left, right = _sides(sums)
-    for side in gl.static_range(2):
+    if sums.shape[1] == WIDTH:
         copy_out_wait(0)
-        flat.store((left if side == 0 else right).to(half.dtype))
+        flat.store(sums.to(half.dtype))
         fence_async_shared()
-        copy_out(y_desc, [n, p, q, o + side * WIDTH], half)
+        copy_out(y_desc, [n, p, q, o], half)
+    else:
+        left, right = _sides(sums)
+        for side in gl.static_range(2):
+            copy_out_wait(0)
+            flat.store((left if side == 0 else right).to(half.dtype))
+            fence_async_shared()
+            copy_out(y_desc, [n, p, q, o + side * WIDTH], half)
 
 
 @gluon.jit
@@ -65,8 +71,12 @@ def store_lines(
     units = out_channels // UNIT
     line = ((n.to(gl.int64) * rows + p) * columns + q) * units * UNIT
     inside = (n < images) & (p < rows) & (q < columns)
-    left, right = _sides(sums.to(half.dtype))
-    for side in gl.static_range(2):
+    if sums.shape[1] == WIDTH:
+        left = sums.to(half.dtype)
+        right = left
+    else:
+        left, right = _sides(sums.to(half.dtype))
+    for side in gl.static_range(sums.shape[1] // WIDTH):
         half.store(left if side == 0 else right)
         c = o + side * WIDTH + gl.arange(0, WIDTH, layout=gl.SliceLayout(0, layout))
         at = y_ptr + (line[:, None] + c[None, :])  # [PLACES, WIDTH]
