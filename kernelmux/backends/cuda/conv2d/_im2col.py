@@ -172,17 +172,17 @@ def plan(
         "conv2d_implicit_gemm_tma", f"left:map right:map {ending.tensors} {NUMBERS}", OPERATOR=operator,
         ELEMENT=ctype(p.dtype), OUTPUT=ctype(out), C_VECTOR=gcd(16 // out.itemsize, p.N), BLOCK_N=t.n,
         CONSUMERS=t.consumers, HEIGHT=t.height, STAGES=t.stages, GROUP_M=t.group_m, **p.macros, **ending.macros,
-        **last_products(operator, left, right), **({'LEAVES_REST': 1} if rest else {}), **({'IS_REST': 1} if first else {}),
+        **last_products(operator, left, right), **({'DOWN': t.down} if t.down > 1 else {}), **({'LEAVES_REST': 1} if rest else {}), **({'IS_REST': 1} if first else {}),
     )  # fmt: skip
     image = right if operator == BACKWARD_WEIGHT else left
     windows = (n for pair in zip(h[3:], w[3:], strict=True) for n in pair)
     numbers = h.positions, w.positions, *windows, h.taps, w.taps, whole_steps(image.shape[1]), first
-    blocks, shared = min(works, multiprocessors), t.shared(out)
+    blocks, shared = min(works, t.resident(multiprocessors)), t.shared(out)
     launch = kernel.bind(blocks, t.threads, p.M, p.N, p.K, k_split, works, *numbers, shared=shared, follows=first > 0)
     if operator == BACKWARD_WEIGHT:
         maps: tuple[Tiles, Tiles] = _lines(left), PixelMaps(image, h, w, STEP)
     else:
-        maps = PixelMaps(image, h, w, t.m), weights_of(right, (t.n, STEP) if operator == CONV2D else (STEP, STEP))
+        maps = PixelMaps(image, h, w, t.m), weights_of(right, ((t.n if operator == CONV2D else STEP) // t.down, STEP))
     return Im2colPlan(launch, p, *maps, parts, adding(parts, p, end), first, rest)
 
 

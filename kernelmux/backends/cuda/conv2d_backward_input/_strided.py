@@ -15,8 +15,7 @@ from kernelmux.backends.cuda.matmul._wgmma import TILINGS, WgmmaTiling
 from kernelmux.registry.util.cards import remembered
 
 SOURCE = Source(__file__, "conv2d_backward_input_strided.cu")
-_OF_AXIS = ("size", "positions", "stride", "padding", "dilation", "taps", "common", "lowest")
-_AXES = " ".join(f"{name}_{axis}:i32" for axis in "hw" for name in _OF_AXIS)
+_NUMBERS = "M:i32 N:i32 channels:i32 tiles:i32 works:i32 size_h:i32 positions_h:i32 size_w:i32 positions_w:i32"
 
 
 class StridedPlan(NamedTuple):
@@ -63,21 +62,23 @@ def plan(
     images, deep = grad_out.shape[0], whole_steps(grad_out.shape[1])
     walked = [axis.over(places) for axis, places in zip((h, w), grad_out.shape[2:], strict=True)]
     M = images * prod(a.positions for a in walked)
-    tiles = cdiv(M, t.m) * cdiv(channels, t.n)
+    tiles = t.down * cdiv(M, t.down * t.m) * cdiv(channels, t.n)
     works = tiles * h.stride * w.stride
     kernel = SOURCE.kernel(
-        "conv2d_backward_input_strided", f"image:map weight:map out* M:i32 N:i32 channels:i32 tiles:i32 works:i32 {_AXES}",
+        "conv2d_backward_input_strided", f"image:map weight:map out* {_NUMBERS}",
         ELEMENT=ctype(grad_out.dtype), C_VECTOR=gcd(8, channels), BLOCK_N=t.n, CONSUMERS=t.consumers, HEIGHT=t.height,
-        STAGES=t.stages, GROUP_M=t.group_m, A_K_MAJOR=1, B_K_MAJOR=0,
-        **last_products(BACKWARD_INPUT, grad_out, weight),
+        STAGES=t.stages, GROUP_M=t.group_m, A_K_MAJOR=1, B_K_MAJOR=0, **_windows("H", h), **_windows("W", w),
+        **last_products(BACKWARD_INPUT, grad_out, weight), **({"DOWN": t.down} if t.down > 1 else {}),
     )  # fmt: skip
-    axes = (
-        number
-        for a, b in zip((h, w), walked, strict=True)
-        for number in (a.positions, b.positions, a.stride, a.padding, a.dilation, a.taps, a.common, -b.padding)
-    )
-    launch = kernel.bind(
-        min(works, multiprocessors), t.threads, M, channels, deep, tiles, works, *axes, shared=t.shared(grad_out.dtype)
-    )
-    maps = PixelMaps(grad_out, *walked, t.m), weights_of(weight, (STEP, STEP))
+    sizes = h.positions, walked[0].positions, w.positions, walked[1].positions
+    blocks, shared = min(works, t.resident(multiprocessors)), t.shared(grad_out.dtype)
+    launch = kernel.bind(blocks, t.threads, M, channels, deep, tiles, works, *sizes, shared=shared)
+    maps = PixelMaps(grad_out, *walked, t.m), weights_of(weight, (STEP // t.down, STEP))
     return StridedPlan(launch, *maps, (images, h.positions, w.positions, channels))
+
+
+def _windows(axis: str, a: ConvolutionAxis) -> dict[str, int]:
+    """What the kernel is compiled for."""
+    names = "STRIDE", "PADDING", "DILATION", "TAPS", "COMMON", "LOWEST"
+    numbers = a.stride, a.padding, a.dilation, a.taps, a.common, a.reach[0]
+    return {f"{name}_{axis}": number for name, number in zip(names, numbers, strict=True)}

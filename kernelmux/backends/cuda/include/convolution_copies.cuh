@@ -1,0 +1,44 @@
+// What the convolutions through TMA copy for their products: pixels in im2col mode, and kernels.
+#pragma once
+#include "matmul_wgmma.cuh"
+
+// Pixels one after the other, as many as the map says, of 64 channels from c on each, from (n, y, x) on: of those `down` rows
+// and `across` columns further on. Zeros for what lies outside of an image.
+__device__ __forceinline__ void load_pixels(void* to, const TensorMap& image, Barrier& full, int n, int y, int x, int c,
+                                            int down, int across) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], "
+        "[%1, {%3, %4, %5, %6}], [%2], {%7, %8};" ::"r"(shared_address(to)),
+        "l"(&image), "r"(shared_address(&full)), "r"(c), "r"(x), "r"(y), "r"(n), "h"((short)across), "h"((short)down)
+        : "memory");
+}
+
+// A box of a map [O, R, S, C], for the other block of the cluster too if there is one.
+__device__ __forceinline__ void load_box(void* to, const TensorMap& map, Barrier& full, int c, int s, int r, int o) {
+    if constexpr (DOWN == 1) {
+        tma_load(to, map, full, c, s, r, o);
+    } else {
+        asm volatile(
+            "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+            "[%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(shared_address(to)),
+            "l"(&map), "r"(shared_address(&full)), "r"(c), "r"(s), "r"(r), "r"(o), "h"((short)3)
+            : "memory");
+    }
+}
+
+// The tile of a weight at tap (r, s) for a step of 64 of K from k on and the columns from n on; blocks below one another
+// fetch a share each for both. K-major, K is the channels of the image, columns are filters; otherwise the reverse.
+__device__ __forceinline__ void load_weight(unsigned char* tile, const TensorMap& weight, Barrier& full, int n, int k, int r,
+                                            int s) {
+    static_assert(ACROSS == 1 && DOWN <= 2, "the mask names two blocks, one below the other");
+    constexpr int Lines = (B_K_MAJOR ? BLOCK_N : BLOCK_K) / DOWN;
+    const int first = DOWN == 1 ? 0 : Seat().y * Lines;
+    tile += first * 128;
+    if constexpr (B_K_MAJOR) {
+        load_box(tile, weight, full, k, s, r, n + first);
+    } else {
+#pragma unroll
+        for (int i = 0; i < cdiv(BLOCK_N, 64); i++)
+            load_box(tile + i * BOX_BYTES, weight, full, n + 64 * i, s, r, k + first);
+    }
+}
