@@ -92,28 +92,6 @@ __device__ __forceinline__ int pixel_of(int m, const PhaseWork& work, const Size
     return m < sizes.M && y < rows.size && x < columns.size ? (n * rows.size + y) * columns.size + x : -1;
 }
 
-// 16 rows of sums to their pixels, by way of the warp's strip of shared memory as in Strip. pixel: lane i % 16 has that of
-// row i. Not `met`, the sums are those of the work before, and these are zero.
-__device__ __forceinline__ void store_pixels(Output* strip, const float (*sum)[4], Output* out, int pixel, bool met, int column,
-                                             int N) {
-    constexpr int Pitch = Strip<STRIP_N>::Pitch;
-    const int lane = threadIdx.x % 32;
-    Output* mine = strip + lane / 4 * Pitch + lane % 4 * 2;
-#pragma unroll
-    for (int j = 0; j < STRIP_N / 8; j++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const float pair[2] = {met ? sum[j][2 * half] : 0.0f, met ? sum[j][2 * half + 1] : 0.0f};
-            store(mine + 8 * j + 8 * half * Pitch, from_floats<Output>(pair));
-        }
-    __syncwarp();
-    for (int i = lane * C_VECTOR; i < 16 * STRIP_N; i += 32 * C_VECTOR) {
-        const int at = __shfl_sync(~0u, pixel, i / STRIP_N), n = column + i % STRIP_N;
-        if (at >= 0 && n < N) store(out + (i64)at * N + n, load<C_VECTOR>(strip + i / STRIP_N * Pitch + i % STRIP_N));
-    }
-    __syncwarp();
-}
-
 // out [images, rows, columns, N]. M: positions of a phase. channels: of grad_out, rounded up to 64.
 extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
     conv2d_backward_input_strided(const __grid_constant__ TensorMap image, const __grid_constant__ TensorMap weight,
@@ -152,7 +130,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
             for (int i = 0; i < HEIGHT; i++)
 #pragma unroll
                 for (int n = 0; n < BLOCK_N; n += STRIP_N)
-                    store_pixels(strip, sum[i] + n / 8, out, pixels[i], work.tile.k_end, work.tile.n + n, N);
+                    store_pixels(strip, sum[i] + n / 8, out, EPILOGUE(Output), pixels[i], work.tile.k_end, work.tile.n + n, N);
         }
     }
     cluster_sync();
