@@ -34,15 +34,17 @@ from kernelmux.registry.spec.sliding_windows import Window
 
 
 @gluon.jit
-def _phase(i, taps, stride, padding, dilation, common):
-    """Of an axis: the residue of the i-th phase, the first element of a kernel that it meets, how many it meets, and where
+def _phase(i, OVER: gl.constexpr):
+    """Of an axis (see the kernel): the residue of the i-th phase, the first element of a kernel that it meets, how many it meets, and where
     position 0 meets the first. Phases are in the order of their first elements; those that meet none are last."""
-    period = stride // common
-    first = i % period
-    meets = first * dilation + i // period - padding
-    residue = (meets % stride + stride) % stride
-    count = gl.where(i < period, gl.maximum(taps - first + period - 1, 0) // period, 0)
-    return residue, first, count, (residue - meets) // stride
+    TAPS: gl.constexpr = OVER[0]
+    STRIDE: gl.constexpr = OVER[1]
+    PERIOD: gl.constexpr = STRIDE // OVER[4]
+    first = i % PERIOD
+    meets = first * OVER[3] + i // PERIOD - OVER[2]
+    residue = (meets % STRIDE + STRIDE) % STRIDE
+    count = gl.where(i < PERIOD, gl.maximum(TAPS - first + PERIOD - 1, 0) // PERIOD, 0)
+    return residue, first, count, (residue - meets) // STRIDE
 
 
 @gluon.jit
@@ -58,22 +60,21 @@ def _work(start, tiles, phases):
 @gluon.jit
 def _load(
     x_desc, weight_desc, x_ring, weight_ring, full, empty, tiles, images, rows, columns, out_channels, channels,
-    taps_h, taps_w, stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w, common_h, common_w,
-    BOX: gl.constexpr, BLOCK_O: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr,
+    H: gl.constexpr, W: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     step = 0
-    for start in range(0, tiles * stride_h * stride_w, gl.num_programs(0)):
-        work, real = _work(start, tiles, stride_h * stride_w)
+    for start in range(0, tiles * H[1] * W[1], gl.num_programs(0)):
+        work, real = _work(start, tiles, H[1] * W[1])
         phase = work // tiles
         n, p, q, o = place_of(work % tiles, images, rows, columns, out_channels, BOX, BLOCK_O, GROUP)
-        _, tap_h, count_h, at_h = _phase(phase // stride_w, taps_h, stride_h, padding_h, dilation_h, common_h)
-        _, tap_w, count_w, at_w = _phase(phase % stride_w, taps_w, stride_w, padding_w, dilation_w, common_w)
+        _, tap_h, count_h, at_h = _phase(phase // W[1], H)
+        _, tap_w, count_w, at_w = _phase(phase % W[1], W)
         for i in range(gl.where(real, count_h, 0)):
-            p0 = p + at_h - i * (dilation_h // common_h)
-            r = tap_h + i * (stride_h // common_h)
+            p0 = p + at_h - i * (H[3] // H[4])
+            r = tap_h + i * (H[1] // H[4])
             for j in range(count_w):
-                q0 = q + at_w - j * (dilation_w // common_w)
-                s = tap_w + j * (stride_w // common_w)
+                q0 = q + at_w - j * (W[3] // W[4])
+                s = tap_w + j * (W[1] // W[4])
                 for c in range(0, channels, BLOCK_K):
                     slot = step % STAGES
                     mbarrier.wait(empty.index(slot), (step // STAGES + 1) & 1)
@@ -87,18 +88,17 @@ def _load(
 @gluon.jit
 def _multiply(
     y_ptr, x_ring, weight_ring, y_half, full, empty, tiles, images, rows, columns, height, width, out_channels, steps,
-    taps_h, taps_w, stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w, common_h, common_w,
-    PART: gl.constexpr, UNIT: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr, BLOCK_K: gl.constexpr,
+    H: gl.constexpr, W: gl.constexpr, PART: gl.constexpr, UNIT: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr, BLOCK_K: gl.constexpr,
     GROUP: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """The places from PART * PLACES on of each box. steps: of a single element of a kernel."""
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_O, 16])
     step = 0
-    for start in range(0, tiles * stride_h * stride_w, gl.num_programs(0)):
-        work, real = _work(start, tiles, stride_h * stride_w)
+    for start in range(0, tiles * H[1] * W[1], gl.num_programs(0)):
+        work, real = _work(start, tiles, H[1] * W[1])
         phase = work // tiles
-        row, _, count_h, _ = _phase(phase // stride_w, taps_h, stride_h, padding_h, dilation_h, common_h)
-        column, _, count_w, _ = _phase(phase % stride_w, taps_w, stride_w, padding_w, dilation_w, common_w)
+        row, _, count_h, _ = _phase(phase // W[1], H)
+        column, _, count_w, _ = _phase(phase % W[1], W)
         many = gl.where(real, count_h * count_w * steps, 0)
         # [PLACES, BLOCK_O]
         acc = gl.zeros([PLACES, BLOCK_O], gl.float32, layout)
@@ -116,20 +116,20 @@ def _multiply(
         n, p, q, o = place_of(work % tiles, images, rows, columns, out_channels, BOX, BLOCK_O, GROUP)
         until = gl.where(real, images, 0)
         store_lines(
-            y_ptr, n, p, q, o, acc, y_half, until, height, width, out_channels, row, column, stride_h, stride_w,
+            y_ptr, n, p, q, o, acc, y_half, until, height, width, out_channels, row, column, H[1], W[1],
             PART, BOX, UNIT,
         )  # fmt: skip
 
 
-@gluon.jit(do_not_specialize=range(3, 20))
+@gluon.jit(do_not_specialize=range(3, 10))
 def conv2d_phases_kernel(
-    y_ptr, x_desc, weight_desc, images, rows, columns, height, width, out_channels, channels, taps_h, taps_w,
-    stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w, common_h, common_w,
-    UNIT: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr,
+    y_ptr, x_desc, weight_desc, images, rows, columns, height, width, out_channels, channels,
+    H: gl.constexpr, W: gl.constexpr, UNIT: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr,
     STAGES: gl.constexpr,
 ):  # fmt: skip
     """x [N P Q channels], weight [channels R S O], y [N height width O], dense, with the UNIT of `store_lines`. rows,
-    columns: of the largest phase. common: the greatest divisor of stride and dilation."""
+    columns: of the largest phase. H, W: along each axis the elements of a kernel, stride, padding, dilation, and the greatest
+    divisor of stride and dilation, known when this is compiled because much is divided by them."""
     PARTS: gl.constexpr = BOX[0] * BOX[1] * BOX[2] // PLACES
     boxes = gl.cdiv(images, BOX[0]) * gl.cdiv(rows, BOX[1]) * gl.cdiv(columns, BOX[2])
     tiles = boxes * gl.cdiv(out_channels, BLOCK_O)
@@ -143,11 +143,9 @@ def conv2d_phases_kernel(
         gl.warp_specialize(
             [
                 (_multiply, (y_ptr, x_ring, weight_ring, y_halves.index(0), full, empty, tiles, images, rows, columns,
-                             height, width, out_channels, steps, taps_h, taps_w, stride_h, stride_w, padding_h, padding_w,
-                             dilation_h, dilation_w, common_h, common_w, 0, UNIT, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
+                             height, width, out_channels, steps, H, W, 0, UNIT, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
                 (_load, (x_desc, weight_desc, x_ring, weight_ring, full, empty, tiles, images, rows, columns, out_channels,
-                         channels, taps_h, taps_w, stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w,
-                         common_h, common_w, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
+                         channels, H, W, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
             ],
             [1],
             [LOADER_REGISTERS],
@@ -156,14 +154,11 @@ def conv2d_phases_kernel(
         gl.warp_specialize(
             [
                 (_multiply, (y_ptr, x_ring, weight_ring, y_halves.index(0), full, empty, tiles, images, rows, columns,
-                             height, width, out_channels, steps, taps_h, taps_w, stride_h, stride_w, padding_h, padding_w,
-                             dilation_h, dilation_w, common_h, common_w, 0, UNIT, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
+                             height, width, out_channels, steps, H, W, 0, UNIT, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
                 (_multiply, (y_ptr, x_ring, weight_ring, y_halves.index(1), full, empty, tiles, images, rows, columns,
-                             height, width, out_channels, steps, taps_h, taps_w, stride_h, stride_w, padding_h, padding_w,
-                             dilation_h, dilation_w, common_h, common_w, 1, UNIT, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
+                             height, width, out_channels, steps, H, W, 1, UNIT, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
                 (_load, (x_desc, weight_desc, x_ring, weight_ring, full, empty, tiles, images, rows, columns, out_channels,
-                         channels, taps_h, taps_w, stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w,
-                         common_h, common_w, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
+                         channels, H, W, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
             ],
             [4, 1],
             [MULTIPLIER_REGISTERS, LOADER_REGISTERS],
@@ -204,7 +199,7 @@ def rule(p: ConvolutionProblem) -> Config:
 def phases(p: ConvolutionProblem) -> Launch:
     """The launch, of y, x and weight; y are the images that x are the convolution of."""
     config = dict(rule(p))
-    out_channels, (_, channels, *taps) = p.y.shape[1], p.weight.shape
+    out_channels, channels = p.y.shape[1], p.weight.shape[1]
     places, block_o, block_k = config.pop("PLACES"), config["BLOCK_O"], config["BLOCK_K"]
     lengths = _lengths(p)
     box = box_of(places, lengths)
@@ -215,7 +210,7 @@ def phases(p: ConvolutionProblem) -> Launch:
     )
     works = covering(box, lengths) * cdiv(out_channels, block_o) * prod(w.stride for w in p.windows)
     return Launch(
-        conv2d_phases_kernel, (min(processors(p.device), works),), *lengths, *p.lengths[1:], out_channels, channels, *taps,
-        *p.steps, *(gcd(w.stride, w.dilation) for w in p.windows), maps=maps, UNIT=gcd(out_channels, VECTOR), BOX=box,
+        conv2d_phases_kernel, (min(processors(p.device), works),), *lengths, *p.lengths[1:], out_channels, channels,
+        H=(*p.windows[0], gcd(*p.windows[0][1::2])), W=(*p.windows[1], gcd(*p.windows[1][1::2])), maps=maps, UNIT=gcd(out_channels, VECTOR), BOX=box,
         GROUP=8, num_warps=4, **config,
     )  # fmt: skip

@@ -38,12 +38,13 @@ LOADER_REGISTERS = gl.constexpr(24)
 # Places and channels, and products per microsecond of one SM: H200, fp16, 32x256x56x56 by 256x256x3x3.
 TILES = (
     (128, 256, 2.9e6),
+    (128, 192, 2.6e6),
     (128, 128, 2.75e6),
     (64, 256, 2.7e6),
     (64, 128, 2.15e6),
+    (128, 96, 2.1e6),
     (128, 64, 1.7e6),
     (64, 64, 1.55e6),
-    (128, 32, 1.0e6),
 )
 RING = 192 * 1024  # bytes of shared memory
 SECTOR = 2 * VECTOR  # elements of 32 bytes, which L2 reads at once

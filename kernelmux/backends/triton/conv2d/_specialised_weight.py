@@ -214,7 +214,7 @@ def rule(p: ConvolutionProblem) -> Config:
     def microseconds(tile: tuple[int, int, float], shares: int) -> float:
         o, c, rate = tile
         rounds = cdiv(r * s * cdiv(out_channels, o) * cdiv(channels, c) * shares, sms)
-        adding = 3 + shares * out_channels * p.terms / 4e5 if shares > 1 else 0.0
+        adding = 3 + shares * out_channels * p.terms / 6.5e5 if shares > 1 else 0.0
         return rounds * (2 + cdiv(count, shares) * places * o * c / rate) + adding
 
     most = max(min(count * places // 512, sms), 1)
