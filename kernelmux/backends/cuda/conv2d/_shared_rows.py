@@ -16,9 +16,7 @@ from kernelmux.backends.cuda.matmul._wgmma import LINE, WgmmaTiling
 SOURCE = Source(__file__, "conv2d_implicit_gemm_shared.cu")
 PIXEL_STAGES = 3
 MOST_SHARED = 226 << 10  # bytes
-_NUMBERS = (
-    "M:i32 N:i32 works:i32 rows:i32 wide:i32 columns:i32 top:i32 left:i32 dilation_h:i32 taps_h:i32 channels:i32"
-)
+_NUMBERS = "M:i32 N:i32 works:i32 rows:i32 wide:i32 columns:i32 top:i32 left:i32 dilation_h:i32 taps_h:i32 channels:i32"
 
 
 class SharedRowsPlan(NamedTuple):
@@ -59,12 +57,13 @@ def plan(
         ELEMENT=ctype(image.dtype), C_VECTOR=gcd(8, channels), BLOCK_N=t.n, CONSUMERS=t.consumers, HEIGHT=t.height,
         STAGES=stages, PIXEL_STAGES=PIXEL_STAGES, GROUP_M=t.group_m, A_K_MAJOR=1, B_K_MAJOR=int(operator == CONV2D),
         TAPS_W=w.taps, DILATION_W=w.dilation, **last_products(operator, image, weight), **end.macros,
+        **({"DOWN": t.down} if t.down > 1 else {}),
     )  # fmt: skip
-    works = cdiv(M, t.m) * cdiv(channels, t.n)
+    works = t.down * cdiv(M, t.down * t.m) * cdiv(channels, t.n)
     numbers = h.positions, wide.positions, w.positions, h.padding, w.padding, h.dilation, h.taps
     shared = pixels + stages * (one + 16) + strips + 16 * PIXEL_STAGES
     launch = kernel.bind(
-        min(works, multiprocessors), t.threads, M, channels, works, *numbers, whole_steps(image.shape[1]), shared=shared
+        min(works, t.resident(multiprocessors)), t.threads, M, channels, works, *numbers, whole_steps(image.shape[1]), shared=shared
     )
-    maps = PixelMaps(image, h, wide, t.m + halo), weights_of(weight, (t.n if operator == CONV2D else STEP, STEP))
+    maps = PixelMaps(image, h, wide, t.m + halo), weights_of(weight, ((t.n if operator == CONV2D else STEP) // t.down, STEP))
     return SharedRowsPlan(launch, *maps, (images, h.positions, w.positions, channels))

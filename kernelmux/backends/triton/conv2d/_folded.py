@@ -6,6 +6,8 @@ multiple of 16 bytes; boxes of lines are boxes of places. Numbers behind a line 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from kernelmux.backends.triton._launch.launch import Ints, cdiv
@@ -13,15 +15,47 @@ from kernelmux.backends.triton.conv2d import _specialised, _specialised_weight
 from kernelmux.backends.triton.conv2d._order import channels_first, copied
 from kernelmux.backends.triton.conv2d._problem import VECTOR, ConvolutionProblem, Images, images
 from kernelmux.registry.conditions import AtLeast, AtMost, Condition
+from kernelmux.registry.spec import Call
 from kernelmux.registry.spec.sliding_windows import PIXELS, Fold, SideBySide, Window
 from kernelmux.registry.util.memory_format import format_of, fresh
 
 LINE = Window(1, 1, 0)  # over lines
+MOST = 128  # channels
+
+
+@dataclass(frozen=True)
+class Unfolded:
+    """Of the gradient of the kernels: folding saves no more products than it costs to copy the images."""
+
+    text: str = "products of boxes of whole rows and columns no more than 1.2 times those of a fold"
+
+    def check(self, call: Call) -> str | None:
+        """None, or how many more products there are."""
+        stride, padding, dilation = (call.arguments[key] for key in ("stride", "padding", "dilation"))
+        n, p, q, r, s, channels = (call.axes[axis] for axis in "NPQRSC")
+        if s == 1 or dilation[1] > 1 or channels > MOST:
+            return None
+        down, across = Window(r, stride[0], padding[0]), Window(s, stride[1], padding[1])
+        f = Fold.of(across, q, channels, VECTOR)
+        rows = _specialised_weight.together(down)
+        boxes = _specialised_weight.work((n, p, q), (rows, _specialised_weight.together(across)))
+        plain, folded = (
+            boxes * s * _up(channels),
+            _specialised_weight.work((n, p, q), (rows, True)) * _up(s * f.channels),
+        )
+        return (
+            None if plain <= 1.2 * folded else f"{plain / folded:.2f} times the products of a fold, needs {self.text}"
+        )
+
+
+def _up(channels: int) -> int:
+    """Channels, rounded up to the narrowest tile."""
+    return cdiv(channels, 64) * 64
 
 
 def requires(x: str) -> tuple[Condition, ...]:
     """What a call must meet. x: the name of the images."""
-    return _specialised.requires(x, *PIXELS, AtLeast("C", 1), AtMost("C", 128), SideBySide())
+    return _specialised.requires(x, *PIXELS, AtLeast("C", 1), AtMost("C", MOST), SideBySide())
 
 
 def _lines(x: torch.Tensor, rows: int, window: Window, places: int, f: Fold) -> tuple[torch.Tensor, Images]:

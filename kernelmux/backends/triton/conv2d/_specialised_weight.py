@@ -175,6 +175,12 @@ def box_of(lengths: Ints, free: tuple[bool, bool] = (False, False)) -> Ints:
     return min(whole, key=lambda box: covering(box, lengths) * (prod(box) + 16))
 
 
+def work(lengths: Ints, free: tuple[bool, bool]) -> int:
+    """Elements of all boxes of places, each with a few more for what a box costs."""
+    box = box_of(lengths, free)
+    return covering(box, lengths) * (prod(box) + 16)
+
+
 def together(w: Window) -> bool:
     """Whether places of the window and elements of x are the same along an axis."""
     return w[:3] == (1, 1, 0)
