@@ -151,6 +151,7 @@ VARIANTS = {
     ),
     "specialised": Implementation(
         specialised, "boxes of both by TMA, two warpgroups multiply; what is not channels-last is copied",
-        requires("grad_out", Phases(), AtLeast("N", 1), *PIXELS, HalfFull(), _folded.Unfolded(), read="OC"), arithmetic="mma",
+        requires("grad_out", Phases(), AtLeast("N", 1), *PIXELS, HalfFull(), _folded.Unfolded(), read="OC"),
+        arithmetic="mma",
     ),
 }  # fmt: skip

@@ -168,11 +168,13 @@ def plan(
     parts = cdiv(p.K, k_split)
     out, ending = (p.dtype, end) if parts == 1 else (torch.float32, PLAIN.ending)
     works = t.tiles(p) * parts
+    roles = {"DOWN": (t.down, t.down > 1), "LEAVES_REST": (1, rest), "IS_REST": (1, first)}
+    more = {name: value for name, (value, given) in roles.items() if given}
     kernel = SOURCE.kernel(
         "conv2d_implicit_gemm_tma", f"left:map right:map {ending.tensors} {NUMBERS}", OPERATOR=operator,
         ELEMENT=ctype(p.dtype), OUTPUT=ctype(out), C_VECTOR=gcd(16 // out.itemsize, p.N), BLOCK_N=t.n,
         CONSUMERS=t.consumers, HEIGHT=t.height, STAGES=t.stages, GROUP_M=t.group_m, **p.macros, **ending.macros,
-        **last_products(operator, left, right), **({'DOWN': t.down} if t.down > 1 else {}), **({'LEAVES_REST': 1} if rest else {}), **({'IS_REST': 1} if first else {}),
+        **last_products(operator, left, right), **more,
     )  # fmt: skip
     image = right if operator == BACKWARD_WEIGHT else left
     windows = (n for pair in zip(h[3:], w[3:], strict=True) for n in pair)

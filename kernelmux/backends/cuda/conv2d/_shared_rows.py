@@ -62,8 +62,8 @@ def plan(
     works = t.down * cdiv(M, t.down * t.m) * cdiv(channels, t.n)
     numbers = h.positions, wide.positions, w.positions, h.padding, w.padding, h.dilation, h.taps
     shared = pixels + stages * (one + 16) + strips + 16 * PIXEL_STAGES
-    launch = kernel.bind(
-        min(works, t.resident(multiprocessors)), t.threads, M, channels, works, *numbers, whole_steps(image.shape[1]), shared=shared
-    )
-    maps = PixelMaps(image, h, wide, t.m + halo), weights_of(weight, ((t.n if operator == CONV2D else STEP) // t.down, STEP))
+    blocks, deep = min(works, t.resident(multiprocessors)), whole_steps(image.shape[1])
+    launch = kernel.bind(blocks, t.threads, M, channels, works, *numbers, deep, shared=shared)
+    lines = (t.n if operator == CONV2D else STEP) // t.down
+    maps = PixelMaps(image, h, wide, t.m + halo), weights_of(weight, (lines, STEP))
     return SharedRowsPlan(launch, *maps, (images, h.positions, w.positions, channels))

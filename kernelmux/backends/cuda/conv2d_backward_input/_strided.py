@@ -1,7 +1,7 @@
 """conv2d_backward_input by strides through TMA's im2col mode and wgmma: a product for each phase, all in one launch."""
 
 from itertools import product
-from math import gcd, prod
+from math import gcd
 from typing import NamedTuple
 
 import torch
@@ -60,8 +60,8 @@ def plan(
 ) -> StridedPlan:  # fmt: skip
     """The plan with a given tiling. channels: of the result."""
     images, deep = grad_out.shape[0], whole_steps(grad_out.shape[1])
-    walked = [axis.over(places) for axis, places in zip((h, w), grad_out.shape[2:], strict=True)]
-    M = images * prod(a.positions for a in walked)
+    rows, columns = h.over(grad_out.shape[2]), w.over(grad_out.shape[3])
+    M = images * rows.positions * columns.positions
     tiles = t.down * cdiv(M, t.down * t.m) * cdiv(channels, t.n)
     works = tiles * h.stride * w.stride
     kernel = SOURCE.kernel(
@@ -70,10 +70,10 @@ def plan(
         STAGES=t.stages, GROUP_M=t.group_m, A_K_MAJOR=1, B_K_MAJOR=0, **_windows("H", h), **_windows("W", w),
         **last_products(BACKWARD_INPUT, grad_out, weight), **({"DOWN": t.down} if t.down > 1 else {}),
     )  # fmt: skip
-    sizes = h.positions, walked[0].positions, w.positions, walked[1].positions
+    sizes = h.positions, rows.positions, w.positions, columns.positions
     blocks, shared = min(works, t.resident(multiprocessors)), t.shared(grad_out.dtype)
     launch = kernel.bind(blocks, t.threads, M, channels, deep, tiles, works, *sizes, shared=shared)
-    maps = PixelMaps(grad_out, *walked, t.m), weights_of(weight, (STEP // t.down, STEP))
+    maps = PixelMaps(grad_out, rows, columns, t.m), weights_of(weight, (STEP // t.down, STEP))
     return StridedPlan(launch, *maps, (images, h.positions, w.positions, channels))
 
 

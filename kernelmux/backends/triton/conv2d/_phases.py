@@ -35,8 +35,9 @@ from kernelmux.registry.spec.sliding_windows import Window
 
 @gluon.jit
 def _phase(i, OVER: gl.constexpr):
-    """Of an axis (see the kernel): the residue of the i-th phase, the first element of a kernel that it meets, how many it meets, and where
-    position 0 meets the first. Phases are in the order of their first elements; those that meet none are last."""
+    """Of an axis, OVER as the kernel has it: the residue of the i-th phase, the first element of a kernel that it meets,
+    how many it meets, and where position 0 meets the first. Phases are in the order of their first elements, those that
+    meet none last."""
     TAPS: gl.constexpr = OVER[0]
     STRIDE: gl.constexpr = OVER[1]
     PERIOD: gl.constexpr = STRIDE // OVER[4]
@@ -60,7 +61,8 @@ def _work(start, tiles, phases):
 @gluon.jit
 def _load(
     x_desc, weight_desc, x_ring, weight_ring, full, empty, tiles, images, rows, columns, out_channels, channels,
-    H: gl.constexpr, W: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr,
+    H: gl.constexpr, W: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr,
+    STAGES: gl.constexpr,
 ):  # fmt: skip
     step = 0
     for start in range(0, tiles * H[1] * W[1], gl.num_programs(0)):
@@ -88,8 +90,8 @@ def _load(
 @gluon.jit
 def _multiply(
     y_ptr, x_ring, weight_ring, y_half, full, empty, tiles, images, rows, columns, height, width, out_channels, steps,
-    H: gl.constexpr, W: gl.constexpr, PART: gl.constexpr, UNIT: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr, BLOCK_K: gl.constexpr,
-    GROUP: gl.constexpr, STAGES: gl.constexpr,
+    H: gl.constexpr, W: gl.constexpr, PART: gl.constexpr, UNIT: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr,
+    BLOCK_K: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """The places from PART * PLACES on of each box. steps: of a single element of a kernel."""
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_O, 16])
@@ -124,12 +126,12 @@ def _multiply(
 @gluon.jit(do_not_specialize=range(3, 10))
 def conv2d_phases_kernel(
     y_ptr, x_desc, weight_desc, images, rows, columns, height, width, out_channels, channels,
-    H: gl.constexpr, W: gl.constexpr, UNIT: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr,
-    STAGES: gl.constexpr,
+    H: gl.constexpr, W: gl.constexpr, UNIT: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr, BLOCK_K: gl.constexpr,
+    GROUP: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """x [N P Q channels], weight [channels R S O], y [N height width O], dense, with the UNIT of `store_lines`. rows,
-    columns: of the largest phase. H, W: along each axis the elements of a kernel, stride, padding, dilation, and the greatest
-    divisor of stride and dilation, known when this is compiled because much is divided by them."""
+    columns: of the largest phase. H, W: along each axis the elements of a kernel, stride, padding, dilation, and the
+    greatest divisor of stride and dilation, known when this is compiled because much is divided by them."""
     PARTS: gl.constexpr = BOX[0] * BOX[1] * BOX[2] // PLACES
     boxes = gl.cdiv(images, BOX[0]) * gl.cdiv(rows, BOX[1]) * gl.cdiv(columns, BOX[2])
     tiles = boxes * gl.cdiv(out_channels, BLOCK_O)
@@ -208,9 +210,10 @@ def phases(p: ConvolutionProblem) -> Launch:
         map_of(p.x, (*box, block_k), p.dtype),
         map_of(p.weight, (block_k, 1, 1, block_o), p.dtype, True),
     )
+    down, across = ((*w, gcd(w.stride, w.dilation)) for w in p.windows)
     works = covering(box, lengths) * cdiv(out_channels, block_o) * prod(w.stride for w in p.windows)
     return Launch(
         conv2d_phases_kernel, (min(processors(p.device), works),), *lengths, *p.lengths[1:], out_channels, channels,
-        H=(*p.windows[0], gcd(*p.windows[0][1::2])), W=(*p.windows[1], gcd(*p.windows[1][1::2])), maps=maps, UNIT=gcd(out_channels, VECTOR), BOX=box,
+        H=down, W=across, maps=maps, UNIT=gcd(out_channels, VECTOR), BOX=box,
         GROUP=8, num_warps=4, **config,
     )  # fmt: skip

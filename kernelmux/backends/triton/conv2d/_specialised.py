@@ -223,8 +223,8 @@ def conv2d_specialised_kernel(
         gl.warp_specialize(
             [
                 (_multiply, (y, bias_ptr, x_ring, weight_ring, side_ring, y_halves.index(0), full, empty, tiles, steps,
-                             images, rows, columns, out_channels, 0, TRANSPOSED, BIAS, UNIT, BOX, BLOCK_O, SIDE, BLOCK_K, GROUP,
-                             STAGES)),
+                             images, rows, columns, out_channels, 0, TRANSPOSED, BIAS, UNIT, BOX, BLOCK_O, SIDE, BLOCK_K,
+                             GROUP, STAGES)),
                 (_load, (x_desc, weight_desc, side_desc, x_ring, weight_ring, side_ring, full, empty, tiles, images,
                          rows, columns, out_channels, channels, taps_h, taps_w, first_h, first_w, step_h, step_w,
                          lift_h, lift_w, stride_h, stride_w, STRIDED, TRANSPOSED, BOX, BLOCK_O, SIDE, BLOCK_K, GROUP,
@@ -237,11 +237,11 @@ def conv2d_specialised_kernel(
         gl.warp_specialize(
             [
                 (_multiply, (y, bias_ptr, x_ring, weight_ring, side_ring, y_halves.index(0), full, empty, tiles, steps,
-                             images, rows, columns, out_channels, 0, TRANSPOSED, BIAS, UNIT, BOX, BLOCK_O, SIDE, BLOCK_K, GROUP,
-                             STAGES)),
+                             images, rows, columns, out_channels, 0, TRANSPOSED, BIAS, UNIT, BOX, BLOCK_O, SIDE, BLOCK_K,
+                             GROUP, STAGES)),
                 (_multiply, (y, bias_ptr, x_ring, weight_ring, side_ring, y_halves.index(1), full, empty, tiles, steps,
-                             images, rows, columns, out_channels, 1, TRANSPOSED, BIAS, UNIT, BOX, BLOCK_O, SIDE, BLOCK_K, GROUP,
-                             STAGES)),
+                             images, rows, columns, out_channels, 1, TRANSPOSED, BIAS, UNIT, BOX, BLOCK_O, SIDE, BLOCK_K,
+                             GROUP, STAGES)),
                 (_load, (x_desc, weight_desc, side_desc, x_ring, weight_ring, side_ring, full, empty, tiles, images,
                          rows, columns, out_channels, channels, taps_h, taps_w, first_h, first_w, step_h, step_w,
                          lift_h, lift_w, stride_h, stride_w, STRIDED, TRANSPOSED, BOX, BLOCK_O, SIDE, BLOCK_K, GROUP,
