@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from kernelmux.backends.triton._launch.card import TensorCores
-from kernelmux.backends.triton.conv2d import _specialised, _squares
+from kernelmux.backends.triton.conv2d import _phases, _specialised, _squares
 from kernelmux.backends.triton.conv2d._implicit_gemm import implicit_gemm
 from kernelmux.backends.triton.conv2d._problem import ConvolutionProblem, images
 from kernelmux.registry.backend import Implementation
@@ -41,6 +41,8 @@ def specialised(
     shape = (len(grad_out), weight.shape[1], *lengths)
     if _squares.fewer(shape[1], over):
         return _squares.gradient(grad_out, weight, shape, over)
+    if any(o.stride > 1 for o in over):
+        return _phases.gradient(grad_out, weight, shape, over)
     return _specialised.convolution(grad_out, weight, None, shape, over, transposed=True)
 
 

@@ -10,27 +10,30 @@ from itertools import product
 from math import gcd, prod
 from typing import Any
 
+import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
 from kernelmux.backends.triton._launch.hopper import barriers, copy_in, ring
 from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, cdiv, plan, processors
-from kernelmux.backends.triton.conv2d._problem import VECTOR, ConvolutionProblem
+from kernelmux.backends.triton.conv2d._boxes import box_of, covering
+from kernelmux.backends.triton.conv2d._order import channels_first
+from kernelmux.backends.triton.conv2d._problem import VECTOR, ConvolutionProblem, images
 from kernelmux.backends.triton.conv2d._specialised import (
     LOADER_REGISTERS,
     MULTIPLIER_REGISTERS,
     PLACES,
     RING,
     TILES,
-    box_of,
-    covering,
     map_of,
     place_of,
+    readable,
 )
 from kernelmux.backends.triton.conv2d._stores import halves, store_lines
 from kernelmux.backends.triton.matmul._epilogue import WholeTensor
 from kernelmux.registry.spec.sliding_windows import Window
+from kernelmux.registry.util.memory_format import format_of
 
 
 @gluon.jit
@@ -217,3 +220,13 @@ def phases(p: ConvolutionProblem) -> Launch:
         H=down, W=across, maps=maps, UNIT=gcd(out_channels, VECTOR), BOX=box,
         GROUP=8, num_warps=4, **config,
     )  # fmt: skip
+
+
+def gradient(grad_out: torch.Tensor, weight: torch.Tensor, shape: Ints, over: tuple[Window, Window]) -> torch.Tensor:
+    """Images of this shape in the order of grad_out, computed as channels-last ones."""
+    y = torch.empty(shape, dtype=weight.dtype, device=weight.device, memory_format=torch.channels_last)
+    if y.numel():
+        left, right = readable(grad_out, again=prod(weight.shape[2:]) > 1), readable(weight)
+        seen = images(left), images(y), images(right.transpose(0, 1))
+        phases(ConvolutionProblem(y.get_device(), y.dtype, *seen, over))(y, left, right)
+    return y if format_of(grad_out) == torch.channels_last else channels_first(y)

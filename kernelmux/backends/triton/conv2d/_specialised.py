@@ -8,9 +8,7 @@ The gradient of x for a stride of 1 is such a product too, with boxes that lie o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 from math import gcd, prod
 from typing import Any
 
@@ -21,6 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup
 
 from kernelmux.backends.triton._launch.hopper import barriers, copy_in, copy_out_wait, ring
 from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, Map, cdiv, plan, processors
+from kernelmux.backends.triton.conv2d._boxes import box_of, covering, part_of
 from kernelmux.backends.triton.conv2d._order import channels_first, channels_last, padded
 from kernelmux.backends.triton.conv2d._problem import VECTOR, ConvolutionProblem, Images, images
 from kernelmux.backends.triton.conv2d._stores import halves, store_box, store_lines
@@ -279,22 +278,6 @@ def tile_config(places: int, o: int, k: int) -> Config:
     }  # fmt: skip
 
 
-def box_of(places: int, lengths: Ints) -> Ints:
-    """Images, rows and columns, powers of two, of the box of so many places of which the fewest cover all lengths."""
-    return min(boxes(places), key=lambda box: covering(box, lengths))
-
-
-def boxes(places: int) -> Iterator[Ints]:
-    """Images, rows and columns of every box of so many places, each a power of two."""
-    sides = [1 << i for i in range(places.bit_length())]
-    yield from ((n, h, w) for n, h, w in product(sides, repeat=3) if n * h * w == places)
-
-
-def covering(box: Ints, lengths: Ints) -> int:
-    """How many boxes cover all lengths."""
-    return prod(cdiv(length, side) for length, side in zip(lengths, box, strict=True))
-
-
 @plan
 def specialised(p: ConvolutionProblem, transposed: bool = False) -> Launch:
     """The launch, of y, x, weight and bias. transposed: y are the images that x are the convolution of."""
@@ -305,7 +288,7 @@ def specialised(p: ConvolutionProblem, transposed: bool = False) -> Launch:
     box = config.pop("BOX", None) or box_of(places, p.lengths)
     side = config["SIDE"]
     maps: tuple[Any, ...] = (
-        WholeTensor() if unit else map_of(p.y, (*_shared(box, places // PLACES.value), block_o // 2), p.dtype),
+        WholeTensor() if unit else map_of(p.y, (*part_of(box, places // PLACES.value), block_o // 2), p.dtype),
         phases_of(p, (*box, block_k)) if strided(p) else map_of(p.x, (*box, block_k), p.dtype),
         *(
             map_of(p.weight, (block_k, 1, 1, o) if transposed else (o, 1, 1, block_k), p.dtype, transposed)
@@ -347,12 +330,6 @@ def phases_of(p: ConvolutionProblem, block: Ints) -> Map:
     return Map(shape, (*apart, 1), box, layout_of(box, p.dtype))
 
 
-def _shared(box: Ints, parts: int) -> Ints:
-    """The boxes, one after the other, that are a box in one or two parts."""
-    outermost = next((axis for axis, side in enumerate(box) if side > 1), 2)
-    return tuple(side // parts if axis == outermost else side for axis, side in enumerate(box))
-
-
 def map_of(x: Images, block: Ints, dtype: torch.dtype, turned: bool = False) -> Map:
     """Images or kernels as [N H W C]; turned: as [C H W N]."""
     axes = (1, 2, 3, 0) if turned else (0, 2, 3, 1)
@@ -390,16 +367,8 @@ def convolution(
     y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     if y.numel():
         again = prod(weight.shape[2:]) > 1
-        left, right = (
-            readable(x, over[1].stride > 1 and not transposed, again),
-            readable(weight, again=again and not transposed),
-        )
+        left, right = readable(x, over[1].stride > 1, again), readable(weight, again=again and not transposed)
         kernels = images(right.transpose(0, 1) if transposed else right)
         p = ConvolutionProblem(x.get_device(), x.dtype, images(left), images(y), kernels, over, bias is not None)
-        if transposed and strided(p):
-            from kernelmux.backends.triton.conv2d._phases import phases
-
-            phases(p)(y, left, right)
-        else:
-            specialised(p, transposed)(y, left, right, right, y if bias is None else bias)
+        specialised(p, transposed)(y, left, right, right, y if bias is None else bias)
     return y if format_of(x) == torch.channels_last else channels_first(y)

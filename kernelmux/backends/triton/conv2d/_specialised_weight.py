@@ -27,14 +27,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from kernelmux.backends.triton._families.sums import run, sum_first
 from kernelmux.backends.triton._launch.hopper import barriers, copy_in, copy_out, copy_out_wait, ring
 from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, Map, cdiv, plan, processors
+from kernelmux.backends.triton.conv2d._boxes import boxes, covering
 from kernelmux.backends.triton.conv2d._problem import ConvolutionProblem, images
 from kernelmux.backends.triton.conv2d._specialised import (
     LOADER_REGISTERS,
     MULTIPLIER_REGISTERS,
     RING,
-    boxes,
     copy_box,
-    covering,
     layout_of,
     map_of,
     phases_of,
