@@ -21,9 +21,9 @@ from kernelmux.backends.triton.conv2d._boxes import box_of, covering
 from kernelmux.backends.triton.conv2d._order import channels_first
 from kernelmux.backends.triton.conv2d._problem import VECTOR, ConvolutionProblem, images
 from kernelmux.backends.triton.conv2d._specialised import (
+    ALONE,
     LOADER_REGISTERS,
     MULTIPLIER_REGISTERS,
-    PLACES,
     RING,
     TILES,
     map_of,
@@ -97,6 +97,8 @@ def _multiply(
     BLOCK_K: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """The places from PART * PLACES on of each box. steps: of a single element of a kernel."""
+    HELD: gl.constexpr = BOX[0] * BOX[1] * BOX[2]
+    PLACES: gl.constexpr = HELD if HELD <= ALONE else HELD // 2
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_O, 16])
     step = 0
     for start in range(0, tiles * H[1] * W[1], gl.num_programs(0)):
@@ -110,7 +112,7 @@ def _multiply(
         for k in range(many):
             slot = step % STAGES
             mbarrier.wait(full.index(slot), (step // STAGES) & 1)
-            x = x_ring.index(slot).reshape([BOX[0] * BOX[1] * BOX[2], BLOCK_K]).slice(PART * PLACES, PLACES, 0)
+            x = x_ring.index(slot).reshape([HELD, BLOCK_K]).slice(PART * PLACES, PLACES, 0)
             acc = warpgroup_mma(x, weight_ring.index(slot).reshape([BLOCK_K, BLOCK_O]), acc, is_async=True)
             # The product of the step before is done, so its slot may be filled again.
             acc = warpgroup_mma_wait(1, deps=[acc])
@@ -135,13 +137,14 @@ def conv2d_phases_kernel(
     """x [N P Q channels], weight [channels R S O], y [N height width O], dense, with the UNIT of `store_lines`. rows,
     columns: of the largest phase. H, W: along each axis the elements of a kernel, stride, padding, dilation, and the
     greatest divisor of stride and dilation, known when this is compiled because much is divided by them."""
-    PARTS: gl.constexpr = BOX[0] * BOX[1] * BOX[2] // PLACES
+    HELD: gl.constexpr = BOX[0] * BOX[1] * BOX[2]
+    PARTS: gl.constexpr = 1 if HELD <= ALONE else 2
     boxes = gl.cdiv(images, BOX[0]) * gl.cdiv(rows, BOX[1]) * gl.cdiv(columns, BOX[2])
     tiles = boxes * gl.cdiv(out_channels, BLOCK_O)
     steps = gl.cdiv(channels, BLOCK_K)
     x_ring = ring(x_desc, STAGES)
     weight_ring = ring(weight_desc, STAGES)
-    y_halves = halves(y_ptr, PARTS, PLACES, BLOCK_O, UNIT)
+    y_halves = halves(y_ptr, PARTS, HELD // PARTS, BLOCK_O, UNIT)
     full = barriers(STAGES, 1)
     empty = barriers(STAGES, PARTS)
     if PARTS == 1:

@@ -30,7 +30,7 @@ from kernelmux.registry.spec import Call
 from kernelmux.registry.spec.sliding_windows import InVectors, Window
 from kernelmux.registry.util.memory_format import format_of
 
-PLACES = gl.constexpr(64)  # of a box, per multiplier
+ALONE = gl.constexpr(64)  # places of a box at most that one multiplier has; of more, each of two has a half
 # Registers per thread: the multipliers hold the sums, the loader next to nothing.
 MULTIPLIER_REGISTERS = gl.constexpr(240)
 LOADER_REGISTERS = gl.constexpr(24)
@@ -139,6 +139,8 @@ def _multiply(
     BLOCK_O: gl.constexpr, SIDE: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """The places from PART * PLACES on of each box, which are a box of y as large as y_half."""
+    HELD: gl.constexpr = BOX[0] * BOX[1] * BOX[2]
+    PLACES: gl.constexpr = HELD if HELD <= ALONE else HELD // 2
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_O, 16])
     side_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, SIDE if SIDE else BLOCK_O, 16])
     step = 0
@@ -150,7 +152,7 @@ def _multiply(
         for k in range(steps):
             slot = step % STAGES
             mbarrier.wait(full.index(slot), (step // STAGES) & 1)
-            x = x_ring.index(slot).reshape([BOX[0] * BOX[1] * BOX[2], BLOCK_K]).slice(PART * PLACES, PLACES, 0)
+            x = x_ring.index(slot).reshape([HELD, BLOCK_K]).slice(PART * PLACES, PLACES, 0)
             acc = warpgroup_mma(x, _terms_by_channels(weight_ring.index(slot), TRANSPOSED), acc, is_async=True)
             # The product of the step before is done, so its slot may be filled again.
             if SIDE:
@@ -208,14 +210,15 @@ def conv2d_specialised_kernel(
     """x [N H W C], or its phases if STRIDED, weight [O R S C], or [C R S O] if TRANSPOSED, y [N rows columns O]. From the
     first place the element (0, 0) of a kernel meets x at first - lift * stride, and others steps from there. y comes as a
     descriptor, or as a pointer with the UNIT of `store_lines`."""
-    PARTS: gl.constexpr = BOX[0] * BOX[1] * BOX[2] // PLACES
+    HELD: gl.constexpr = BOX[0] * BOX[1] * BOX[2]
+    PARTS: gl.constexpr = 1 if HELD <= ALONE else 2
     boxes = gl.cdiv(images, BOX[0]) * gl.cdiv(rows, BOX[1]) * gl.cdiv(columns, BOX[2])
     tiles = boxes * gl.cdiv(out_channels, BLOCK_O + SIDE)
     steps = taps_h * taps_w * gl.cdiv(channels, BLOCK_K)
     x_ring = ring(x_desc, STAGES)
     weight_ring = ring(weight_desc, STAGES)
     side_ring = ring(side_desc, STAGES) if SIDE else weight_ring
-    y_halves = halves(y, PARTS, PLACES, BLOCK_O, UNIT)
+    y_halves = halves(y, PARTS, HELD // PARTS, BLOCK_O, UNIT)
     full = barriers(STAGES, 1)
     empty = barriers(STAGES, PARTS)
     if PARTS == 1:
@@ -288,7 +291,9 @@ def specialised(p: ConvolutionProblem, transposed: bool = False) -> Launch:
     box = config.pop("BOX", None) or box_of(places, p.lengths)
     side = config["SIDE"]
     maps: tuple[Any, ...] = (
-        WholeTensor() if unit else map_of(p.y, (*part_of(box, places // PLACES.value), block_o // 2), p.dtype),
+        WholeTensor()
+        if unit
+        else map_of(p.y, (*part_of(box, 1 if places <= ALONE.value else 2), block_o // 2), p.dtype),
         phases_of(p, (*box, block_k)) if strided(p) else map_of(p.x, (*box, block_k), p.dtype),
         *(
             map_of(p.weight, (block_k, 1, 1, o) if transposed else (o, 1, 1, block_k), p.dtype, transposed)
