@@ -147,7 +147,7 @@ VARIANTS = {
     ),
     "folded": Implementation(
         folded, "columns of a window become channels, then as specialised",
-        (*_folded.requires("grad_out"), AtLeast("N", 1)), arithmetic="mma",
+        (*_folded.requires("grad_out"), AtLeast("C", _folded.FEW), AtLeast("N", 1)), arithmetic="mma",
     ),
     "specialised": Implementation(
         specialised, "boxes of both by TMA, two warpgroups multiply; what is not channels-last is copied",

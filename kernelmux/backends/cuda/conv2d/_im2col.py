@@ -35,15 +35,21 @@ from kernelmux.registry.util.memory_format import fresh
 SOURCE = Source(__file__, "conv2d_implicit_gemm_tma.cu")
 COPIED = 33  # channels from which on images are copied; below, a fold of them has fewer terms
 MOST_MATRICES = 65535  # along an axis of a grid
-NARROW = (WgmmaTiling(128, 64, 1.6e6, 8), WgmmaTiling(256, 64, 2.4e6, 5, height=2))  # for few channels of the result
+# For few channels of the result.
+NARROW = (
+    WgmmaTiling(128, 64, 1.6e6, 8),
+    WgmmaTiling(256, 64, 2.4e6, 5, height=2),
+    WgmmaTiling(256, 96, 2.6e6, 4, height=2),
+)
 # Sums over positions: the right operand comes in copies of 64 pixels, so that narrow tiles wait less for it. On an H200
 # 256 x 2304 sums of 100352 terms take 184 us with these tiles, 198 with 128 x 256.
-FOLLOWING = 2.0  # us that a launch which follows costs
 TALL = (WgmmaTiling(256, 128, 3.3e6, 4, height=2),)
 NUMBERS = (
     "M:i32 N:i32 K:i32 k_split:i32 works:i32 rows:i32 columns:i32 stride_h:i32 stride_w:i32 padding_h:i32 padding_w:i32 "
     "dilation_h:i32 dilation_w:i32 taps_h:i32 taps_w:i32 channels:i32 first:i32"
 )
+# us of the launch for rows behind whole rounds. H200, bf16: 512 of 3 x 3 on 32x512x14x14 take 46.6 us so, 50.8 without.
+FOLLOWING = 2.0
 _CORNERS = range(-128, 128)  # of a map of two axes of pixels
 _MOST_STEP, _MOST_OFFSET = 8, 255
 
@@ -85,6 +91,15 @@ class Im2colPlan(NamedTuple):
         self.sum_parts(parts, c, *epilogue.tensors)
 
 
+class Choice(NamedTuple):
+    """How a product is cut: a tiling and pieces of K, for the first `head` rows alone if that is not 0."""
+
+    microseconds: float
+    tiling: WgmmaTiling
+    splits: int = 1
+    head: int = 0
+
+
 @remembered
 def best_plan(
     operator: int,
@@ -100,36 +115,56 @@ def best_plan(
 
     channels: of the result, of which operands may have more. left, right: the operands as they lie.
     """
-    given = operator, channels, left, right, h, w, end
-    p = _product(operator, channels, left, right, h, w)
-    counted = p._replace(K=p.K if operator == BACKWARD_WEIGHT else _terms(operator, left, right, h, w))
-    moved = sum(map(prod, (left.shape, right.shape, (p.M, p.N)))) * p.dtype.itemsize  # an image once, not at each tap
-    tiling, splits, time = _quickest(operator, counted, multiprocessors, moved)
-    best = (time, tiling, splits, 0)
+    given = operator, channels, left, right, h, w
+    best = choose(*given, multiprocessors)
+    if not best.head:
+        return plan(*given, end, best.tiling, best.splits, multiprocessors)
+    p, moved = _counted(*given)
+    behind = _quickest(operator, p, multiprocessors, moved, p.M - best.head)
+    rest = plan(*given, end, behind.tiling, behind.splits, multiprocessors, best.head)
+    return plan(*given, end, best.tiling, 1, multiprocessors, rest=rest)
+
+
+@remembered
+def choose(
+    operator: int,
+    channels: int,
+    left: Layout,
+    right: Layout,
+    h: ConvolutionAxis,
+    w: ConvolutionAxis,
+    multiprocessors: int,
+) -> Choice:
+    """What `best_plan` does, and in what time."""
+    p, moved = _counted(operator, channels, left, right, h, w)
+    best = _quickest(operator, p, multiprocessors, moved, p.M)
     for t in tilings(operator) if operator != BACKWARD_WEIGHT else ():
         head = t.tiles(p) // multiprocessors * multiprocessors // cdiv(p.N, t.n) * t.m  # rows of whole rounds
-        if not 0 < head < p.M:
-            continue
-        rest = _quickest(operator, counted._replace(M=p.M - head), multiprocessors, moved * (p.M - head) // p.M)
-        whole = t.microseconds(counted._replace(M=head), 1, multiprocessors, moved * head // p.M)
-        best = min(best, (whole + rest[2] + FOLLOWING, t, 1, head), key=lambda b: b[0])
-    _, tiling, splits, head = best
-    if not head:
-        return plan(*given, tiling, splits, multiprocessors)
-    smaller, pieces, _ = _quickest(
-        operator, counted._replace(M=p.M - head), multiprocessors, moved * (p.M - head) // p.M
-    )
-    return plan(*given, tiling, 1, multiprocessors, rest=plan(*given, smaller, pieces, multiprocessors, head))
+        if 0 < head < p.M:
+            whole = t.microseconds(p._replace(M=head), 1, multiprocessors, moved * head // p.M)
+            behind = _quickest(operator, p, multiprocessors, moved, p.M - head)
+            best = min(best, Choice(whole + FOLLOWING + behind.microseconds, t, 1, head), key=lambda c: c.microseconds)
+    return best
 
 
-def _quickest(operator: int, p: MatmulProblem, multiprocessors: int, moved: int) -> tuple[WgmmaTiling, int, float]:
-    """A tiling, into how many pieces it cuts K, and its time."""
-    choices = ((t, s) for t in tilings(operator) for s in _splits(t, p, multiprocessors))
-    timed = ((t, s, t.microseconds(p, s, multiprocessors, moved)) for t, s in choices)
-    return min(timed, key=lambda c: c[2])
+def _counted(
+    operator: int, channels: int, left: Layout, right: Layout, h: ConvolutionAxis, w: ConvolutionAxis
+) -> tuple[MatmulProblem, int]:
+    """The product without terms that are zero, and how many bytes it moves, an image once and not at each tap."""
+    p = _product(operator, channels, left, right, h, w)
+    moved = sum(map(prod, (left.shape, right.shape, (p.M, p.N)))) * p.dtype.itemsize
+    return p if operator == BACKWARD_WEIGHT else p._replace(K=terms(operator, left, right, h, w)), moved
 
 
-def _terms(operator: int, left: Layout, right: Layout, h: ConvolutionAxis, w: ConvolutionAxis) -> int:
+def _quickest(operator: int, p: MatmulProblem, multiprocessors: int, moved: int, rows: int) -> Choice:
+    """The quickest tiling of so many rows of a product."""
+    some, part = p._replace(M=rows), moved * rows // p.M
+    choices = ((t, s) for t in tilings(operator) for s in _splits(t, some, multiprocessors))
+    timed = (Choice(t.microseconds(some, s, multiprocessors, part), t, s) for t, s in choices)
+    return min(timed, key=lambda c: c.microseconds)
+
+
+def terms(operator: int, left: Layout, right: Layout, h: ConvolutionAxis, w: ConvolutionAxis) -> int:
     """Of each sum, without the zeros that no product is made of."""
     channels = min(left.shape[1], right.shape[0 if operator == BACKWARD_INPUT else 1])
     return h.taps * w.taps * cdiv(channels, 16) * 16
@@ -168,7 +203,7 @@ def plan(
     parts = cdiv(p.K, k_split)
     out, ending = (p.dtype, end) if parts == 1 else (torch.float32, PLAIN.ending)
     works = t.tiles(p) * parts
-    roles = {"DOWN": (t.down, t.down > 1), "LEAVES_REST": (1, rest), "IS_REST": (1, first)}
+    roles = {"LEAVES_REST": (1, rest), "IS_REST": (1, first)}
     more = {name: value for name, (value, given) in roles.items() if given}
     kernel = SOURCE.kernel(
         "conv2d_implicit_gemm_tma", f"left:map right:map {ending.tensors} {NUMBERS}", OPERATOR=operator,
@@ -179,12 +214,12 @@ def plan(
     image = right if operator == BACKWARD_WEIGHT else left
     windows = (n for pair in zip(h[3:], w[3:], strict=True) for n in pair)
     numbers = h.positions, w.positions, *windows, h.taps, w.taps, whole_steps(image.shape[1]), first
-    blocks, shared = min(works, t.resident(multiprocessors)), t.shared(out)
+    blocks, shared = min(works, multiprocessors), t.shared(out)
     launch = kernel.bind(blocks, t.threads, p.M, p.N, p.K, k_split, works, *numbers, shared=shared, follows=first > 0)
     if operator == BACKWARD_WEIGHT:
         maps: tuple[Tiles, Tiles] = _lines(left), PixelMaps(image, h, w, STEP)
     else:
-        maps = PixelMaps(image, h, w, t.m), weights_of(right, ((t.n if operator == CONV2D else STEP) // t.down, STEP))
+        maps = PixelMaps(image, h, w, t.m), weights_of(right, (t.n if operator == CONV2D else STEP, STEP))
     return Im2colPlan(launch, p, *maps, parts, adding(parts, p, end), first, rest)
 
 

@@ -41,18 +41,10 @@ struct Rings {
         weights_empty = weights_full + STAGES;
         if (threadIdx.x == 0) {
             for (int i = 0; i < PIXEL_STAGES; i++) barrier_init(pixels_full[i], 1), barrier_init(pixels_empty[i], ARRIVALS);
-            for (int i = 0; i < STAGES; i++) barrier_init(weights_full[i], 1), barrier_init(weights_empty[i], ARRIVALS * DOWN);
+            for (int i = 0; i < STAGES; i++) barrier_init(weights_full[i], 1), barrier_init(weights_empty[i], ARRIVALS);
             barrier_init_fence();
         }
         __syncthreads();
-        cluster_sync();
-    }
-
-    // By whole warps: weights are in both blocks of a cluster by the copies of either.
-    __device__ __forceinline__ void release_weights(int stage) const {
-        const int lane = threadIdx.x % 32;
-        if constexpr (DOWN > 1) barrier_arrive_at(lane < DOWN, weights_empty[stage], lane % DOWN);
-        else barrier_arrive_if(lane == 0, weights_empty[stage]);
     }
 };
 
@@ -111,7 +103,7 @@ __device__ __forceinline__ void multiply_rows(Sums& sum, const Rings& rings, Pix
                 add = true;
                 wgmma_commit();
                 wgmma_wait<1>();
-                if (weights >= 0) rings.release_weights(weights);
+                if (weights >= 0) barrier_arrive_if(mine, rings.weights_empty[weights]);
                 if (s == 0 && pixels >= 0) barrier_arrive_if(mine, rings.pixels_empty[pixels]);
                 weights = place.stage;
                 place.advance();
@@ -122,12 +114,12 @@ __device__ __forceinline__ void multiply_rows(Sums& sum, const Rings& rings, Pix
     wgmma_wait<0>();
 #pragma unroll
     for (int i = 0; i < HEIGHT; i++) pin(sum[i]);
-    rings.release_weights(weights);
+    barrier_arrive_if(mine, rings.weights_empty[weights]);
     barrier_arrive_if(mine, rings.pixels_empty[pixels]);
 }
 
 // out [images, rows, columns, N]. M: positions, those in the padding too.
-extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     conv2d_implicit_gemm_shared(const __grid_constant__ TensorMap image, const __grid_constant__ TensorMap weight,
                                 Output* __restrict__ out EPILOGUE_PARAMETERS(Output), int M, int N, int works, int rows,
                                 int wide, int columns, int top, int left, int dilation_h, int taps_h, int channels) {
@@ -163,5 +155,4 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
                     store_pixels(strip, sum[i] + n / 8, out, EPILOGUE(Output), pixels[i], true, work.n + n, N);
         }
     }
-    cluster_sync();
 }

@@ -112,7 +112,7 @@ __device__ __forceinline__ void produce_positions(const Ring& ring, Place& place
 #endif
 
 // Block i computes the works i, i + gridDim.x, ...; a piece of K has its own [M, N] of c.
-extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     conv2d_implicit_gemm_tma(const __grid_constant__ TensorMap left, const __grid_constant__ TensorMap right,
                              Output* __restrict__ c EPILOGUE_PARAMETERS(Output), int M, int N, int K, int k_split, int works,
                              int rows, int columns, int stride_h, int stride_w, int padding_h, int padding_w, int dilation_h,
@@ -136,6 +136,5 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
         if constexpr (CONSUMERS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         consume(ring, c, EPILOGUE(Output), sizes, works);
     }
-    cluster_sync();
     if constexpr (IS_REST) asm volatile("griddepcontrol.wait;" ::: "memory");
 }

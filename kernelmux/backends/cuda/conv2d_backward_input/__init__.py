@@ -13,9 +13,10 @@ import torch
 from kernelmux.backends.cuda._families.epilogue import PLAIN
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import Source, card, multiprocessors
-from kernelmux.backends.cuda.conv2d._im2col import asks, backwards, best_plan, ready, result, spacing
+from kernelmux.backends.cuda.conv2d._im2col import asks, backwards, ready, result, spacing
 from kernelmux.backends.cuda.conv2d._plans import ConvolutionPlan, Planner, direct, ladder
 from kernelmux.backends.cuda.conv2d._problem import BACKWARD_INPUT, Convolution, ConvolutionAxis, swapped
+from kernelmux.backends.cuda.conv2d._shared_rows import best_plan
 from kernelmux.backends.cuda.conv2d_backward_input import _phases, _strided
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Condition

@@ -15,6 +15,7 @@ from kernelmux.backends.cuda.matmul._wgmma import TILINGS, WgmmaTiling
 from kernelmux.registry.util.cards import remembered
 
 SOURCE = Source(__file__, "conv2d_backward_input_strided.cu")
+TILES = *TILINGS, *NARROW
 _NUMBERS = "M:i32 N:i32 channels:i32 tiles:i32 works:i32 size_h:i32 positions_h:i32 size_w:i32 positions_w:i32"
 
 
@@ -38,7 +39,7 @@ def best_plan(
     channels: int, grad_out: Layout, weight: Layout, h: ConvolutionAxis, w: ConvolutionAxis, multiprocessors: int
 ) -> StridedPlan:
     """The quickest tiling. channels: of the result."""
-    tiling = min((*TILINGS, *NARROW), key=lambda t: _microseconds(t, channels, grad_out, h, w, multiprocessors))
+    tiling = min(TILES, key=lambda t: _microseconds(t, channels, grad_out, h, w, multiprocessors))
     return plan(channels, grad_out, weight, h, w, tiling, multiprocessors)
 
 
@@ -62,18 +63,18 @@ def plan(
     images, deep = grad_out.shape[0], whole_steps(grad_out.shape[1])
     rows, columns = h.over(grad_out.shape[2]), w.over(grad_out.shape[3])
     M = images * rows.positions * columns.positions
-    tiles = t.down * cdiv(M, t.down * t.m) * cdiv(channels, t.n)
+    tiles = cdiv(M, t.m) * cdiv(channels, t.n)
     works = tiles * h.stride * w.stride
     kernel = SOURCE.kernel(
         "conv2d_backward_input_strided", f"image:map weight:map out* {_NUMBERS}",
         ELEMENT=ctype(grad_out.dtype), C_VECTOR=gcd(8, channels), BLOCK_N=t.n, CONSUMERS=t.consumers, HEIGHT=t.height,
         STAGES=t.stages, GROUP_M=t.group_m, A_K_MAJOR=1, B_K_MAJOR=0, **_windows("H", h), **_windows("W", w),
-        **last_products(BACKWARD_INPUT, grad_out, weight), **({"DOWN": t.down} if t.down > 1 else {}),
+        **last_products(BACKWARD_INPUT, grad_out, weight),
     )  # fmt: skip
     sizes = h.positions, rows.positions, w.positions, columns.positions
-    blocks, shared = min(works, t.resident(multiprocessors)), t.shared(grad_out.dtype)
+    blocks, shared = min(works, multiprocessors), t.shared(grad_out.dtype)
     launch = kernel.bind(blocks, t.threads, M, channels, deep, tiles, works, *sizes, shared=shared)
-    maps = PixelMaps(grad_out, rows, columns, t.m), weights_of(weight, (STEP // t.down, STEP))
+    maps = PixelMaps(grad_out, rows, columns, t.m), weights_of(weight, (STEP, STEP))
     return StridedPlan(launch, *maps, (images, h.positions, w.positions, channels))
 
 

@@ -59,11 +59,10 @@ struct PhaseWork {
     }
 };
 
-// A cluster takes one from the left and one from the right of a round in turn, so that the one with the longest work of a
+// A block takes one from the left and one from the right of a round in turn, so that the one with the longest work of a
 // round has the shortest of the next.
 __device__ __forceinline__ int work_of_round(int round) {
-    const int clusters = gridDim.x / PEERS, mine = blockIdx.x / PEERS;
-    return (round * clusters + (round % 2 ? clusters - 1 - mine : mine)) * PEERS + blockIdx.x % PEERS;
+    return round * gridDim.x + (round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
 }
 
 __device__ __forceinline__ void produce(const Ring& ring, Place& place, const PhaseWork& work, const TensorMap& image,
@@ -93,7 +92,7 @@ __device__ __forceinline__ int pixel_of(int m, const PhaseWork& work, const Size
 }
 
 // out [images, rows, columns, N]. M: positions of a phase. channels: of grad_out, rounded up to 64.
-extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     conv2d_backward_input_strided(const __grid_constant__ TensorMap image, const __grid_constant__ TensorMap weight,
                                   Output* __restrict__ out, int M, int N, int channels, int tiles, int works, int size_h,
                                   int positions_h, int size_w, int positions_w) {
@@ -133,5 +132,4 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
                     store_pixels(strip, sum[i] + n / 8, out, EPILOGUE(Output), pixels[i], work.tile.k_end, work.tile.n + n, N);
         }
     }
-    cluster_sync();
 }

@@ -13,33 +13,15 @@ __device__ __forceinline__ void load_pixels(void* to, const TensorMap& image, Ba
         : "memory");
 }
 
-// A box of a map [O, R, S, C], for the other block of the cluster too if there is one.
-__device__ __forceinline__ void load_box(void* to, const TensorMap& map, Barrier& full, int c, int s, int r, int o) {
-    if constexpr (DOWN == 1) {
-        tma_load(to, map, full, c, s, r, o);
-    } else {
-        asm volatile(
-            "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
-            "[%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(shared_address(to)),
-            "l"(&map), "r"(shared_address(&full)), "r"(c), "r"(s), "r"(r), "r"(o), "h"((short)3)
-            : "memory");
-    }
-}
-
-// The tile of a weight at tap (r, s) for a step of 64 of K from k on and the columns from n on; blocks below one another
-// fetch a share each for both. K-major, K is the channels of the image, columns are filters; otherwise the reverse.
+// The tile of a weight [O, R, S, C] at tap (r, s) for a step of 64 of K from k on and the columns from n on. K-major, K is the
+// channels of the image, columns are filters; otherwise the reverse.
 __device__ __forceinline__ void load_weight(unsigned char* tile, const TensorMap& weight, Barrier& full, int n, int k, int r,
                                             int s) {
-    static_assert(ACROSS == 1 && DOWN <= 2, "the mask names two blocks, one below the other");
-    constexpr int Lines = (B_K_MAJOR ? BLOCK_N : BLOCK_K) / DOWN;
-    const int first = DOWN == 1 ? 0 : Seat().y * Lines;
-    tile += first * 128;
     if constexpr (B_K_MAJOR) {
-        load_box(tile, weight, full, k, s, r, n + first);
+        tma_load(tile, weight, full, k, s, r, n);
     } else {
 #pragma unroll
-        for (int i = 0; i < cdiv(BLOCK_N, 64); i++)
-            load_box(tile + i * BOX_BYTES, weight, full, n + 64 * i, s, r, k + first);
+        for (int i = 0; i < cdiv(BLOCK_N, 64); i++) tma_load(tile + i * BOX_BYTES, weight, full, n + 64 * i, s, r, k);
     }
 }
 

@@ -198,7 +198,7 @@ def rule(p: ConvolutionProblem) -> Config:
         whole = count * (prod(w.stride for w in p.windows) * (0.5 + places * o / 2**15) + sum(taps) * tap)
         return whole / sms + tap * max(taps) / 2
 
-    places, o, _ = min((t for t in TILES if t[1] & (t[1] - 1) == 0), key=microseconds)
+    places, o, _ = min((t for t in TILES if t[0] <= 128 and t[1] in (64, 128, 256)), key=microseconds)
     k = min((64, 32, 16), key=lambda k: cdiv(channels, k) * (k + 16))
     return {"PLACES": places, "BLOCK_O": o, "BLOCK_K": k, "STAGES": min(12, RING // ((places + o) * k * 2))}
 

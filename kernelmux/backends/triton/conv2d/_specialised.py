@@ -34,16 +34,22 @@ ALONE = gl.constexpr(64)  # places of a box at most that one multiplier has; of 
 # Registers per thread: the multipliers hold the sums, the loader next to nothing.
 MULTIPLIER_REGISTERS = gl.constexpr(240)
 LOADER_REGISTERS = gl.constexpr(24)
-# Places and channels, and products per microsecond of one SM: H200, fp16, 32x256x56x56 by 256x256x3x3.
+# Places and channels, and products per microsecond of one SM: H200, fp16, 32x256x56x56 by 256x256x3x3. Of tiles of 192 and
+# 96 channels, and of 256 places, bf16: 16x96x57x57 by 192x96x5x5 takes 101 us with 128 x 192, 168 with 128 x 256, its
+# gradient 111 with 256 x 96, 124 with 128 x 96, 138 with 128 x 128; 8x320x64x64 by 320x320x3x3 102 with 256 x 128, 128 with
+# 128 x 128.
 TILES = (
     (128, 256, 2.9e6),
-    (128, 192, 2.6e6),
+    (128, 192, 2.75e6),
     (128, 128, 2.75e6),
+    (256, 128, 2.85e6),
+    (256, 96, 2.3e6),
     (64, 256, 2.7e6),
     (64, 128, 2.15e6),
     (128, 96, 2.1e6),
     (128, 64, 1.7e6),
     (64, 64, 1.55e6),
+    (128, 32, 1.0e6),
 )
 RING = 192 * 1024  # bytes of shared memory
 SECTOR = 2 * VECTOR  # elements of 32 bytes, which L2 reads at once

@@ -29,11 +29,15 @@ def near(w: Window) -> Window:
 
 
 def fewer(channels: int, over: tuple[Window, Window]) -> bool:
-    """Whether squares of so many channels are less work than phases, one after the other, in tiles of 64 channels."""
+    """Whether squares of so many channels are less than half of the work of phases in tiles of 64 channels.
+
+    They are written twice. H200, bf16, 64x224x224 of 3 channels: 64 of 7 x 7 with a stride of 2 take 307 us, gathered by
+    threads 3,094; 768 of 16 x 16 with a stride of 16 71 and 3,320.
+    """
     if all(w.stride == 1 for w in over) or any(w.dilation > 1 for w in over):
         return False
     squares, phases = prod(w.stride for w in over) * channels, prod(w.kernel for w in over)
-    return prod(near(w).kernel for w in over) * cdiv(squares, 32) * 32 <= phases * cdiv(channels, 64) * 64
+    return 2 * prod(near(w).kernel for w in over) * cdiv(squares, 32) * 32 <= phases * cdiv(channels, 64) * 64
 
 
 @triton.jit(do_not_specialize=range(2, 19))
