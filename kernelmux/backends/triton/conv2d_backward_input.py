@@ -53,6 +53,6 @@ VARIANTS = {
     ),
     "specialised": Implementation(
         specialised, "boxes of grad_out by TMA, two warpgroups multiply; what is not channels-last is copied",
-        _specialised.requires("grad_out", read="O"), arithmetic="mma",
+        _specialised.requires("grad_out", _phases.FewPhases(), read="O"), arithmetic="mma",
     ),
 }  # fmt: skip

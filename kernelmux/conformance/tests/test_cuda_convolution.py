@@ -110,13 +110,13 @@ def test_every_tile_of_pixels_for_a_row_of_taps_is_exact(op: str, tile: WgmmaTil
     image, weight = (integers(*shape, order=torch.channels_last) for shape in (images, filters))
     image[:, :, :, -1] = torch.nan
     along = (STRIDE, (1, 4), (1, 2))
+    reference, doubles = catalog.spec(op).reference, (image.double(), weight.double())
     if op == "conv2d":
         p = conv2d.problem(layout(image), layout(weight), torch.channels_last, *along)
-        given, h, w = (image, weight, None, *along), p.h, p.w
+        want, h, w = reference(*doubles, None, *along), p.h, p.w
     else:
         p = conv2d_backward_input.problem(layout(image), layout(weight), torch.channels_last, *along, (0, 0))
-        given, h, w = (image, weight, *along, (0, 0)), _im2col.backwards(p.h), _im2col.backwards(p.w)
-    want = catalog.spec(op).reference(*(g.double() if isinstance(g, torch.Tensor) else g for g in given))
+        want, h, w = reference(*doubles, *along, (0, 0)), _im2col.backwards(p.h), _im2col.backwards(p.w)
     plan = _shared_rows.plan(
         p.operator, p.shape[1], layout(image), layout(weight), h, w, PLAIN.ending, tile, MULTIPROCESSORS // 44
     )

@@ -13,7 +13,7 @@ from kernelmux.backends.cuda._families.epilogue import PLAIN, Epilogue, Epilogue
 from kernelmux.backends.cuda._launch.layout import Layout
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles, cdiv, ctype
 from kernelmux.backends.cuda.conv2d._pixel_copies import SECTOR, VECTOR, copied
-from kernelmux.backends.cuda.conv2d._pixel_maps import STEP, PixelMaps, channels_last, corners
+from kernelmux.backends.cuda.conv2d._pixel_maps import CORNERS, STEP, PixelMaps, channels_last, corners
 from kernelmux.backends.cuda.conv2d._plans import halves_on_hopper, indices
 from kernelmux.backends.cuda.conv2d._problem import (
     BACKWARD_INPUT,
@@ -50,8 +50,8 @@ NUMBERS = (
 )
 # us of the launch for rows behind whole rounds. H200, bf16: 512 of 3 x 3 on 32x512x14x14 take 46.6 us so, 50.8 without.
 FOLLOWING = 2.0
-_CORNERS = range(-128, 128)  # of a map of two axes of pixels
 _MOST_STEP, _MOST_OFFSET = 8, 255
+_MOST_STRIDE = 64  # of conv2d_backward_input, whose works are counted for all phases together
 
 
 def backwards(axis: ConvolutionAxis) -> ConvolutionAxis:
@@ -316,7 +316,7 @@ class Walked:
     def text(self) -> str:
         border = "and the windows within 128 of the image's border"
         if self.transposed:
-            return f"a pixel's places at most {_MOST_OFFSET} apart, {border}"
+            return f"stride <= {_MOST_STRIDE}, a pixel's places at most {_MOST_OFFSET} apart, {border}"
         stride = f"stride <= {_MOST_STEP}"
         stride = stride if self.columns else f"along rows {stride}"
         return f"{stride}, dilation * (kernel - 1) <= {_MOST_OFFSET}, {border}"
@@ -331,9 +331,9 @@ class Walked:
             if self.transposed:
                 axis = axis._replace(positions=size).over(positions)
             far = axis.dilation * (axis.taps - 1)
-            if axis.stride > _MOST_STEP or far > _MOST_OFFSET:
+            if stride > (_MOST_STRIDE if self.transposed else _MOST_STEP) or far > _MOST_OFFSET:
                 return f"{name}: stride {stride}, places {far} apart, needs {self.text}"
-            if any(corner not in _CORNERS for corner in corners(axis)):
+            if any(corner not in CORNERS for corner in corners(axis)):
                 first, last = corners(axis)
                 return f"{name}: windows from {first} on, to {last} beyond the end, needs -128 to 127"
         return None

@@ -14,6 +14,7 @@ from kernelmux.backends.cuda.matmul._wgmma import LINE
 from kernelmux.registry.util.cuda_driver import PROMOTION_256B, Encoder, driver
 
 STEP = 64  # channels: 128 bytes
+CORNERS = range(-128, 128)  # of a map of two axes of pixels
 _SWIZZLE_128B = 3  # CUtensorMapSwizzle
 
 

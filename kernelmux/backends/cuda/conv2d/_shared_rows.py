@@ -22,7 +22,7 @@ from kernelmux.backends.cuda.conv2d._im2col import (
     weights_of,
     whole_steps,
 )
-from kernelmux.backends.cuda.conv2d._pixel_maps import STEP, PixelMaps
+from kernelmux.backends.cuda.conv2d._pixel_maps import CORNERS, STEP, PixelMaps, corners
 from kernelmux.backends.cuda.conv2d._problem import CONV2D, ConvolutionAxis
 from kernelmux.backends.cuda.matmul._wgmma import LINE, WgmmaTiling
 from kernelmux.registry.util.cards import remembered
@@ -72,7 +72,7 @@ def best_plan(
 ) -> "Im2colPlan | SharedRowsPlan":  # fmt: skip
     """Pixels for all taps of a row at once, or copied for each tap. channels: of the result."""
     given = operator, channels, image, weight, h, w
-    if h.stride == w.stride == 1 < w.taps and _halo(w) <= MOST_HALO:
+    if _fits(image, h, w):
         pixels = image.shape[0] * h.positions * w.positions * terms(operator, image, weight, h, w) * 2 / COPIED_AGAIN
         apart = image.shape[1] * 2 % LINE
         otherwise = max(choose(*given, multiprocessors).microseconds, pixels * (WITHIN_LINES if apart else 1))
@@ -90,6 +90,13 @@ def _microseconds(
     positions = image.shape[0] * h.positions * widened(w).positions
     rounds = cdiv(cdiv(positions, t.m) * cdiv(channels, t.n), multiprocessors)
     return rounds * (t.m * t.n / 2**16 + t.m * t.n * terms(operator, image, weight, h, w) / t.rate)
+
+
+def _fits(image: Layout, h: ConvolutionAxis, w: ConvolutionAxis) -> bool:
+    """Whether there are taps side by side, of neighbouring places, that copies of rows with their padding reach."""
+    wide = widened(w)
+    few = image.shape[0] * h.positions * wide.positions < 2**31 - 512 and _halo(w) <= MOST_HALO
+    return h.stride == w.stride == 1 < w.taps and few and all(corner in CORNERS for corner in corners(wide))
 
 
 def _halo(w: ConvolutionAxis) -> int:

@@ -1,9 +1,10 @@
 // conv2d and the gradient of its images for stride 1, with pixels that stay in shared memory for all taps of a row.
 //
-// conv2d_implicit_gemm_tma.cu copies the pixels of a tile once for each tap, and L2 gives no more than 7 TB/s: with tiles of
-// few columns that takes longer than the products. Here a tile is of positions that follow one another in rows with the
-// padding between them, so that pixels at the next tap of a row are those one line further on in shared memory: wgmma reads
-// them from there. Positions in the padding are products in vain, one of W + S - 1 in S - 1.
+// conv2d_implicit_gemm_tma.cu copies the pixels of a tile once for each tap: on an H200 some 5 TB/s of them, or half of that
+// where pixels begin within lines of L2. With tiles of few columns that takes longer than the products. Here a tile is of
+// positions that follow one another in rows with the padding between them, so that pixels at the next tap of a row are
+// those a line further on in shared memory: wgmma reads them from there. Its swizzle goes by the address itself, so a
+// matrix may begin with any line. Of each W + S - 1 positions S - 1 are in the padding, and their products in vain.
 //
 //   CONV2D           left [position, (tap, c)], pixels;       right [o, (tap, c)], lines of K
 //   BACKWARD_INPUT   left [position, (tap, o)], of grad_out;  right [(tap, o), c], the taps backwards

@@ -54,8 +54,8 @@ struct Step {
 };
 
 // 64 channels of the pixels at a tap.
-__device__ __forceinline__ void load_tap(void* to, const TensorMap& image, Barrier& full, const Position& at, const Step& step,
-                                         const Windows& w) {
+__device__ __forceinline__ void load_tap(void* to, const TensorMap& image, Barrier& full, const Position& at,
+                                         const Step& step, const Windows& w) {
     load_pixels(to, image, full, at.n, at.y(w), at.x(w), step.c, step.r * w.dilation_h, step.s * w.dilation_w);
 }
 

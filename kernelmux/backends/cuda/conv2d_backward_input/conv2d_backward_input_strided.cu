@@ -122,14 +122,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             int pixels[HEIGHT];
 #pragma unroll
             for (int i = 0; i < HEIGHT; i++)
-                pixels[i] = pixel_of(work.tile.m + (warp / 4 * HEIGHT + i) * 64 + warp % 4 * 16 + threadIdx.x % 16, work, sizes,
-                                     rows, columns);
+                pixels[i] = pixel_of(work.tile.m + (warp / 4 * HEIGHT + i) * 64 + warp % 4 * 16 + threadIdx.x % 16, work,
+                                     sizes, rows, columns);
             if (work.tile.k_end) multiply(sum, ring, place, work.tile);
 #pragma unroll
             for (int i = 0; i < HEIGHT; i++)
 #pragma unroll
                 for (int n = 0; n < BLOCK_N; n += STRIP_N)
-                    store_pixels(strip, sum[i] + n / 8, out, EPILOGUE(Output), pixels[i], work.tile.k_end, work.tile.n + n, N);
+                    store_pixels(strip, sum[i] + n / 8, out, EPILOGUE(Output), pixels[i], work.tile.k_end,
+                                 work.tile.n + n, N);
         }
     }
 }

@@ -2,8 +2,8 @@
 #pragma once
 #include "matmul_wgmma.cuh"
 
-// Pixels one after the other, as many as the map says, of 64 channels from c on each, from (n, y, x) on: of those `down` rows
-// and `across` columns further on. Zeros for what lies outside of an image.
+// Pixels one after the other, as many as the map says, of 64 channels from c on each: those `down` rows and `across`
+// columns further on than (n, y, x) and what follows it. Zeros for what lies outside of an image.
 __device__ __forceinline__ void load_pixels(void* to, const TensorMap& image, Barrier& full, int n, int y, int x, int c,
                                             int down, int across) {
     asm volatile(
@@ -13,10 +13,10 @@ __device__ __forceinline__ void load_pixels(void* to, const TensorMap& image, Ba
         : "memory");
 }
 
-// The tile of a weight [O, R, S, C] at tap (r, s) for a step of 64 of K from k on and the columns from n on. K-major, K is the
-// channels of the image, columns are filters; otherwise the reverse.
-__device__ __forceinline__ void load_weight(unsigned char* tile, const TensorMap& weight, Barrier& full, int n, int k, int r,
-                                            int s) {
+// The tile of a weight [O, R, S, C] at tap (r, s) for a step of 64 of K from k on and the columns from n on. K-major, K is
+// the channels of the image, columns are filters; otherwise the reverse.
+__device__ __forceinline__ void load_weight(unsigned char* tile, const TensorMap& weight, Barrier& full, int n, int k,
+                                            int r, int s) {
     if constexpr (B_K_MAJOR) {
         tma_load(tile, weight, full, k, s, r, n);
     } else {

@@ -6,6 +6,7 @@ places, whose boxes the copy engine brings as it does for `_specialised`. Phases
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import product
 from math import gcd, prod
 from typing import Any
@@ -32,8 +33,11 @@ from kernelmux.backends.triton.conv2d._specialised import (
 )
 from kernelmux.backends.triton.conv2d._stores import halves, store_lines
 from kernelmux.backends.triton.matmul._epilogue import WholeTensor
+from kernelmux.registry.spec import Call
 from kernelmux.registry.spec.sliding_windows import Window
 from kernelmux.registry.util.memory_format import format_of
+
+MOST_PHASES = 4096
 
 
 @gluon.jit
@@ -171,6 +175,18 @@ def conv2d_phases_kernel(
             [4, 1],
             [MULTIPLIER_REGISTERS, LOADER_REGISTERS],
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FewPhases:
+    """Works of all phases together are few enough to be counted."""
+
+    text: str = f"stride[0] * stride[1] <= {MOST_PHASES}"
+
+    def check(self, call: Call) -> str | None:
+        """None, or how many phases there are."""
+        rows, columns = call.arguments["stride"]
+        return None if rows * columns <= MOST_PHASES else f"stride = ({rows}, {columns}), needs {self.text}"
 
 
 def _lengths(p: ConvolutionProblem) -> Ints:
