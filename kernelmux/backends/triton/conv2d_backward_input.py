@@ -9,11 +9,10 @@ from __future__ import annotations
 import torch
 
 from kernelmux.backends.triton._launch.card import TensorCores
-from kernelmux.backends.triton.conv2d import _specialised
+from kernelmux.backends.triton.conv2d import _phases, _specialised, _squares
 from kernelmux.backends.triton.conv2d._implicit_gemm import implicit_gemm
 from kernelmux.backends.triton.conv2d._problem import ConvolutionProblem, images
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import OneOf
 from kernelmux.registry.spec.sliding_windows import Pair, windows
 from kernelmux.registry.util.memory_format import format_of
 
@@ -38,8 +37,12 @@ def specialised(
     grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
 ) -> torch.Tensor:
     over = windows(weight.shape, stride, padding, dilation)
-    lengths = (o.length(n) for o, n in zip(over, grad_out.shape[2:], strict=True))
+    lengths = (o.length(n, r) for o, n, r in zip(over, grad_out.shape[2:], output_padding, strict=True))
     shape = (len(grad_out), weight.shape[1], *lengths)
+    if _squares.fewer(shape[1], over):
+        return _squares.gradient(grad_out, weight, shape, over)
+    if any(o.stride > 1 for o in over):
+        return _phases.gradient(grad_out, weight, shape, over)
     return _specialised.convolution(grad_out, weight, None, shape, over, transposed=True)
 
 
@@ -50,6 +53,6 @@ VARIANTS = {
     ),
     "specialised": Implementation(
         specialised, "boxes of grad_out by TMA, two warpgroups multiply; what is not channels-last is copied",
-        _specialised.requires("grad_out", OneOf("stride", (1, 1)), read="O"), arithmetic="mma",
+        _specialised.requires("grad_out", _phases.FewPhases(), read="O"), arithmetic="mma",
     ),
 }  # fmt: skip

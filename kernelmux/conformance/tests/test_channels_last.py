@@ -19,8 +19,6 @@ CALLS: dict[str, Call] = {
     "conv2d_backward_input": (((1, 64, 4, 3), (64, 64, 2, 3)), {"stride": (2, 1), "dilation": (1, 2)}),
     "conv2d_backward_weight": (((2, 64, 5, 4), (2, 64, 5, 6)), {"kernel": (3, 3), "padding": (1, 0)}),
 }
-UNIT = ("triton/specialised", "cuda/implicit_gemm_tma")  # take stride 1 alone
-PLAIN: Call = (((1, 64, 4, 3), (64, 64, 2, 3)), {"dilation": (1, 2)})  # of conv2d_backward_input, for who has no stride
 ROWS = "cuda/implicit_gemm_rows"
 PHASES = "cuda/implicit_gemm_phases"
 FEW: Call = (((1, 64, 4, 3), (64, 3, 2, 3)), {"stride": (2, 1)})  # of conv2d_backward_input, for who has few channels
@@ -47,8 +45,7 @@ def _orders() -> Iterator[tuple[str, str, tuple[bool, bool]]]:
 @pytest.mark.parametrize(("op", "variant", "last"), list(_orders()), ids=str)
 @pytest.mark.filterwarnings("ignore::kernelmux.EmulationWarning")
 def test_channels_last_images_give_the_sums_of_contiguous_ones(op: str, variant: str, last: tuple[bool, bool]) -> None:
-    shapes, along = PLAIN if op == "conv2d_backward_input" and variant in UNIT else CALLS[op]
-    shapes, along = {ROWS: SHALLOW, PHASES: FEW}.get(variant, (shapes, along))
+    shapes, along = {ROWS: SHALLOW, PHASES: FEW}.get(variant, CALLS[op])
     rng = torch.Generator().manual_seed(0)
     plain = [torch.randn(shape, generator=rng).half() for shape in shapes]
     formats = (torch.channels_last if yes else torch.contiguous_format for yes in last)

@@ -10,12 +10,12 @@ from kernelmux.backends.cuda import conv2d, conv2d_backward_input, conv2d_backwa
 from kernelmux.backends.cuda._families.epilogue import PLAIN
 from kernelmux.backends.cuda._launch.layout import layout
 from kernelmux.backends.cuda._launch.runtime import Source
-from kernelmux.backends.cuda.conv2d import _im2col, _image_rows
+from kernelmux.backends.cuda.conv2d import _im2col, _image_rows, _shared_rows
 from kernelmux.backends.cuda.conv2d import _plans as plans
 from kernelmux.backends.cuda.conv2d._pixel_copies import copied
 from kernelmux.backends.cuda.conv2d._plans import ConvolutionTile
 from kernelmux.backends.cuda.conv2d._problem import Convolution
-from kernelmux.backends.cuda.conv2d_backward_input import _phases
+from kernelmux.backends.cuda.conv2d_backward_input import _phases, _strided
 from kernelmux.backends.cuda.matmul._wgmma import WgmmaTiling
 from kernelmux.emulator import nvrtc
 from kernelmux.registry import catalog
@@ -91,9 +91,97 @@ def test_every_tile_of_copies_by_taps_is_exact(op: str, tile: WgmmaTiling, monke
         "conv2d_backward_weight": (grad_out, x, (3, 3), STRIDE, PADDING, DILATION),
     }[op]
     monkeypatch.setattr(_im2col, "tilings", lambda operator: (tile,))
-    monkeypatch.setattr(OPERATORS[op], "best_plan", _im2col.best_plan.__wrapped__)  # past its cache
+    monkeypatch.setattr(
+        OPERATORS[op], "best_plan", _im2col.best_plan.__wrapped__
+    )  # past its cache, and that of choices
+    monkeypatch.setattr(_im2col, "choose", _im2col.choose.__wrapped__)
     want = catalog.spec(op).reference(*(g.double() if isinstance(g, torch.Tensor) else g for g in given))
     assert torch.equal(OPERATORS[op].VARIANTS["implicit_gemm_tma"].fn(*given).double(), want)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("op", ["conv2d", "conv2d_backward_input"])
+@pytest.mark.parametrize("tile", [*_shared_rows.TILES, WgmmaTiling(64, 128, 1.0, 4)], ids=str)
+def test_every_tile_of_pixels_for_a_row_of_taps_is_exact(op: str, tile: WgmmaTiling) -> None:
+    """Taps that are two columns apart, filters or channels of more than a tile, a last step that is not whole, and what is
+    beside an image."""
+    c, o = (88, tile.n + 8) if op == "conv2d" else (tile.n + 8, 88)
+    images, filters = (2, c if op == "conv2d" else o, 9, 11), (o, c, 3, 5)
+    image, weight = (integers(*shape, order=torch.channels_last) for shape in (images, filters))
+    image[:, :, :, -1] = torch.nan
+    along = (STRIDE, (1, 4), (1, 2))
+    reference, doubles = catalog.spec(op).reference, (image.double(), weight.double())
+    if op == "conv2d":
+        p = conv2d.problem(layout(image), layout(weight), torch.channels_last, *along)
+        want, h, w = reference(*doubles, None, *along), p.h, p.w
+    else:
+        p = conv2d_backward_input.problem(layout(image), layout(weight), torch.channels_last, *along, (0, 0))
+        want, h, w = reference(*doubles, *along, (0, 0)), _im2col.backwards(p.h), _im2col.backwards(p.w)
+    plan = _shared_rows.plan(
+        p.operator, p.shape[1], layout(image), layout(weight), h, w, PLAIN.ending, tile, MULTIPROCESSORS // 44
+    )
+    got = _im2col.result(plan.run(image, weight, PLAIN), p).double()
+    assert want.isnan().any() and not want.isnan().all() and torch.equal(got.nan_to_num(-1e4), want.nan_to_num(-1e4))
+
+
+STRIDES: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, int], ...]]] = {
+    "images that end within a square": ((2, 72, 5, 6), (72, 40, 3, 3), ((2, 2), (1, 1), (1, 1), (1, 0))),
+    "taps that skip phases": ((1, 64, 4, 3), (64, 136, 3, 2), ((4, 2), (1, 0), (2, 3), (0, 1))),
+    "phases without a tap": ((1, 64, 5, 7), (64, 130, 1, 1), ((2, 3), (0, 0), (1, 1), (1, 2))),
+    "padding of more than a window": ((2, 64, 7, 7), (64, 24, 2, 3), ((3, 1), (4, 3), (1, 1), (2, 0))),
+}
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("order", ORDERS, ids=["nchw", "channels_last"])
+@pytest.mark.parametrize("case", STRIDES)
+def test_gradients_of_images_by_strides_are_exact(case: str, order: torch.memory_format) -> None:
+    images, filters, along = STRIDES[case]
+    grad_out, weight = (integers(*s, order=order) for s in (images, filters))
+    want = catalog.spec("conv2d_backward_input").reference(grad_out.double(), weight.double(), *along)
+    got = conv2d_backward_input.VARIANTS["implicit_gemm_tma"].fn(grad_out, weight, *along)
+    assert torch.equal(got.double(), want)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("tile", _strided.TILES, ids=str)
+def test_every_tile_of_phases_is_exact(tile: WgmmaTiling) -> None:
+    """On so few multiprocessors that each has works of several rounds."""
+    grad_out, weight = (integers(*s, order=torch.channels_last) for s in ((3, 80, 9, 7), (80, tile.n + 8, 3, 3)))
+    along = ((2, 2), PADDING, DILATION, (1, 0))
+    want = catalog.spec("conv2d_backward_input").reference(grad_out.double(), weight.double(), *along)
+    c = conv2d_backward_input.problem(layout(grad_out), layout(weight), torch.channels_last, *along)
+    plan = _strided.plan(tile.n + 8, layout(grad_out), layout(weight), c.h, c.w, tile, 2)
+    assert torch.equal(plan.run(grad_out, weight).permute(0, 3, 1, 2).double(), want)
+
+
+@needs_nvrtc
+def test_rows_behind_whole_rounds_are_a_launch_of_their_own() -> None:
+    """With its own tile, and with its own pieces of K."""
+    x, weight = integers(3, 64, 9, 12, order=torch.channels_last), integers(136, 64, 3, 3, order=torch.channels_last)
+    want = catalog.spec("conv2d").reference(x.double(), weight.double(), None, STRIDE, PADDING, DILATION)
+    c = conv2d.problem(layout(x), layout(weight), torch.channels_last, STRIDE, PADDING, DILATION)
+    given = c.operator, 136, layout(x), layout(weight), c.h, c.w, PLAIN.ending
+    for splits in (1, 2):
+        rest = _im2col.plan(*given, WgmmaTiling(64, 128, 1.0, 4), splits, 2, 256)
+        plan = _im2col.plan(*given, WgmmaTiling(128, 192, 1.0, 4), 1, 2, rest=rest)
+        assert torch.equal(_im2col.result(plan.run(x, weight, PLAIN), c).double(), want)
+
+
+def test_rounds_that_leave_little_behind_are_followed_by_smaller_tiles() -> None:
+    x, weight = layout(meta(32, 512, 14, 14)), layout(meta(512, 512, 3, 3))
+    c = conv2d.problem(x, weight, torch.channels_last, STRIDE, PADDING, DILATION)
+    plan = _shared_rows.best_plan(c.operator, 512, x, weight, c.h, c.w, PLAIN.ending, MULTIPROCESSORS)
+    assert isinstance(plan, _im2col.Im2colPlan) and plan.rest is not None
+    assert (plan.product.M, plan.rest.product.M) == (33 * 128, 32 * 14 * 14 - 33 * 128)
+
+
+def test_pixels_stay_where_channels_are_no_whole_lines() -> None:
+    for channels, stay in ((96, True), (256, False)):
+        x, weight = layout(meta(32, channels, 56, 56)), layout(meta(channels, channels, 3, 3))
+        c = conv2d.problem(x, weight, torch.channels_last, STRIDE, PADDING, DILATION)
+        plan = _shared_rows.best_plan(c.operator, channels, x, weight, c.h, c.w, PLAIN.ending, MULTIPROCESSORS)
+        assert isinstance(plan, _shared_rows.SharedRowsPlan) == stay
 
 
 @needs_nvrtc

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from math import gcd
 from typing import Any
 
@@ -68,15 +69,56 @@ def test_any_number_of_channels_is_written_exactly(filters: int, count: int, row
     )
 
 
-@pytest.mark.parametrize(("tile", "filters"), list(zip(TILES, (33, 50, 100) * 2, strict=True)))
+@pytest.mark.parametrize(("tile", "filters"), list(zip(TILES, cycle((33, 50, 100)))))
 def test_every_tile_writes_lines(tile: tuple[int, int, float], filters: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_specialised, "rule", lambda p: _specialised._tile(*tile[:2], 32, 2))
+    monkeypatch.setattr(_specialised, "rule", lambda p: _specialised.tile_config(*tile[:2], 32))
     _specialised.specialised.cache_clear()
     given = integers(3, 32, 6, 6), integers(filters, 32, 1, 1), None, STRIDE, (0, 0), DILATION
     with emulator.trace() as trace:
         assert exact("conv2d", "specialised", *given)
     assert requests(trace, "y") == {2 * gcd(filters, 8)}
     _specialised.specialised.cache_clear()  # of plans that another rule made
+
+
+@pytest.mark.parametrize("filters", [192, 96, 200])
+def test_a_third_of_the_channels_may_be_a_product_of_its_own(filters: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In boxes of whole channels and of the last ones, forwards and backwards."""
+    monkeypatch.setattr(_specialised, "rule", lambda p: _specialised.tile_config(128, 96 if filters == 96 else 192, 64))
+    _specialised.specialised.cache_clear()
+    x, weight, bias = integers(2, 72, 9, 9), integers(filters, 72, 3, 3), integers(filters, 1, 1, 1).flatten()
+    assert exact("conv2d", "specialised", x, weight, bias, STRIDE, PADDING, DILATION)
+    turned = integers(72, filters, 3, 3)
+    assert exact("conv2d_backward_input", "specialised", x, turned, STRIDE, PADDING, DILATION, (0, 0))
+    _specialised.specialised.cache_clear()
+
+
+STRIDES = {
+    "images that end within a square": ((2, 72, 5, 6), (72, 40, 3, 3), (2, 2), (1, 1), (1, 1), (1, 0)),
+    "taps that skip phases": ((1, 64, 4, 3), (64, 136, 3, 2), (4, 2), (1, 0), (2, 3), (0, 1)),
+    "phases without a tap": ((1, 64, 5, 7), (64, 130, 1, 1), (2, 3), (0, 0), (1, 1), (1, 2)),
+    "few channels, as squares": ((2, 64, 5, 9), (64, 3, 7, 7), (2, 2), (3, 3), (1, 1), (1, 1)),
+    "squares that do not overlap": ((2, 20, 5, 3), (20, 5, 4, 4), (4, 4), (0, 0), (1, 1), (0, 3)),
+    "squares with gaps": ((2, 64, 5, 3), (64, 5, 2, 2), (3, 3), (1, 0), (1, 1), (0, 2)),
+}
+
+
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last], ids=["nchw", "channels_last"])
+@pytest.mark.parametrize("case", list(STRIDES))
+def test_gradients_of_images_by_strides_are_exact(case: str, order: torch.memory_format) -> None:
+    images, filters, *along = STRIDES[case]
+    grad_out, weight = integers(*images).contiguous(memory_format=order), integers(*filters)
+    assert exact("conv2d_backward_input", "specialised", grad_out, weight, *along)
+
+
+def test_a_fold_has_places_behind_the_last_column() -> None:
+    """Which are zero in both factors: what is beside them in an image does not matter."""
+    x, grad_out = integers(4, 40, 7, 9), integers(4, 72, 7, 9)
+    x[:, :, :, -1] = torch.nan
+    given = grad_out, x, (3, 3), STRIDE, PADDING, DILATION
+    want = catalog.spec("conv2d_backward_weight").reference(grad_out.double(), x.double(), *given[2:])
+    with registered.backend("triton").emulation():
+        got = OPERATORS["conv2d_backward_weight"].VARIANTS["folded"].fn(*given).double()
+    assert want.isnan().any() and torch.equal(got.nan_to_num(-1e4), want.nan_to_num(-1e4))
 
 
 @pytest.mark.parametrize(

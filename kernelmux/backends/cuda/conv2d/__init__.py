@@ -17,9 +17,10 @@ from kernelmux.backends.cuda._families.epilogue import PLAIN, Epilogue, Epilogue
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import Source, card, multiprocessors
 from kernelmux.backends.cuda.conv2d import _folded, _image_rows
-from kernelmux.backends.cuda.conv2d._im2col import asks, best_plan, ready, result, spacing
+from kernelmux.backends.cuda.conv2d._im2col import asks, ready, result, spacing
 from kernelmux.backends.cuda.conv2d._plans import ConvolutionPlan, Planner, direct, ladder
 from kernelmux.backends.cuda.conv2d._problem import CONV2D, Convolution, ConvolutionAxis
+from kernelmux.backends.cuda.conv2d._shared_rows import best_plan
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Condition
 from kernelmux.registry.spec.sliding_windows import PIXELS, Pair, windows

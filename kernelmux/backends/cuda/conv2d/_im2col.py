@@ -3,20 +3,25 @@
 Images and weights are channels-last here, with channels and pixels at multiples of 16 bytes; others are copied first.
 """
 
-import ctypes
 from dataclasses import dataclass
 from math import gcd, prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from kernelmux.backends.cuda._families.epilogue import PLAIN, Epilogue, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import Layout
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles, cdiv, ctype
-from kernelmux.backends.cuda._launch.tensor_map import DATA_TYPES
 from kernelmux.backends.cuda.conv2d._pixel_copies import SECTOR, VECTOR, copied
+from kernelmux.backends.cuda.conv2d._pixel_maps import CORNERS, STEP, PixelMaps, channels_last, corners
 from kernelmux.backends.cuda.conv2d._plans import halves_on_hopper, indices
-from kernelmux.backends.cuda.conv2d._problem import BACKWARD_WEIGHT, CONV2D, Convolution, ConvolutionAxis
+from kernelmux.backends.cuda.conv2d._problem import (
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    CONV2D,
+    Convolution,
+    ConvolutionAxis,
+)
 from kernelmux.backends.cuda.matmul._choice import MatmulProblem, adding, problem, split_length
 from kernelmux.backends.cuda.matmul._wgmma import LINE, TILINGS, WgmmaTiling
 from kernelmux.backends.cuda.transpose import transpose_batch
@@ -25,95 +30,33 @@ from kernelmux.registry.spec import Call
 from kernelmux.registry.spec.sliding_windows import InVectors
 from kernelmux.registry.util.batch_strides import merged
 from kernelmux.registry.util.cards import remembered
-from kernelmux.registry.util.cuda_driver import PROMOTION_256B, Encoder, driver
 from kernelmux.registry.util.memory_format import fresh
 
 SOURCE = Source(__file__, "conv2d_implicit_gemm_tma.cu")
-STEP = 64  # channels: 128 bytes
 COPIED = 33  # channels from which on images are copied; below, a fold of them has fewer terms
 MOST_MATRICES = 65535  # along an axis of a grid
-NARROW = (WgmmaTiling(128, 64, 1.6e6, 8), WgmmaTiling(256, 64, 2.4e6, 5, height=2))  # for few channels of the result
+# For few channels of the result.
+NARROW = (
+    WgmmaTiling(128, 64, 1.6e6, 8),
+    WgmmaTiling(256, 64, 2.4e6, 5, height=2),
+    WgmmaTiling(256, 96, 2.6e6, 4, height=2),
+)
 # Sums over positions: the right operand comes in copies of 64 pixels, so that narrow tiles wait less for it. On an H200
 # 256 x 2304 sums of 100352 terms take 184 us with these tiles, 198 with 128 x 256.
 TALL = (WgmmaTiling(256, 128, 3.3e6, 4, height=2),)
 NUMBERS = (
     "M:i32 N:i32 K:i32 k_split:i32 works:i32 rows:i32 columns:i32 stride_h:i32 stride_w:i32 padding_h:i32 padding_w:i32 "
-    "dilation_h:i32 dilation_w:i32 taps_h:i32 taps_w:i32 channels:i32"
+    "dilation_h:i32 dilation_w:i32 taps_h:i32 taps_w:i32 channels:i32 first:i32"
 )
-_SWIZZLE_128B = 3  # CUtensorMapSwizzle
-_CORNERS = range(-128, 128)  # of a map of two axes of pixels
+# us of the launch for rows behind whole rounds. H200, bf16: 512 of 3 x 3 on 32x512x14x14 take 46.6 us so, 50.8 without.
+FOLLOWING = 2.0
 _MOST_STEP, _MOST_OFFSET = 8, 255
-
-
-def corners(axis: ConvolutionAxis) -> tuple[int, int]:
-    """Of the box over which the first tap walks: where it begins, and where it ends, from the end of the image."""
-    first = -axis.padding
-    return first, first + (axis.positions - 1) * axis.stride + 1 - axis.size
+_MOST_STRIDE = 64  # of conv2d_backward_input, whose works are counted for all phases together
 
 
 def backwards(axis: ConvolutionAxis) -> ConvolutionAxis:
     """The axis of grad_out, for stride 1: its pixels are read at the taps in reverse order."""
     return axis._replace(padding=axis.dilation * (axis.taps - 1) - axis.padding)
-
-
-def _channels_last(x: Layout) -> tuple[int, ...]:
-    """Strides of [N, H, W, C]; an axis of length 1 has that of a tensor without gaps, but between pixels of 16 bytes."""
-    _, c, rows, columns = x.shape
-    pixel = cdiv(c, VECTOR) * VECTOR
-    dense = (pixel * columns * rows, pixel * columns, pixel)
-    return *(x.strides[axis] if x.shape[axis] > 1 else s for axis, s in zip((0, 2, 3), dense, strict=True)), 1
-
-
-class _Images(NamedTuple):
-    """An `Encoder` of maps for copies of `pixels` pixels, STEP channels of each; pitches: bytes, as `Tiled` has them."""
-
-    data_type: int
-    shape: tuple[int, ...]
-    pitches: tuple[int, ...]
-    lower: tuple[int, ...]
-    upper: tuple[int, ...]
-    pixels: int
-    steps: tuple[int, int]
-
-    def encode(self, at: int, address: int) -> int:
-        wide, two = ctypes.c_uint64 * 4, ctypes.c_int * 2
-        status: int = driver().cuTensorMapEncodeIm2col(
-            ctypes.c_void_p(at), self.data_type, ctypes.c_uint32(4), ctypes.c_void_p(address),
-            wide(*self.shape[::-1]), wide(*self.pitches[::-1]), two(*self.lower[::-1]), two(*self.upper[::-1]),
-            ctypes.c_uint32(STEP), ctypes.c_uint32(self.pixels), (ctypes.c_uint32 * 4)(1, *self.steps[::-1], 1),
-            0, _SWIZZLE_128B, PROMOTION_256B, 0,
-        )  # fmt: skip
-        return status
-
-
-class PixelMaps(Tiles):
-    """Maps of images [N, C, H, W], channels contiguous, for copies of `pixels` pixels, STEP channels of each, at a tap.
-
-    The first pixel is that of a position; the others are those of the positions that follow, row by row, then in the
-    next image. What lies outside of an image is zero. ValueError for what the driver refuses. Source: CUDA driver API,
-    cuTensorMapEncodeIm2col; PTX ISA, "im2col mode".
-    """
-
-    def __init__(self, image: Layout, h: ConvolutionAxis, w: ConvolutionAxis, pixels: int):
-        n, c, rows, columns = image.shape
-        sizes = (n, rows, columns, c)
-        super().__init__(sizes, _channels_last(image), (1, 1, pixels, STEP), LINE)
-        self._lower, self._upper = zip(corners(h), corners(w), strict=True)
-        self._steps, self._pixels = (h.stride, w.stride), pixels
-
-    def of(self, tensor: torch.Tensor) -> Any:
-        """The map of the images of this shape and these strides that start where `tensor` does."""
-        if tensor.is_cuda:
-            return super().of(tensor)
-        from kernelmux import emulator
-
-        images = tensor.as_strided(self._shape, self._strides)
-        at = self._lower, self._upper, STEP, self._pixels
-        return emulator.Im2colMap(images, *at, LINE, steps=self._steps)
-
-    def _encoder(self, dtype: torch.dtype) -> Encoder:
-        pitches = tuple(stride * dtype.itemsize for stride in self._strides[:-1])
-        return _Images(DATA_TYPES[dtype], self._shape, pitches, self._lower, self._upper, self._pixels, self._steps)
 
 
 class Im2colPlan(NamedTuple):
@@ -125,19 +68,36 @@ class Im2colPlan(NamedTuple):
     right: Tiles
     parts: int
     sum_parts: BoundLaunch | None
+    first: int = 0
+    rest: "Im2colPlan | None" = None
 
     def run(self, left: torch.Tensor, right: torch.Tensor, epilogue: Epilogue) -> torch.Tensor:
         """The result as a matrix [M, N]."""
         p = self.product
-        c = left.new_empty((p.M, p.N))
+        c = left.new_empty((p.M + (self.rest.product.M if self.rest else 0), p.N))
+        self._run(left, right, c, epilogue)
+        if self.rest:
+            self.rest._run(left, right, c[p.M :], epilogue)
+        return c
+
+    def _run(self, left: torch.Tensor, right: torch.Tensor, c: torch.Tensor, epilogue: Epilogue) -> None:
+        p = self.product
         maps = self.left.of(left), self.right.of(right)
         if self.sum_parts is None:
             self.launch(*maps, c, *epilogue.tensors)
-            return c
+            return
         parts = left.new_empty((self.parts, p.M, p.N), dtype=torch.float32)
         self.launch(*maps, parts)
         self.sum_parts(parts, c, *epilogue.tensors)
-        return c
+
+
+class Choice(NamedTuple):
+    """How a product is cut: a tiling and pieces of K, for the first `head` rows alone if that is not 0."""
+
+    microseconds: float
+    tiling: WgmmaTiling
+    splits: int = 1
+    head: int = 0
 
 
 @remembered
@@ -151,15 +111,63 @@ def best_plan(
     end: EpilogueKind,
     multiprocessors: int,
 ) -> Im2colPlan:
-    """The quickest tiling by the rule of matmul.
+    """The quickest tiling by the rule of matmul, perhaps another one for what is left behind whole rounds of tiles.
 
     channels: of the result, of which operands may have more. left, right: the operands as they lie.
     """
+    given = operator, channels, left, right, h, w
+    best = choose(*given, multiprocessors)
+    if not best.head:
+        return plan(*given, end, best.tiling, best.splits, multiprocessors)
+    p, moved = _counted(*given)
+    behind = _quickest(operator, p, multiprocessors, moved, p.M - best.head)
+    rest = plan(*given, end, behind.tiling, behind.splits, multiprocessors, best.head)
+    return plan(*given, end, best.tiling, 1, multiprocessors, rest=rest)
+
+
+@remembered
+def choose(
+    operator: int,
+    channels: int,
+    left: Layout,
+    right: Layout,
+    h: ConvolutionAxis,
+    w: ConvolutionAxis,
+    multiprocessors: int,
+) -> Choice:
+    """What `best_plan` does, and in what time."""
+    p, moved = _counted(operator, channels, left, right, h, w)
+    best = _quickest(operator, p, multiprocessors, moved, p.M)
+    for t in tilings(operator) if operator != BACKWARD_WEIGHT else ():
+        head = t.tiles(p) // multiprocessors * multiprocessors // cdiv(p.N, t.n) * t.m  # rows of whole rounds
+        if 0 < head < p.M:
+            whole = t.microseconds(p._replace(M=head), 1, multiprocessors, moved * head // p.M)
+            behind = _quickest(operator, p, multiprocessors, moved, p.M - head)
+            best = min(best, Choice(whole + FOLLOWING + behind.microseconds, t, 1, head), key=lambda c: c.microseconds)
+    return best
+
+
+def _counted(
+    operator: int, channels: int, left: Layout, right: Layout, h: ConvolutionAxis, w: ConvolutionAxis
+) -> tuple[MatmulProblem, int]:
+    """The product without terms that are zero, and how many bytes it moves, an image once and not at each tap."""
     p = _product(operator, channels, left, right, h, w)
-    moved = sum(map(prod, (left.shape, right.shape, (p.M, p.N)))) * p.dtype.itemsize  # an image once, not at each tap
-    choices = ((t, s) for t in tilings(operator) for s in _splits(t, p, multiprocessors))
-    tiling, splits = min(choices, key=lambda c: c[0].microseconds(p, c[1], multiprocessors, moved))
-    return plan(operator, channels, left, right, h, w, end, tiling, splits, multiprocessors)
+    moved = sum(map(prod, (left.shape, right.shape, (p.M, p.N)))) * p.dtype.itemsize
+    return p if operator == BACKWARD_WEIGHT else p._replace(K=terms(operator, left, right, h, w)), moved
+
+
+def _quickest(operator: int, p: MatmulProblem, multiprocessors: int, moved: int, rows: int) -> Choice:
+    """The quickest tiling of so many rows of a product."""
+    some, part = p._replace(M=rows), moved * rows // p.M
+    choices = ((t, s) for t in tilings(operator) for s in _splits(t, some, multiprocessors))
+    timed = (Choice(t.microseconds(some, s, multiprocessors, part), t, s) for t, s in choices)
+    return min(timed, key=lambda c: c.microseconds)
+
+
+def terms(operator: int, left: Layout, right: Layout, h: ConvolutionAxis, w: ConvolutionAxis) -> int:
+    """Of each sum, without the zeros that no product is made of."""
+    channels = min(left.shape[1], right.shape[0 if operator == BACKWARD_INPUT else 1])
+    return h.taps * w.taps * cdiv(channels, 16) * 16
 
 
 def tilings(operator: int) -> tuple[WgmmaTiling, ...]:
@@ -185,31 +193,46 @@ def plan(
     t: WgmmaTiling,
     splits: int,
     multiprocessors: int,
+    first: int = 0,
+    rest: Im2colPlan | None = None,
 ) -> Im2colPlan:
     """The plan with a given tiling, K cut into at most `splits` pieces."""
     p = _product(operator, channels, left, right, h, w)
+    p = p._replace(M=p.M - first - (rest.product.M if rest else 0))
     k_split = split_length(p.K, splits, STEP)
     parts = cdiv(p.K, k_split)
     out, ending = (p.dtype, end) if parts == 1 else (torch.float32, PLAIN.ending)
     works = t.tiles(p) * parts
+    roles = {"LEAVES_REST": (1, rest), "IS_REST": (1, first)}
+    more = {name: value for name, (value, given) in roles.items() if given}
     kernel = SOURCE.kernel(
         "conv2d_implicit_gemm_tma", f"left:map right:map {ending.tensors} {NUMBERS}", OPERATOR=operator,
         ELEMENT=ctype(p.dtype), OUTPUT=ctype(out), C_VECTOR=gcd(16 // out.itemsize, p.N), BLOCK_N=t.n,
         CONSUMERS=t.consumers, HEIGHT=t.height, STAGES=t.stages, GROUP_M=t.group_m, **p.macros, **ending.macros,
+        **last_products(operator, left, right), **more,
     )  # fmt: skip
     image = right if operator == BACKWARD_WEIGHT else left
     windows = (n for pair in zip(h[3:], w[3:], strict=True) for n in pair)
-    numbers = h.positions, w.positions, *windows, h.taps, w.taps, _whole(image.shape[1])
+    numbers = h.positions, w.positions, *windows, h.taps, w.taps, whole_steps(image.shape[1]), first
     blocks, shared = min(works, multiprocessors), t.shared(out)
-    launch = kernel.bind(blocks, t.threads, p.M, p.N, p.K, k_split, works, *numbers, shared=shared)
+    launch = kernel.bind(blocks, t.threads, p.M, p.N, p.K, k_split, works, *numbers, shared=shared, follows=first > 0)
     if operator == BACKWARD_WEIGHT:
         maps: tuple[Tiles, Tiles] = _lines(left), PixelMaps(image, h, w, STEP)
     else:
-        maps = PixelMaps(image, h, w, t.m), _weights(right, (t.n, STEP) if operator == CONV2D else (STEP, STEP))
-    return Im2colPlan(launch, p, *maps, parts, adding(parts, p, end))
+        maps = PixelMaps(image, h, w, t.m), weights_of(right, (t.n if operator == CONV2D else STEP, STEP))
+    return Im2colPlan(launch, p, *maps, parts, adding(parts, p, end), first, rest)
 
 
-def _whole(channels: int) -> int:
+def last_products(operator: int, left: Layout, right: Layout) -> dict[str, int]:
+    """What tells a kernel how much of the last step of a tap is not zero."""
+    channels = min(left.shape[1], right.shape[0 if operator == BACKWARD_INPUT else 1])
+    products = cdiv(channels % STEP, 16)
+    if operator == BACKWARD_WEIGHT or products in (0, STEP // 16):
+        return {}
+    return {"TAP_K": whole_steps(channels), "TAP_PRODUCTS": products}
+
+
+def whole_steps(channels: int) -> int:
     return cdiv(channels, STEP) * STEP
 
 
@@ -218,7 +241,7 @@ def _product(
 ) -> MatmulProblem:
     """The product of matrices that it is, which of their indices are contiguous."""
     image = right if operator == BACKWARD_WEIGHT else left
-    positions, terms = image.shape[0] * h.positions * w.positions, h.taps * w.taps * _whole(image.shape[1])
+    positions, terms = image.shape[0] * h.positions * w.positions, h.taps * w.taps * whole_steps(image.shape[1])
     if operator == BACKWARD_WEIGHT:
         M, N, K = channels, terms, positions
         return problem(Layout((M, K), (1, M), left.dtype, 0), Layout((K, N), (N, 1), left.dtype, 0))
@@ -235,10 +258,10 @@ def _lines(grad_out: Layout) -> Tiles:
     return Tiles((n * rows * columns, o), (pitch, 1), (STEP, STEP), swizzle=LINE)
 
 
-def _weights(weight: Layout, box: tuple[int, int]) -> Tiles:
+def weights_of(weight: Layout, box: tuple[int, int]) -> Tiles:
     """[O, R, S, C], so many of O and of C at a time."""
     o, c, r, s = weight.shape
-    return Tiles((o, r, s, c), _channels_last(weight), (box[0], 1, 1, box[1]), swizzle=LINE)
+    return Tiles((o, r, s, c), channels_last(weight), (box[0], 1, 1, box[1]), swizzle=LINE)
 
 
 def spacing(channels: int, *taps: int) -> int:
@@ -264,7 +287,7 @@ def ready(x: torch.Tensor, *, dense: bool = False, apart: int = VECTOR) -> torch
         return x
     if x.is_contiguous() and n <= MOST_MATRICES and c % apart == 0:
         return transpose_batch(x.flatten(2)).view(n, h, w, c).permute(0, 3, 1, 2)
-    return copied(x, 0, w, _whole(c)).permute(0, 3, 1, 2)
+    return copied(x, 0, w, whole_steps(c)).permute(0, 3, 1, 2)
 
 
 def _pixels(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -283,17 +306,20 @@ def result(matrix: torch.Tensor, c: Convolution) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Walked:
-    """im2col copies reach every position and tap. transposed: of conv2d_backward_input. columns: whether they walk over
-    those too."""
+    """im2col copies reach every position and tap. transposed: of conv2d_backward_input, where they are of pixels that are
+    equal modulo the stride. columns: whether they walk over those too."""
 
     transposed: bool = False
     columns: bool = True
 
     @property
     def text(self) -> str:
-        stride = "stride 1" if self.transposed else f"stride <= {_MOST_STEP}"
+        border = "and the windows within 128 of the image's border"
+        if self.transposed:
+            return f"stride <= {_MOST_STRIDE}, a pixel's places at most {_MOST_OFFSET} apart, {border}"
+        stride = f"stride <= {_MOST_STEP}"
         stride = stride if self.columns else f"along rows {stride}"
-        return f"{stride}, dilation * (kernel - 1) <= {_MOST_OFFSET}, and the windows within 128 of the image's border"
+        return f"{stride}, dilation * (kernel - 1) <= {_MOST_OFFSET}, {border}"
 
     def check(self, call: Call) -> str | None:
         """None, or where they do not."""
@@ -301,14 +327,13 @@ class Walked:
             side = name == "columns"
             stride, padding, dilation = (call.arguments[key][side] for key in ("stride", "padding", "dilation"))
             size, positions, count = (call.axes[key] for key in (n, places, taps))
-            if self.transposed and stride != 1:
-                return f"{name}: stride {stride}, needs 1"
             axis = ConvolutionAxis(size, positions, count, stride, padding, dilation)
             if self.transposed:
-                axis = backwards(axis._replace(size=positions, positions=size))
-            if stride > _MOST_STEP or dilation * (count - 1) > _MOST_OFFSET:
-                return f"{name}: stride {stride}, dilation * (kernel - 1) = {dilation * (count - 1)}, needs {self.text}"
-            if any(corner not in _CORNERS for corner in corners(axis)):
+                axis = axis._replace(positions=size).over(positions)
+            far = axis.dilation * (axis.taps - 1)
+            if stride > (_MOST_STRIDE if self.transposed else _MOST_STEP) or far > _MOST_OFFSET:
+                return f"{name}: stride {stride}, places {far} apart, needs {self.text}"
+            if any(corner not in CORNERS for corner in corners(axis)):
                 first, last = corners(axis)
                 return f"{name}: windows from {first} on, to {last} beyond the end, needs -128 to 127"
         return None

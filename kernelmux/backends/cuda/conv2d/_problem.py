@@ -35,7 +35,7 @@ class ConvolutionAxis(NamedTuple):
     @property
     def period(self) -> int:
         """Every how many taps one meets the same phase."""
-        return self.stride // gcd(self.stride, self.dilation)
+        return self.stride // self.common
 
     @property
     def phases(self) -> int:
@@ -46,6 +46,32 @@ class ConvolutionAxis(NamedTuple):
     def first_phase(self) -> "ConvolutionAxis":
         """What the largest of them has: every stride-th pixel, every period-th tap, rounded up."""
         return self._replace(positions=cdiv(self.positions, self.stride), taps=cdiv(self.taps, self.period))
+
+    @property
+    def common(self) -> int:
+        """The greatest divisor of stride and dilation."""
+        return gcd(self.stride, self.dilation)
+
+    @property
+    def taps_of_phases(self) -> tuple[int, ...]:
+        """Of BACKWARD_INPUT, how many each class of pixels meets, those of the first taps first; some meet none."""
+        met = (max(0, cdiv(self.taps - first, self.period)) for first in range(self.period))
+        return *met, *(0 for _ in range(self.stride - self.period))
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """Of BACKWARD_INPUT, the lowest and the highest place of the gradient that the first pixel of a phase meets."""
+        found: list[int] = []
+        for first, count in enumerate(self.taps_of_phases[: self.taps]):
+            if count:
+                place = -((first * self.dilation - self.padding) // self.stride)
+                found += [place, place - (count - 1) * (self.dilation // self.common)]
+        return min(found, default=0), max(found, default=0)
+
+    def over(self, places: int) -> "ConvolutionAxis":
+        """How the largest phase of BACKWARD_INPUT walks over so many places of the gradient, its taps one step apart."""
+        lowest, highest = self.reach
+        return ConvolutionAxis(places, cdiv(self.positions, self.stride), highest - lowest + 1, 1, -lowest, 1)
 
 
 class Convolution(NamedTuple):

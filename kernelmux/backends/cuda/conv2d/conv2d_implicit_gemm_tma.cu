@@ -5,7 +5,7 @@
 //   CONV2D           left [position, (tap, c)], pixels;     right [o, (tap, c)], lines of K
 //   BACKWARD_INPUT   left [position, (tap, o)], of grad_out; right [(tap, o), c], the taps backwards; stride 1
 //   BACKWARD_WEIGHT  left [position, o], grad_out;          right [position, (tap, c)], pixels; sums over positions
-#include "matmul_wgmma.cuh"
+#include "convolution_copies.cuh"
 
 #define CONV2D 0
 #define BACKWARD_INPUT 1
@@ -53,35 +53,25 @@ struct Step {
     }
 };
 
-// Pixels one after the other, as many as the map says, of 64 channels each, at a tap from where they are.
-__device__ __forceinline__ void load_pixels(void* to, const TensorMap& image, Barrier& full, const Position& at, const Step& step,
-                                            const Windows& w) {
-    asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], "
-        "[%1, {%3, %4, %5, %6}], [%2], {%7, %8};" ::"r"(shared_address(to)),
-        "l"(&image), "r"(shared_address(&full)), "r"(step.c), "r"(at.x(w)), "r"(at.y(w)), "r"(at.n),
-        "h"((short)(step.s * w.dilation_w)), "h"((short)(step.r * w.dilation_h))
-        : "memory");
+// 64 channels of the pixels at a tap.
+__device__ __forceinline__ void load_tap(void* to, const TensorMap& image, Barrier& full, const Position& at,
+                                         const Step& step, const Windows& w) {
+    load_pixels(to, image, full, at.n, at.y(w), at.x(w), step.c, step.r * w.dilation_h, step.s * w.dilation_w);
 }
 
 // Of conv2d and of the gradient of its images: K is taps and channels, the right operand a weight.
 __device__ __forceinline__ void produce_terms(const Ring& ring, Place& place, const Work& work, const TensorMap& image,
-                                              const TensorMap& weight, const Windows& w) {
-    const Position at(work.m, w);
+                                              const TensorMap& weight, const Windows& w, int first) {
+    const Position at(first + work.m, w);
     Step step(work.k_begin, w);
     for (int k = work.k_begin; k < work.k_end; k += BLOCK_K, step.advance(w)) {
         Barrier& full = ring.full[place.stage];
-        unsigned char* b = ring.b(place.stage);
         barrier_wait(ring.empty[place.stage], place.phase ^ 1);
         barrier_expect(full, STAGE_BYTES);
-        load_pixels(ring.a(place.stage), image, full, at, step, w);
-        if constexpr (OPERATOR == CONV2D) {
-            tma_load(b, weight, full, step.c, step.s, step.r, work.n);
-        } else {
-#pragma unroll
-            for (int i = 0; i < cdiv(BLOCK_N, 64); i++)
-                tma_load(b + i * BOX_BYTES, weight, full, work.n + 64 * i, w.taps_w - 1 - step.s, w.taps_h - 1 - step.r, step.c);
-        }
+        load_tap(ring.a(place.stage), image, full, at, step, w);
+        const bool turned = OPERATOR == BACKWARD_INPUT;
+        load_weight(ring.b(place.stage), weight, full, work.n, step.c, turned ? w.taps_h - 1 - step.r : step.r,
+                    turned ? w.taps_w - 1 - step.s : step.s);
         place.advance();
     }
 }
@@ -109,18 +99,26 @@ __device__ __forceinline__ void produce_positions(const Ring& ring, Place& place
         for (int i = 0; i < BLOCK_M / 64; i++)
             tma_load(ring.a(place.stage) + i * BOX_BYTES, grad_out, full, work.m + 64 * i, k);
 #pragma unroll
-        for (int i = 0; i < Copies; i++) load_pixels(ring.b(place.stage) + i * BOX_BYTES, image, full, at, steps[i], w);
+        for (int i = 0; i < Copies; i++) load_tap(ring.b(place.stage) + i * BOX_BYTES, image, full, at, steps[i], w);
         place.advance();
     }
 }
+
+#ifndef LEAVES_REST  // the launch that follows computes the rows behind these, and may begin when blocks of this one end
+#define LEAVES_REST 0
+#endif
+#ifndef IS_REST  // this is the launch that follows
+#define IS_REST 0
+#endif
 
 // Block i computes the works i, i + gridDim.x, ...; a piece of K has its own [M, N] of c.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     conv2d_implicit_gemm_tma(const __grid_constant__ TensorMap left, const __grid_constant__ TensorMap right,
                              Output* __restrict__ c EPILOGUE_PARAMETERS(Output), int M, int N, int K, int k_split, int works,
                              int rows, int columns, int stride_h, int stride_w, int padding_h, int padding_w, int dilation_h,
-                             int dilation_w, int taps_h, int taps_w, int channels) {
+                             int dilation_w, int taps_h, int taps_w, int channels, int first) {
     extern __shared__ __align__(1024) unsigned char shared[];
+    if constexpr (LEAVES_REST) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     const Ring ring(shared);
     const Sizes sizes = {M, N, K, k_split, 1};
     if (threadIdx.x < 128) {
@@ -132,10 +130,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             for (int i = blockIdx.x; i < works; i += gridDim.x) {
                 const Work work(i, sizes);
                 if constexpr (OPERATOR == BACKWARD_WEIGHT) produce_positions(ring, place, work, left, right, w);
-                else produce_terms(ring, place, work, left, right, w);
+                else produce_terms(ring, place, work, left, right, w, first);
             }
     } else {
         if constexpr (CONSUMERS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         consume(ring, c, EPILOGUE(Output), sizes, works);
     }
+    if constexpr (IS_REST) asm volatile("griddepcontrol.wait;" ::: "memory");
 }

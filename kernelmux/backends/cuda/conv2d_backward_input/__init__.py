@@ -4,7 +4,7 @@ direct               one thread per pixel and channel
 tiled                grad_out and weights in shared memory, a product on the FP32 pipes
 implicit_gemm        mma.sync on patches of grad_out gathered by cp.async
 implicit_gemm_wgmma  the next tiles are gathered while wgmma multiplies
-implicit_gemm_tma    the copy engine gathers, in its im2col mode; stride 1, channels-last, other images are copied first
+implicit_gemm_tma    the copy engine gathers, in its im2col mode; channels-last, other images are copied first
 implicit_gemm_phases all phases are columns of one product, which reads grad_out once: for few channels; copied likewise
 """
 
@@ -13,10 +13,11 @@ import torch
 from kernelmux.backends.cuda._families.epilogue import PLAIN
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import Source, card, multiprocessors
-from kernelmux.backends.cuda.conv2d._im2col import asks, backwards, best_plan, ready, result, spacing
+from kernelmux.backends.cuda.conv2d._im2col import asks, backwards, ready, result, spacing
 from kernelmux.backends.cuda.conv2d._plans import ConvolutionPlan, Planner, direct, ladder
 from kernelmux.backends.cuda.conv2d._problem import BACKWARD_INPUT, Convolution, ConvolutionAxis, swapped
-from kernelmux.backends.cuda.conv2d_backward_input import _phases
+from kernelmux.backends.cuda.conv2d._shared_rows import best_plan
+from kernelmux.backends.cuda.conv2d_backward_input import _phases, _strided
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Condition
 from kernelmux.registry.spec.sliding_windows import Pair, windows
@@ -65,7 +66,10 @@ def implicit_gemm_tma(
     if 0 in c.shape:
         return fresh(grad_out.new_empty(c.shape), c.order)
     images, kernels = ready(grad_out, apart=spacing(len(weight), *weight.shape[2:])), ready(weight)
-    lie, sides = (layout(images), layout(kernels)), (backwards(c.h), backwards(c.w))
+    lie = layout(images), layout(kernels)
+    if stride != (1, 1):
+        return result(_strided.best_plan(c.shape[1], *lie, c.h, c.w, multiprocessors(grad_out)).run(images, kernels), c)
+    sides = backwards(c.h), backwards(c.w)
     made = best_plan(BACKWARD_INPUT, c.shape[1], *lie, *sides, PLAIN.ending, multiprocessors(grad_out))
     return result(made.run(images, kernels, PLAIN), c)
 

@@ -32,6 +32,10 @@
 #ifndef IN_TURN  // a batch of two products: those of the even rows of a and of the odd ones, whose results take turns too
 #define IN_TURN 0
 #endif
+#ifndef TAP_K  // of K: the channels of a tap, rounded up to whole steps. Behind the last channel all is zero: of the last
+#define TAP_K 1  // step of a tap only so many products of 32 bytes of K are made
+#define TAP_PRODUCTS 4
+#endif
 
 constexpr int BLOCK_M = 64 * CONSUMERS * HEIGHT, BLOCK_K = 128 / sizeof(Element);  // the widest swizzle
 constexpr int THREADS = 128 * (1 + CONSUMERS), PEERS = ACROSS * DOWN;
@@ -49,6 +53,11 @@ static_assert(CONSUMERS <= 2, "three times 128 accumulators and what else it tak
 static_assert(BLOCK_N % STRIP_N == 0, "a tile leaves in whole strips");
 static_assert(!(IN_TURN && SAVES), "what is saved would have to take turns too");
 
+#define NAMES_96 TEN() TEN(1) TEN(2) TEN(3) "%40, %41, %42, %43, %44, %45, %46, %47"
+#define SUMS_96 SUMS_64, SIXTEEN_SUMS(8)
+SHARED_PRODUCT(96, 16, "f16", __half, 48, 49, 50, ", %51, %52")
+SHARED_PRODUCT(96, 16, "bf16", __nv_bfloat16, 48, 49, 50, ", %51, %52")
+SHARED_PRODUCT(96, 8, "tf32", float, 48, 49, 50, "")
 #define NAMES_160 FIFTY TEN(5) TEN(6) "%70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
 #define SUMS_160 SUMS_128, SIXTEEN_SUMS(16)
 SHARED_PRODUCT(160, 16, "f16", __half, 80, 81, 82, ", %83, %84")
@@ -167,7 +176,8 @@ __device__ __forceinline__ void multiply(Sums& sum, const Ring& ring, Place& pla
         barrier_wait(ring.full[place.stage], place.phase);
         wgmma_fence();
 #pragma unroll
-        for (int step = 0; step < 128 / 32; step++)
+        for (int step = 0; step < 128 / 32; step++) {
+            if (step == TAP_PRODUCTS && (k + BLOCK_K) % TAP_K == 0) break;
 #pragma unroll
             for (int i = 0; i < HEIGHT; i++) {
                 const Descriptor rows = describe<A_K_MAJOR>(a + i * BOX_BYTES, step);
@@ -177,6 +187,7 @@ __device__ __forceinline__ void multiply(Sums& sum, const Ring& ring, Place& pla
                     wgmma<A_K_MAJOR, B_K_MAJOR>(columns<RIGHT_N>(sum[i], LEFT_N), rows,
                                                 describe<B_K_MAJOR>(b + LEFT_N * 128, step), add, Element());
             }
+        }
         wgmma_commit();
         wgmma_wait<1>();
         if (previous >= 0) ring.release(previous);

@@ -6,22 +6,59 @@ multiple of 16 bytes; boxes of lines are boxes of places. Numbers behind a line 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from kernelmux.backends.triton._launch.launch import Ints, cdiv
-from kernelmux.backends.triton.conv2d import _specialised
+from kernelmux.backends.triton.conv2d import _specialised, _specialised_weight
 from kernelmux.backends.triton.conv2d._order import channels_first, copied
 from kernelmux.backends.triton.conv2d._problem import VECTOR, ConvolutionProblem, Images, images
 from kernelmux.registry.conditions import AtLeast, AtMost, Condition
+from kernelmux.registry.spec import Call
 from kernelmux.registry.spec.sliding_windows import PIXELS, Fold, SideBySide, Window
-from kernelmux.registry.util.memory_format import format_of
+from kernelmux.registry.util.memory_format import format_of, fresh
 
 LINE = Window(1, 1, 0)  # over lines
+MOST = 128  # channels
+# Channels below which a fold fills too little of a tile for the gradient of the kernels. H200, bf16, 3 channels, 64 of 7x7:
+# 350 us, gathered by threads 328; 33 channels of 56x56, 64 of 3x3: 41 and 88.
+FEW = 16
+
+
+@dataclass(frozen=True)
+class Unfolded:
+    """Of the gradient of the kernels: folding saves no more products than it costs to copy the images."""
+
+    text: str = "products of boxes of whole rows and columns no more than 1.2 times those of a fold"
+
+    def check(self, call: Call) -> str | None:
+        """None, or how many more products there are."""
+        stride, padding, dilation = (call.arguments[key] for key in ("stride", "padding", "dilation"))
+        n, p, q, r, s, channels = (call.axes[axis] for axis in "NPQRSC")
+        if s == 1 or dilation[1] > 1 or not FEW <= channels <= MOST:
+            return None
+        down, across = Window(r, stride[0], padding[0]), Window(s, stride[1], padding[1])
+        f = Fold.of(across, q, channels, VECTOR)
+        rows = _specialised_weight.together(down)
+        boxes = _specialised_weight.work((n, p, q), (rows, _specialised_weight.together(across)))
+        plain, folded = (
+            boxes * s * _up(channels),
+            _specialised_weight.work((n, p, q), (rows, True)) * _up(s * f.channels),
+        )
+        return (
+            None if plain <= 1.2 * folded else f"{plain / folded:.2f} times the products of a fold, needs {self.text}"
+        )
+
+
+def _up(channels: int) -> int:
+    """Channels, rounded up to the narrowest tile."""
+    return cdiv(channels, 64) * 64
 
 
 def requires(x: str) -> tuple[Condition, ...]:
     """What a call must meet. x: the name of the images."""
-    return _specialised.requires(x, *PIXELS, AtLeast("C", 1), AtMost("C", 128), SideBySide())
+    return _specialised.requires(x, *PIXELS, AtLeast("C", 1), AtMost("C", MOST), SideBySide())
 
 
 def _lines(x: torch.Tensor, rows: int, window: Window, places: int, f: Fold) -> tuple[torch.Tensor, Images]:
@@ -44,5 +81,20 @@ def convolution(
         left, lines = _lines(x, rows, across, shape[3], f)
         right, kernels = _lines(weight, weight.shape[2], kernel, 1, f.of_kernel(kernel, VECTOR))
         p = ConvolutionProblem(x.get_device(), x.dtype, lines, images(y), kernels, (down, LINE), bias is not None)
-        _specialised.specialised(p)(y, left, right, y if bias is None else bias)
+        _specialised.specialised(p)(y, left, right, right, y if bias is None else bias)
     return y if format_of(x) == torch.channels_last else channels_first(y)
+
+
+def gradient(grad_out: torch.Tensor, x: torch.Tensor, shape: Ints, over: tuple[Window, Window]) -> torch.Tensor:
+    """grad_weight [O C R S] in the order of x. Boxes of places may go on behind the last column, where lines end too."""
+    down, across = over
+    filters, channels, taps, width = shape
+    f = Fold.of(across, grad_out.shape[3], channels, VECTOR)
+    right, lines = _lines(x, cdiv(x.shape[2], down.stride) * down.stride, across, grad_out.shape[3], f)
+    deep = cdiv(width * f.channels, VECTOR) * VECTOR
+    out = x.new_empty(filters, taps, 1, deep)
+    g = _specialised.readable(grad_out)
+    seen = lines, images(g), images(out.permute(0, 3, 1, 2))
+    _specialised_weight.run_on(ConvolutionProblem(x.get_device(), x.dtype, *seen, (down, LINE)), out, g, right)
+    kernels = out[..., : width * f.channels].unflatten(3, (width, f.channels))[:, :, 0, :, :channels]
+    return fresh(kernels.permute(0, 3, 1, 2), format_of(x))

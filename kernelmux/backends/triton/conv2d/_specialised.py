@@ -8,9 +8,7 @@ The gradient of x for a stride of 1 is such a product too, with boxes that lie o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 from math import gcd, prod
 from typing import Any
 
@@ -21,6 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup
 
 from kernelmux.backends.triton._launch.hopper import barriers, copy_in, copy_out_wait, ring
 from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, Map, cdiv, plan, processors
+from kernelmux.backends.triton.conv2d._boxes import box_of, covering, part_of
 from kernelmux.backends.triton.conv2d._order import channels_first, channels_last, padded
 from kernelmux.backends.triton.conv2d._problem import VECTOR, ConvolutionProblem, Images, images
 from kernelmux.backends.triton.conv2d._stores import halves, store_box, store_lines
@@ -31,12 +30,27 @@ from kernelmux.registry.spec import Call
 from kernelmux.registry.spec.sliding_windows import InVectors, Window
 from kernelmux.registry.util.memory_format import format_of
 
-PLACES = gl.constexpr(64)  # of a box, per multiplier
+ALONE = gl.constexpr(64)  # places of a box at most that one multiplier has; of more, each of two has a half
 # Registers per thread: the multipliers hold the sums, the loader next to nothing.
 MULTIPLIER_REGISTERS = gl.constexpr(240)
 LOADER_REGISTERS = gl.constexpr(24)
-# Places and channels, and products per microsecond of one SM: H200, fp16, 32x256x56x56 by 256x256x3x3.
-TILES = ((128, 256, 2.9e6), (128, 128, 2.75e6), (64, 256, 2.7e6), (64, 128, 2.15e6), (128, 64, 1.7e6), (64, 64, 1.55e6))
+# Places and channels, and products per microsecond of one SM: H200, fp16, 32x256x56x56 by 256x256x3x3. Of tiles of 192 and
+# 96 channels, and of 256 places, bf16: 16x96x57x57 by 192x96x5x5 takes 101 us with 128 x 192, 168 with 128 x 256, its
+# gradient 111 with 256 x 96, 124 with 128 x 96, 138 with 128 x 128; 8x320x64x64 by 320x320x3x3 102 with 256 x 128, 128 with
+# 128 x 128.
+TILES = (
+    (128, 256, 2.9e6),
+    (128, 192, 2.75e6),
+    (128, 128, 2.75e6),
+    (256, 128, 2.85e6),
+    (256, 96, 2.3e6),
+    (64, 256, 2.7e6),
+    (64, 128, 2.15e6),
+    (128, 96, 2.1e6),
+    (128, 64, 1.7e6),
+    (64, 64, 1.55e6),
+    (128, 32, 1.0e6),
+)
 RING = 192 * 1024  # bytes of shared memory
 SECTOR = 2 * VECTOR  # elements of 32 bytes, which L2 reads at once
 WIDE = 64  # channels at most that a box brings, of which those of a copy are a multiple
@@ -73,13 +87,13 @@ def requires(x: str, *more: Condition, read: str = "") -> tuple[Condition, ...]:
 
 
 @gluon.jit
-def _place(tile, images, rows, columns, out_channels, BOX: gl.constexpr, BLOCK_O: gl.constexpr, GROUP: gl.constexpr):
+def place_of(tile, images, rows, columns, out_channels, BOX: gl.constexpr, WIDTH: gl.constexpr, GROUP: gl.constexpr):
     """The first image, row, column and channel of a tile."""
     tiles_h = gl.cdiv(rows, BOX[1])
     tiles_w = gl.cdiv(columns, BOX[2])
-    box, tile_o = tile_of(tile, gl.cdiv(images, BOX[0]) * tiles_h * tiles_w, out_channels, 1, BLOCK_O, GROUP)
+    box, tile_o = tile_of(tile, gl.cdiv(images, BOX[0]) * tiles_h * tiles_w, out_channels, 1, WIDTH, GROUP)
     n = box // (tiles_h * tiles_w) * BOX[0]
-    return n, box // tiles_w % tiles_h * BOX[1], box % tiles_w * BOX[2], tile_o * BLOCK_O
+    return n, box // tiles_w % tiles_h * BOX[1], box % tiles_w * BOX[2], tile_o * WIDTH
 
 
 @gluon.jit
@@ -94,14 +108,14 @@ def copy_box(x_desc, n, p, q, c, h, w, channels, stride_h, stride_w, ready, slot
 
 @gluon.jit
 def _load(
-    x_desc, weight_desc, x_ring, weight_ring, full, empty, tiles, images, rows, columns, out_channels, channels,
-    taps_h, taps_w, first_h, first_w, step_h, step_w, lift_h, lift_w, stride_h, stride_w,
-    STRIDED: gl.constexpr, TRANSPOSED: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr, BLOCK_K: gl.constexpr,
-    GROUP: gl.constexpr, STAGES: gl.constexpr,
+    x_desc, weight_desc, side_desc, x_ring, weight_ring, side_ring, full, empty, tiles, images, rows, columns,
+    out_channels, channels, taps_h, taps_w, first_h, first_w, step_h, step_w, lift_h, lift_w, stride_h, stride_w,
+    STRIDED: gl.constexpr, TRANSPOSED: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr, SIDE: gl.constexpr,
+    BLOCK_K: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     step = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        n, p, q, o = _place(tile, images, rows, columns, out_channels, BOX, BLOCK_O, GROUP)
+        n, p, q, o = place_of(tile, images, rows, columns, out_channels, BOX, BLOCK_O + SIDE, GROUP)
         for r in range(taps_h):
             h = first_h + r * step_h
             for s in range(taps_w):
@@ -110,83 +124,119 @@ def _load(
                     slot = step % STAGES
                     mbarrier.wait(empty.index(slot), (step // STAGES + 1) & 1)
                     ready = full.index(slot)
-                    mbarrier.expect(ready, (BOX[0] * BOX[1] * BOX[2] + BLOCK_O) * BLOCK_K * 2)
+                    mbarrier.expect(ready, (BOX[0] * BOX[1] * BOX[2] + BLOCK_O + SIDE) * BLOCK_K * 2)
                     p0 = p - lift_h
                     q0 = q - lift_w
                     to = x_ring.index(slot)
                     copy_box(x_desc, n, p0, q0, c, h, w, channels, stride_h, stride_w, ready, to, STRIDED)
                     outer = c if TRANSPOSED else o
                     copy_in(weight_desc, [outer, r, s, o if TRANSPOSED else c], ready, weight_ring.index(slot))
+                    if SIDE:
+                        outer = c if TRANSPOSED else o + BLOCK_O
+                        inner = o + BLOCK_O if TRANSPOSED else c
+                        copy_in(side_desc, [outer, r, s, inner], ready, side_ring.index(slot))
                     step += 1
 
 
 @gluon.jit
 def _multiply(
-    y, bias_ptr, x_ring, weight_ring, y_half, full, empty, tiles, steps, images, rows, columns, out_channels,
+    y, bias_ptr, x_ring, weight_ring, side_ring, y_half, full, empty, tiles, steps, images, rows, columns, out_channels,
     PART: gl.constexpr, TRANSPOSED: gl.constexpr, BIAS: gl.constexpr, UNIT: gl.constexpr, BOX: gl.constexpr,
-    BLOCK_O: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr,
+    BLOCK_O: gl.constexpr, SIDE: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """The places from PART * PLACES on of each box, which are a box of y as large as y_half."""
+    HELD: gl.constexpr = BOX[0] * BOX[1] * BOX[2]
+    PLACES: gl.constexpr = HELD if HELD <= ALONE else HELD // 2
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_O, 16])
+    side_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, SIDE if SIDE else BLOCK_O, 16])
     step = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        # [PLACES, BLOCK_O]
+        # [PLACES, BLOCK_O], and [PLACES, SIDE] right of it
         acc = gl.zeros([PLACES, BLOCK_O], gl.float32, layout)
+        if SIDE:
+            beside = gl.zeros([PLACES, SIDE], gl.float32, side_layout)
         for k in range(steps):
             slot = step % STAGES
             mbarrier.wait(full.index(slot), (step // STAGES) & 1)
-            x = x_ring.index(slot).reshape([BOX[0] * BOX[1] * BOX[2], BLOCK_K]).slice(PART * PLACES, PLACES, 0)
-            if TRANSPOSED:
-                weight = weight_ring.index(slot).reshape([BLOCK_K, BLOCK_O])
-            else:
-                weight = weight_ring.index(slot).reshape([BLOCK_O, BLOCK_K]).permute((1, 0))
-            acc = warpgroup_mma(x, weight, acc, is_async=True)
+            x = x_ring.index(slot).reshape([HELD, BLOCK_K]).slice(PART * PLACES, PLACES, 0)
+            acc = warpgroup_mma(x, _terms_by_channels(weight_ring.index(slot), TRANSPOSED), acc, is_async=True)
             # The product of the step before is done, so its slot may be filled again.
-            acc = warpgroup_mma_wait(1, deps=[acc])
+            if SIDE:
+                beside = warpgroup_mma(x, _terms_by_channels(side_ring.index(slot), TRANSPOSED), beside, is_async=True)
+                acc, beside = warpgroup_mma_wait(2, deps=[acc, beside])
+            else:
+                acc = warpgroup_mma_wait(1, deps=[acc])
             mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), pred=k > 0)
             step += 1
-        acc = warpgroup_mma_wait(0, deps=[acc])
+        if SIDE:
+            acc, beside = warpgroup_mma_wait(0, deps=[acc, beside])
+        else:
+            acc = warpgroup_mma_wait(0, deps=[acc])
         mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES))
 
-        n, p, q, o = _place(tile, images, rows, columns, out_channels, BOX, BLOCK_O, GROUP)
+        n, p, q, o = place_of(tile, images, rows, columns, out_channels, BOX, BLOCK_O + SIDE, GROUP)
         acc = biased(acc, bias_ptr, o + gl.arange(0, BLOCK_O, layout=gl.SliceLayout(0, layout)), out_channels, BIAS)
+        if SIDE:
+            at = o + BLOCK_O + gl.arange(0, SIDE, layout=gl.SliceLayout(0, side_layout))
+            beside = biased(beside, bias_ptr, at, out_channels, BIAS)
         if UNIT:
-            store_lines(y, n, p, q, o, acc, y_half, images, rows, columns, out_channels, PART, BOX, UNIT)
+            store_lines(y, n, p, q, o, acc, y_half, images, rows, columns, out_channels, 0, 0, 1, 1, PART, BOX, UNIT)
+            if SIDE:
+                store_lines(
+                    y, n, p, q, o + BLOCK_O, beside, y_half, images, rows, columns, out_channels, 0, 0, 1, 1,
+                    PART, BOX, UNIT,
+                )  # fmt: skip
         else:
             n += 0 if y_half.shape[0] == BOX[0] else PART * y_half.shape[0]
             p += 0 if y_half.shape[1] == BOX[1] else PART * y_half.shape[1]
             q += 0 if y_half.shape[2] == BOX[2] else PART * y_half.shape[2]
             store_box(y, n, p, q, o, acc, y_half)
+            if SIDE:
+                store_box(y, n, p, q, o + BLOCK_O, beside, y_half)
     copy_out_wait(0)
 
 
-@gluon.jit(do_not_specialize=range(4, 19))
+@gluon.jit
+def _terms_by_channels(weight, TRANSPOSED: gl.constexpr):
+    """A box of kernels as [BLOCK_K, channels]."""
+    if TRANSPOSED:
+        found = weight.reshape([weight.shape[0], weight.shape[3]])
+    else:
+        found = weight.reshape([weight.shape[0], weight.shape[3]]).permute((1, 0))
+    return found
+
+
+@gluon.jit(do_not_specialize=range(5, 20))
 def conv2d_specialised_kernel(
-    y, x_desc, weight_desc, bias_ptr, images, rows, columns, out_channels, channels, taps_h, taps_w,
+    y, x_desc, weight_desc, side_desc, bias_ptr, images, rows, columns, out_channels, channels, taps_h, taps_w,
     first_h, first_w, step_h, step_w, lift_h, lift_w, stride_h, stride_w,
     STRIDED: gl.constexpr, TRANSPOSED: gl.constexpr, BIAS: gl.constexpr, UNIT: gl.constexpr, BOX: gl.constexpr,
-    BLOCK_O: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr,
+    BLOCK_O: gl.constexpr, SIDE: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """x [N H W C], or its phases if STRIDED, weight [O R S C], or [C R S O] if TRANSPOSED, y [N rows columns O]. From the
     first place the element (0, 0) of a kernel meets x at first - lift * stride, and others steps from there. y comes as a
     descriptor, or as a pointer with the UNIT of `store_lines`."""
-    PARTS: gl.constexpr = BOX[0] * BOX[1] * BOX[2] // PLACES
+    HELD: gl.constexpr = BOX[0] * BOX[1] * BOX[2]
+    PARTS: gl.constexpr = 1 if HELD <= ALONE else 2
     boxes = gl.cdiv(images, BOX[0]) * gl.cdiv(rows, BOX[1]) * gl.cdiv(columns, BOX[2])
-    tiles = boxes * gl.cdiv(out_channels, BLOCK_O)
+    tiles = boxes * gl.cdiv(out_channels, BLOCK_O + SIDE)
     steps = taps_h * taps_w * gl.cdiv(channels, BLOCK_K)
     x_ring = ring(x_desc, STAGES)
     weight_ring = ring(weight_desc, STAGES)
-    y_halves = halves(y, PARTS, PLACES, BLOCK_O, UNIT)
+    side_ring = ring(side_desc, STAGES) if SIDE else weight_ring
+    y_halves = halves(y, PARTS, HELD // PARTS, BLOCK_O, UNIT)
     full = barriers(STAGES, 1)
     empty = barriers(STAGES, PARTS)
     if PARTS == 1:
         gl.warp_specialize(
             [
-                (_multiply, (y, bias_ptr, x_ring, weight_ring, y_halves.index(0), full, empty, tiles, steps, images,
-                             rows, columns, out_channels, 0, TRANSPOSED, BIAS, UNIT, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
-                (_load, (x_desc, weight_desc, x_ring, weight_ring, full, empty, tiles, images, rows, columns,
-                         out_channels, channels, taps_h, taps_w, first_h, first_w, step_h, step_w,
-                         lift_h, lift_w, stride_h, stride_w, STRIDED, TRANSPOSED, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
+                (_multiply, (y, bias_ptr, x_ring, weight_ring, side_ring, y_halves.index(0), full, empty, tiles, steps,
+                             images, rows, columns, out_channels, 0, TRANSPOSED, BIAS, UNIT, BOX, BLOCK_O, SIDE, BLOCK_K,
+                             GROUP, STAGES)),
+                (_load, (x_desc, weight_desc, side_desc, x_ring, weight_ring, side_ring, full, empty, tiles, images,
+                         rows, columns, out_channels, channels, taps_h, taps_w, first_h, first_w, step_h, step_w,
+                         lift_h, lift_w, stride_h, stride_w, STRIDED, TRANSPOSED, BOX, BLOCK_O, SIDE, BLOCK_K, GROUP,
+                         STAGES)),
             ],
             [1],
             [LOADER_REGISTERS],
@@ -194,13 +244,16 @@ def conv2d_specialised_kernel(
     else:
         gl.warp_specialize(
             [
-                (_multiply, (y, bias_ptr, x_ring, weight_ring, y_halves.index(0), full, empty, tiles, steps, images,
-                             rows, columns, out_channels, 0, TRANSPOSED, BIAS, UNIT, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
-                (_multiply, (y, bias_ptr, x_ring, weight_ring, y_halves.index(1), full, empty, tiles, steps, images,
-                             rows, columns, out_channels, 1, TRANSPOSED, BIAS, UNIT, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
-                (_load, (x_desc, weight_desc, x_ring, weight_ring, full, empty, tiles, images, rows, columns,
-                         out_channels, channels, taps_h, taps_w, first_h, first_w, step_h, step_w,
-                         lift_h, lift_w, stride_h, stride_w, STRIDED, TRANSPOSED, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
+                (_multiply, (y, bias_ptr, x_ring, weight_ring, side_ring, y_halves.index(0), full, empty, tiles, steps,
+                             images, rows, columns, out_channels, 0, TRANSPOSED, BIAS, UNIT, BOX, BLOCK_O, SIDE, BLOCK_K,
+                             GROUP, STAGES)),
+                (_multiply, (y, bias_ptr, x_ring, weight_ring, side_ring, y_halves.index(1), full, empty, tiles, steps,
+                             images, rows, columns, out_channels, 1, TRANSPOSED, BIAS, UNIT, BOX, BLOCK_O, SIDE, BLOCK_K,
+                             GROUP, STAGES)),
+                (_load, (x_desc, weight_desc, side_desc, x_ring, weight_ring, side_ring, full, empty, tiles, images,
+                         rows, columns, out_channels, channels, taps_h, taps_w, first_h, first_w, step_h, step_w,
+                         lift_h, lift_w, stride_h, stride_w, STRIDED, TRANSPOSED, BOX, BLOCK_O, SIDE, BLOCK_K, GROUP,
+                         STAGES)),
             ],
             [4, 1],
             [MULTIPLIER_REGISTERS, LOADER_REGISTERS],
@@ -222,27 +275,16 @@ def rule(p: ConvolutionProblem) -> Config:
     whole = p.windows[1].stride > 1  # behind the channels of a phase of columns lie those of the next one
     steps = (k for k in (64, 32, 16) if not whole or channels % k == 0)
     k = min(steps, key=lambda k: cdiv(channels, k) * (k + 16))
-    return _tile(places, o, k, min(12, RING // ((places + o) * k * 2)))
+    return tile_config(places, o, k)
 
 
-def _tile(places: int, o: int, k: int, stages: int) -> Config:
-    return {"PLACES": places, "BLOCK_O": o, "BLOCK_K": k, "STAGES": stages}
-
-
-def box_of(places: int, lengths: Ints) -> Ints:
-    """Images, rows and columns, powers of two, of the box of so many places of which the fewest cover all lengths."""
-    return min(boxes(places), key=lambda box: covering(box, lengths))
-
-
-def boxes(places: int) -> Iterator[Ints]:
-    """Images, rows and columns of every box of so many places, each a power of two."""
-    sides = [1 << i for i in range(places.bit_length())]
-    yield from ((n, h, w) for n, h, w in product(sides, repeat=3) if n * h * w == places)
-
-
-def covering(box: Ints, lengths: Ints) -> int:
-    """How many boxes cover all lengths."""
-    return prod(cdiv(length, side) for length, side in zip(lengths, box, strict=True))
+def tile_config(places: int, o: int, k: int) -> Config:
+    """A tile with as many stages as fit. Of o = 192 or 96 channels a third are a product of their own."""
+    main = 1 << (o.bit_length() - 1)
+    return {
+        "PLACES": places, "BLOCK_O": main, "SIDE": o - main, "BLOCK_K": k,
+        "STAGES": min(12, RING // ((places + o) * k * 2)),
+    }  # fmt: skip
 
 
 @plan
@@ -253,13 +295,19 @@ def specialised(p: ConvolutionProblem, transposed: bool = False) -> Launch:
     unit = gcd(out_channels, VECTOR) % VECTOR  # 0 where boxes of y are written
     places, block_o, block_k = config.pop("PLACES"), config["BLOCK_O"], config["BLOCK_K"]
     box = config.pop("BOX", None) or box_of(places, p.lengths)
+    side = config["SIDE"]
     maps: tuple[Any, ...] = (
-        WholeTensor() if unit else map_of(p.y, (*_shared(box, places // PLACES.value), block_o // 2), p.dtype),
+        WholeTensor()
+        if unit
+        else map_of(p.y, (*part_of(box, 1 if places <= ALONE.value else 2), block_o // 2), p.dtype),
         phases_of(p, (*box, block_k)) if strided(p) else map_of(p.x, (*box, block_k), p.dtype),
-        map_of(p.weight, (block_k, 1, 1, block_o) if transposed else (block_o, 1, 1, block_k), p.dtype, transposed),
+        *(
+            map_of(p.weight, (block_k, 1, 1, o) if transposed else (o, 1, 1, block_k), p.dtype, transposed)
+            for o in (block_o, side or block_o)
+        ),
         WholeTensor(),
     )
-    tiles = covering(box, p.lengths) * cdiv(out_channels, block_o)
+    tiles = covering(box, p.lengths) * cdiv(out_channels, block_o + side)
     return Launch(
         conv2d_specialised_kernel, (min(processors(p.device), tiles),), *p.lengths, out_channels, channels, *taps,
         *walk(p, transposed), maps=maps, STRIDED=strided(p), TRANSPOSED=transposed, BIAS=p.bias, UNIT=unit,
@@ -291,12 +339,6 @@ def phases_of(p: ConvolutionProblem, block: Ints) -> Map:
     box = (*block[:2], 1, *block[2:])
     apart = (s if length > 1 else VECTOR for s, length in zip(strides, shape, strict=False))
     return Map(shape, (*apart, 1), box, layout_of(box, p.dtype))
-
-
-def _shared(box: Ints, parts: int) -> Ints:
-    """The boxes, one after the other, that are a box in one or two parts."""
-    outermost = next((axis for axis, side in enumerate(box) if side > 1), 2)
-    return tuple(side // parts if axis == outermost else side for axis, side in enumerate(box))
 
 
 def map_of(x: Images, block: Ints, dtype: torch.dtype, turned: bool = False) -> Map:
@@ -339,5 +381,5 @@ def convolution(
         left, right = readable(x, over[1].stride > 1, again), readable(weight, again=again and not transposed)
         kernels = images(right.transpose(0, 1) if transposed else right)
         p = ConvolutionProblem(x.get_device(), x.dtype, images(left), images(y), kernels, over, bias is not None)
-        specialised(p, transposed)(y, left, right, y if bias is None else bias)
+        specialised(p, transposed)(y, left, right, right, y if bias is None else bias)
     return y if format_of(x) == torch.channels_last else channels_first(y)

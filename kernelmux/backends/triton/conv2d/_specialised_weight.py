@@ -27,14 +27,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from kernelmux.backends.triton._families.sums import run, sum_first
 from kernelmux.backends.triton._launch.hopper import barriers, copy_in, copy_out, copy_out_wait, ring
 from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, Map, cdiv, plan, processors
+from kernelmux.backends.triton.conv2d._boxes import boxes, covering
 from kernelmux.backends.triton.conv2d._problem import ConvolutionProblem, images
 from kernelmux.backends.triton.conv2d._specialised import (
     LOADER_REGISTERS,
     MULTIPLIER_REGISTERS,
     RING,
-    boxes,
     copy_box,
-    covering,
     layout_of,
     map_of,
     phases_of,
@@ -58,8 +57,8 @@ def _load(
     STRIDED: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr, BLOCK_C: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """Boxes begin to end, which meet x as `copy_box` says."""
-    tiles_h = rows // BOX[1]
-    tiles_w = columns // BOX[2]
+    tiles_h = gl.cdiv(rows, BOX[1])
+    tiles_w = gl.cdiv(columns, BOX[2])
     for box in range(begin, end):
         n = box // (tiles_h * tiles_w) * BOX[0]
         p = box // tiles_w % tiles_h * BOX[1]
@@ -161,11 +160,29 @@ def conv2d_backward_weight_specialised_kernel(
         )  # fmt: skip
 
 
-def box_of(lengths: Ints) -> Ints:
-    """Of the boxes of images, rows and columns that end where rows and columns do, the one with the least work."""
-    _, rows, columns = lengths
-    whole = (box for k in (64, 32, 16) for box in boxes(k) if rows % box[1] == 0 and columns % box[2] == 0)
+def box_of(lengths: Ints, free: tuple[bool, bool] = (False, False)) -> Ints:
+    """Of the boxes of images, rows and columns that end where rows and columns do, the one with the least work.
+
+    free: of rows and of columns, whether a box may go on behind the last one, where x ends too, so that both are zero.
+    """
+    whole = (
+        box
+        for k in (64, 32, 16)
+        for box in boxes(k)
+        if all(f or length % side == 0 for f, length, side in zip(free, lengths[1:], box[1:], strict=True))
+    )
     return min(whole, key=lambda box: covering(box, lengths) * (prod(box) + 16))
+
+
+def work(lengths: Ints, free: tuple[bool, bool]) -> int:
+    """Elements of all boxes of places, each with a few more for what a box costs."""
+    box = box_of(lengths, free)
+    return covering(box, lengths) * (prod(box) + 16)
+
+
+def together(w: Window) -> bool:
+    """Whether places of the window and elements of x are the same along an axis."""
+    return w[:3] == (1, 1, 0)
 
 
 @dataclass(frozen=True)
@@ -177,9 +194,17 @@ class HalfFull:
     def check(self, call: Call) -> str | None:
         """None, or how full they are."""
         lengths = (call.axes["N"], call.axes["P"], call.axes["Q"])
-        box = box_of(lengths)
+        along = (call.arguments[key] for key in ("stride", "padding"))
+        over = zip((call.axes["R"], call.axes["S"]), *along, strict=True)
+        down, across = (together(Window(*w)) for w in over)
+        box = box_of(lengths, (down, across))
         places, held = prod(lengths), prod(box) * covering(box, lengths)
         return None if 2 * places >= held else f"{places} places in boxes that hold {held}, needs half of them"
+
+
+def _box(p: ConvolutionProblem) -> Ints:
+    down, across = map(together, p.windows)
+    return box_of((p.y.shape[0], *p.y.shape[2:]), (down, across))
 
 
 def rule(p: ConvolutionProblem) -> Config:
@@ -188,13 +213,13 @@ def rule(p: ConvolutionProblem) -> Config:
     H200, fp16, 32x256x56x56 and 256x256x3x3: 165 us in 7 shares, 174 in 14, 193 with half the tile, cuDNN 179.
     """
     out_channels, channels, r, s = p.weight.shape
-    box, sms = box_of(p.lengths), processors(p.device)
+    box, sms = _box(p), processors(p.device)
     count, places = covering(box, p.lengths), prod(box)
 
     def microseconds(tile: tuple[int, int, float], shares: int) -> float:
         o, c, rate = tile
         rounds = cdiv(r * s * cdiv(out_channels, o) * cdiv(channels, c) * shares, sms)
-        adding = 3 + shares * out_channels * p.terms / 4e5 if shares > 1 else 0.0
+        adding = 3 + shares * out_channels * p.terms / 6.5e5 if shares > 1 else 0.0
         return rounds * (2 + cdiv(count, shares) * places * o * c / rate) + adding
 
     most = max(min(count * places // 512, sms), 1)
@@ -211,7 +236,7 @@ def specialised(p: ConvolutionProblem) -> tuple[Launch, int, Callable[..., None]
     """The launch, of grad_weight or sums of shares, grad_out and x; how many shares there are; what adds them up."""
     config = rule(p)
     out_channels, channels, *taps = p.weight.shape
-    box = box_of(p.lengths)
+    box = _box(p)
     count = covering(box, p.lengths)
     each = cdiv(count, config.pop("SHARES"))
     shares, size, block_o, block_c = cdiv(count, each), out_channels * p.terms, config["BLOCK_O"], config["BLOCK_C"]
@@ -232,14 +257,18 @@ def gradient(grad_out: torch.Tensor, x: torch.Tensor, shape: Ints, over: tuple[W
     g, right = readable(grad_out), readable(x, over[1].stride > 1, prod(shape[2:]) > 1)
     whole = (shape[0], right.shape[1], *shape[2:])  # with the channels that a copy has more
     out = torch.empty(whole, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    if out.numel():
-        launch, shares, finish = specialised(
-            ConvolutionProblem(x.get_device(), x.dtype, images(right), images(g), images(out), over)
-        )
-        if shares == 1:
-            launch(out, g, right)
-        else:
-            sums = x.new_empty((shares, out.numel()), dtype=torch.float32)
-            launch(sums, g, right)
-            finish(sums, out)
+    run_on(ConvolutionProblem(x.get_device(), x.dtype, images(right), images(g), images(out), over), out, g, right)
     return fresh(out[:, : shape[1]], format_of(x))
+
+
+def run_on(p: ConvolutionProblem, out: torch.Tensor, grad_out: torch.Tensor, x: torch.Tensor) -> None:
+    """Writes the gradient."""
+    if not out.numel():
+        return
+    launch, shares, finish = specialised(p)
+    if shares == 1:
+        launch(out, grad_out, x)
+        return
+    sums = x.new_empty((shares, out.numel()), dtype=torch.float32)
+    launch(sums, grad_out, x)
+    finish(sums, out)

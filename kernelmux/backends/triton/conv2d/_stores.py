@@ -36,22 +36,29 @@ def store_box(y_desc, n, p, q, o, sums, half):
     """Sums [places, channels] to the box of y at (n, p, q) from channel o on."""
     WIDTH: gl.constexpr = half.shape[3]
     flat = half.reshape([sums.shape[0], WIDTH])
-    left, right = _sides(sums)
-    for side in gl.static_range(2):
+    if sums.shape[1] == WIDTH:
         copy_out_wait(0)
-        flat.store((left if side == 0 else right).to(half.dtype))
+        flat.store(sums.to(half.dtype))
         fence_async_shared()
-        copy_out(y_desc, [n, p, q, o + side * WIDTH], half)
+        copy_out(y_desc, [n, p, q, o], half)
+    else:
+        left, right = _sides(sums)
+        for side in gl.static_range(2):
+            copy_out_wait(0)
+            flat.store((left if side == 0 else right).to(half.dtype))
+            fence_async_shared()
+            copy_out(y_desc, [n, p, q, o + side * WIDTH], half)
 
 
 @gluon.jit
 def store_lines(
-    y_ptr, n, p, q, o, sums, half, images, rows, columns, out_channels,
+    y_ptr, n, p, q, o, sums, half, images, rows, columns, out_channels, first_h, first_w, step_h, step_w,
     PART: gl.constexpr, BOX: gl.constexpr, UNIT: gl.constexpr,
 ):  # fmt: skip
     """Sums [places, channels] to part PART of the BOX of y, dense [N rows columns O], at (n, p, q) from channel o on.
 
-    UNIT: channels that are written at once, of which their number is a multiple.
+    Place (p, q) is row first_h + p * step_h and column first_w + q * step_w of y. UNIT: channels that are written at once,
+    of which their number is a multiple.
     """
     PLACES: gl.constexpr = half.shape[0]
     WIDTH: gl.constexpr = half.shape[1]
@@ -59,13 +66,17 @@ def store_lines(
     layout: gl.constexpr = gl.BlockedLayout([1, UNIT], [32 // ACROSS, ACROSS], [4, 1], [1, 0])
     place = PART * PLACES + gl.arange(0, PLACES, layout=gl.SliceLayout(1, layout))
     n += place // (BOX[1] * BOX[2])
-    p += place // BOX[2] % BOX[1]
-    q += place % BOX[2]
+    p = first_h + (p + place // BOX[2] % BOX[1]) * step_h
+    q = first_w + (q + place % BOX[2]) * step_w
     units = out_channels // UNIT
     line = ((n.to(gl.int64) * rows + p) * columns + q) * units * UNIT
     inside = (n < images) & (p < rows) & (q < columns)
-    left, right = _sides(sums.to(half.dtype))
-    for side in gl.static_range(2):
+    if sums.shape[1] == WIDTH:
+        left = sums.to(half.dtype)
+        right = left
+    else:
+        left, right = _sides(sums.to(half.dtype))
+    for side in gl.static_range(sums.shape[1] // WIDTH):
         half.store(left if side == 0 else right)
         c = o + side * WIDTH + gl.arange(0, WIDTH, layout=gl.SliceLayout(0, layout))
         at = y_ptr + (line[:, None] + c[None, :])  # [PLACES, WIDTH]
