@@ -12,6 +12,8 @@ from kernelmux.backends.cuda import attention, attention_backward, paged_attenti
 from kernelmux.backends.cuda._launch.layout import layout
 from kernelmux.backends.cuda.attention import _split_keys as split
 from kernelmux.backends.cuda.attention._call import AttentionCall, call_of, l2_share
+from kernelmux.backends.cuda.attention_backward import _two_walks as gradient
+from kernelmux.backends.cuda.attention_backward._call import AttentionGradientCall
 from kernelmux.conformance.inputs import trials
 from kernelmux.emulator import checks, nvrtc
 from kernelmux.registry import catalog
@@ -106,19 +108,31 @@ def test_tiles_fit(name: str) -> None:
                 call = hypothetical(1, D, causal=causal)
                 assert call.tile_bytes(attention.tensor_cores_config(call)) <= card.shared_per_block
             call_of_gradient = of_gradient(card, D)
-            config = attention_backward.tensor_cores_config(call_of_gradient)
-            assert attention_backward.tensor_cores_bytes(call_of_gradient, config) <= card.shared_per_block
+            config = gradient.tensor_cores_config(call_of_gradient)
+            assert gradient.tensor_cores_bytes(call_of_gradient, config) <= card.shared_per_block
             assert config["STAGES"] == 1 or card.capability >= (8, 0)
             assert config["STAGES"] == 2 or card.capability < (8, 0) or not 64 < D <= 240
 
 
-def of_gradient(card: Card, D: int) -> attention_backward.AttentionGradientCall:
+def of_gradient(card: Card, D: int) -> AttentionGradientCall:
     x = layout(torch.empty(1, 1, 8, D, dtype=torch.float16, device="meta"))
-    return attention_backward.AttentionGradientCall((x,) * 5, Mask(False, 0, 0), 0.1, card)
+    return AttentionGradientCall((x,) * 5, Mask(False, 0, 0), 0.1, card)
+
+
+@pytest.mark.parametrize(
+    ("D", "causal", "chosen"),
+    [(256, True, "wgmma"), (136, False, "wgmma"), (96, True, "fused"), (96, False, "wgmma"), (128, False, "fused")],
+)
+def test_walks_of_the_gradient_on_a_hopper(D: int, causal: bool, chosen: str) -> None:
+    """One for long calls of up to 128 columns, else two."""
+    x = f"1x1x64x{D}"
+    text = f"grad_out={x} q={x} k={x} v={x} y={x} lse=1x1x64" + " causal=True" * causal
+    with cards.standing_for("h100"):
+        assert rung("attention_backward", untouched("attention_backward", text, torch.bfloat16)) == f"cuda/{chosen}"
 
 
 def owned(card: Card, D: int) -> tuple[int, int]:
-    config = attention_backward.tensor_cores_config(of_gradient(card, D))
+    config = gradient.tensor_cores_config(of_gradient(card, D))
     return config["OWN"], config["TILE"]
 
 

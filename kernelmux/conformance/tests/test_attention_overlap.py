@@ -7,9 +7,11 @@ import re
 import pytest
 import torch
 
-from kernelmux.backends.cuda import attention, attention_backward
+from kernelmux.backends.cuda import attention
 from kernelmux.backends.cuda._launch.launch_emulated import AS_CUPY
 from kernelmux.backends.cuda._launch.layout import layout
+from kernelmux.backends.cuda.attention_backward import _one_walk as one_walk
+from kernelmux.backends.cuda.attention_backward._call import AttentionGradientCall
 from kernelmux.emulator import compile_ptx, nvrtc
 from kernelmux.registry.spec.sliding_windows import Mask
 from kernelmux.registry.util import cards
@@ -36,14 +38,21 @@ def test_a_branch_stands_between_the_exponentials_and_the_wait(causal: bool) -> 
     assert re.search(r"1e+b0", order), order
 
 
-def backward_call(H: int, G: int, causal: bool) -> attention_backward.AttentionGradientCall:
-    q, k = (layout(torch.empty(2, h, 512, 64, dtype=torch.bfloat16, device="meta")) for h in (H, G))
-    return attention_backward.AttentionGradientCall((q, q, k, k, q), Mask(causal, 0, 0), 0.1, cards.emulated())
+def backward_call(H: int, G: int, causal: bool, N: int = 512) -> AttentionGradientCall:
+    q, k = (layout(torch.empty(2, h, N, 64, dtype=torch.bfloat16, device="meta")) for h in (H, G))
+    return AttentionGradientCall((q, q, k, k, q), Mask(causal, 0, 0), 0.1, cards.emulated())
 
 
 @pytest.mark.parametrize(("H", "G", "causal", "longest"), [(8, 2, True, 1), (8, 8, True, 0), (8, 2, False, 0)])
 def test_long_blocks_of_groups_start_first(H: int, G: int, causal: bool, longest: int) -> None:
     """Under a causal mask the blocks of the first keys are the longest, a whole group of heads long."""
     call = backward_call(H, G, causal)
-    assert attention_backward.fused_config(call)["LONGEST_FIRST"] == longest
-    assert not longest or attention_backward.fused_section(call) == 4
+    assert one_walk.fused_config(call)["LONGEST_FIRST"] == longest
+    assert not longest or one_walk.fused_section(call) == 4
+
+
+@pytest.mark.parametrize(("H", "N", "longest"), [(16, 4096, 1), (16, 2048, 0), (32, 4096, 0)])
+def test_long_blocks_of_few_heads_start_first(H: int, N: int, longest: int) -> None:
+    """Beside the last blocks of a few heads nothing else is left to run."""
+    call = backward_call(H, H, True, N)
+    assert one_walk.fused_config(call)["LONGEST_FIRST"] == longest and one_walk.fused_section(call) == 8

@@ -4,10 +4,10 @@
 // scores pass through shared memory once, to both warpgroups, for this block's part of grad_q, which threads beside them
 // add to fp32 sums in global memory. ORDERED: blocks add in the order of their keys, so that sums have the same bits each
 // time; without it they add as they come. Under a causal mask the order is that from the last keys to the first, and each
-// block begins with its first queries: the blocks behind it, which started earlier, have passed them already. Where heads
-// share keys that would start the longest blocks last, so there (LONGEST_FIRST) the order is that of the keys; a block
-// begins with the last queries, and takes a tile of all heads before the next: what it shares with the blocks behind it
-// comes first, what it has alone last. Blocks that start when no keys are left convert the sums of grad_q.
+// block begins with its first queries: the blocks behind it, which started earlier, have passed them already. That starts the
+// longest blocks last. Where heads share keys or are few (LONGEST_FIRST) the order is that of the keys; a block begins with
+// the last queries, and takes a tile of all heads before the next: what it shares with the blocks behind it comes first,
+// what it has alone last. Blocks that start when no keys are left convert the sums of grad_q.
 #include "attention_backward_fused_finish.cuh"
 
 #ifndef ORDERED

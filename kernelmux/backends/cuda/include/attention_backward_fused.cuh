@@ -40,10 +40,3 @@ __device__ __forceinline__ void await(const int* counter, int count) {
 __device__ __forceinline__ void release_one(int* counter) {
     asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(counter) : "memory");
 }
-
-// Sums that a product is to begin anew: the compiler need not keep what they were.
-template <int Count>
-__device__ __forceinline__ void forget(float (&d)[Count][4]) {
-#pragma unroll
-    for (int i = 0; i < 4 * Count; i++) asm volatile("" : "=f"(d[i / 4][i % 4]));
-}

@@ -62,7 +62,7 @@ __device__ __forceinline__ void finish(FinishShared& shared, const float* sums, 
                 float y[8];
 #pragma unroll
                 for (int i = 0; i < 8; i++) y[i] = rows[to][from + i];
-                if (query + to < end)
+                if (query + to < end && 64 * panel + from < HEAD_DIM)
                     store(out + (slice * shape.M + query + to) * HEAD_DIM + 64 * panel + from, from_floats<Element>(y));
             }
         }

@@ -22,7 +22,7 @@
 #define THREADS (128 * (CONSUMERS + 1))
 #define PRODUCER_REGISTERS (CONSUMERS == 2 ? 24 : 32)  // of 65,536: what the consumers leave
 #define CONSUMER_REGISTERS (CONSUMERS == 2 ? 240 : 160)
-#define PANELS (HEAD_DIM <= 64 ? 1 : 2)  // a TMA box of the 128-byte swizzle is 64 elements wide; zeros behind HEAD_DIM
+#define PANELS ((HEAD_DIM + 63) / 64)  // a TMA box of the 128-byte swizzle is 64 elements wide; zeros behind HEAD_DIM
 #define COLUMN_TILES (HEAD_DIM <= 64 ? 8 : (HEAD_DIM + 15) / 16 * 2)  // of a sum
 
 template <int Rows>
@@ -71,6 +71,13 @@ __device__ __forceinline__ Place locate(int index, int slices, int section, int 
     const int per_section = section * tiles, first = index / per_section * section, within = index % per_section;
     const int together = min(section, slices - first);
     return {first + within % together, within / together};
+}
+
+// Sums that a product is to begin anew: the compiler need not keep what they were.
+template <int Count>
+__device__ __forceinline__ void forget(float (&d)[Count][4]) {
+#pragma unroll
+    for (int i = 0; i < 4 * Count; i++) asm volatile("" : "=f"(d[i / 4][i % 4]));
 }
 
 // d = a b^T of 64 owned rows and a tile, in flight on return. [64, HEAD_DIM] x [TILE, HEAD_DIM]^T

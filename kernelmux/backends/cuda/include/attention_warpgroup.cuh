@@ -38,6 +38,7 @@ __device__ __forceinline__ Descriptor descriptor_behind(const void* tile, int le
 #define SUMS_240 SUMS_192, SIXTEEN_SUMS(24), FOUR_SUMS(28), FOUR_SUMS(29)
 
 #define MORE_PRODUCTS(TYPE, ELEMENT_TYPE) \
+    SHARED_PRODUCT(32, 16, TYPE, ELEMENT_TYPE, 16, 17, 18, ", %19, %20")   \
     SHARED_PRODUCT(80, 16, TYPE, ELEMENT_TYPE, 40, 41, 42, ", %43, %44")   \
     SHARED_PRODUCT(96, 16, TYPE, ELEMENT_TYPE, 48, 49, 50, ", %51, %52")   \
     SHARED_PRODUCT(112, 16, TYPE, ELEMENT_TYPE, 56, 57, 58, ", %59, %60")  \

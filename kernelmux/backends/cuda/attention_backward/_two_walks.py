@@ -1,0 +1,197 @@
+"""Attention's gradient in two walks over the weights: one for grad_k and grad_v, one for grad_q, so that each sum has one
+owner and a fixed order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from kernelmux.backends.cuda._launch.occupancy import fits
+from kernelmux.backends.cuda._launch.runtime import Source, cdiv
+from kernelmux.backends.cuda.attention_backward._call import (
+    INPUTS,
+    MAPPED,
+    ORDER,
+    SHAPE,
+    AttentionGradientCall,
+    Config,
+    maps_of,
+    section_of,
+    shared_bytes,
+)  # fmt: skip
+
+T = torch.Tensor
+
+_SIMPLE = Source(__file__, "attention_backward_simple.cu")
+_TENSOR_CORES = Source(__file__, "attention_backward_tensor_cores.cu")
+_WGMMA_KEYS = Source(__file__, "attention_backward_wgmma_keys.cu")
+_WIDE_KEYS = Source(__file__, "attention_backward_wide_keys.cu")
+_WGMMA_QUERIES = Source(__file__, "attention_backward_wgmma_queries.cu")
+
+_STRIDES = "grad_step:struct q_step:struct k_step:struct v_step:struct"
+
+
+def simple(call: AttentionGradientCall) -> Callable[..., None]:
+    return _two_passes(_SIMPLE, call, 32, 256, 0, {})
+
+
+def tensor_cores(call: AttentionGradientCall) -> Callable[..., None]:
+    config = tensor_cores_config(call)
+    own, shared = config["OWN"], tensor_cores_bytes(call, config)
+    return _two_passes(_TENSOR_CORES, call, own, 2 * config["SIDES"] * own, shared, config)
+
+
+def tensor_cores_config(call: AttentionGradientCall) -> Config:
+    """The first that fit: owned rows, rows of a tile, stages, warps for 16 rows, blocks of a multiprocessor.
+
+    An H100 for an A100, bf16, causal, us, with one stage of 64 rows and two warps, and here: 4 x 32 x 4096 x 128 12809,
+    7743; x 64 5586, 4195; 4 x 16 x 2048 x 256 (32 rows) 2966, 2622. A T4 has no asynchronous copies: one stage.
+    """
+    D = call.dims[5]
+    kinds = [(64, 64, 2, 1, 3), (64, 64, 1, 1, 3), (64, 64, 1, 1, 1)] * (D <= 64)
+    kinds += [(64, 64, 2, 1, 2), (128, 64, 2, 1, 1), (64, 32, 2, 1, 1), (64, 32, 1, 1, 1)] * (D <= 128)
+    for kind in (*kinds, (32, 32, 2, 2, 1), (32, 32, 1, 2, 1), (16, 32, 1, 2, 1)):
+        config: Config = dict(zip(("OWN", "TILE", "STAGES", "SIDES", "BLOCKS"), kind, strict=True))
+        room = fits(call.card, tensor_cores_bytes(call, config), 2 * config["SIDES"] * config["OWN"], config["BLOCKS"])
+        if room and (config["STAGES"] == 1 or call.card.capability >= (8, 0)):
+            break
+    return config | {"VECTOR": call.vector(*call.inputs[:4])}
+
+
+def tensor_cores_bytes(call: AttentionGradientCall, config: Config) -> int:
+    """Shared memory of two tensors' owned rows and of tiles; with two sides, of the weights and their gradients."""
+    own, tile, row_bytes = config["OWN"], config["TILE"], cdiv(call.dims[5], 16) * 32 + 16
+    return 2 * (own + config["STAGES"] * tile) * row_bytes + (config["SIDES"] - 1) * 2 * own * (2 * tile + 16)
+
+
+def _two_passes(
+    source: Source, call: AttentionGradientCall, rows: int, threads: int, shared: int, config: Config
+) -> Callable[..., None]:
+    """The two kernels of a file, whose blocks own so many keys or queries."""
+    B, H, G, M, N, _ = call.dims
+    defines, steps = {**config, **call.defines}, call.strides[:4]
+    of_keys = source.kernel("attention_backward_keys", f"{INPUTS} grad_k* grad_v* {_STRIDES} {SHAPE}", **defines).bind(
+        B * G * cdiv(N, rows), threads, *call.numbers, shared=shared
+    )
+    of_queries = source.kernel("attention_backward_queries", f"{INPUTS} grad_q* {_STRIDES} {SHAPE}", **defines).bind(
+        B * H * cdiv(M, rows), threads, *call.numbers, shared=shared
+    )
+
+    def launch(inputs: tuple[T, ...], offsets: T, *grads: T) -> None:
+        of_keys(*inputs, offsets, *grads[1:], *steps)
+        of_queries(*inputs, offsets, grads[0], *steps)
+
+    return launch
+
+
+def keys_config(call: AttentionGradientCall) -> Config:
+    """Queries of a tile, stages of the ring, warpgroups of 64 keys each; TURNS: these issue their scores in turn.
+
+    H200, bf16, 4 x 32 x 4096 x D, TFLOP/s of these four products: at D = 128 tiles of 80 queries 719 (without turns
+    692), of 64 queries 570 (624); wider ones, or turns with the bounds of a window, need more registers than there are.
+    At D = 64 tiles of 128 queries 615 without turns, 518 to 587 with them. At D = 96, 4 x 16 heads, causal: tiles of 112
+    queries 703 us (in turns 714), of 96 711, of 80 736; 112 are too many with the bounds of a window. Beyond D = 128 a
+    block owns 64 keys, and the whole call takes, with tiles of 96, 80 and 64 queries: 4 x 8 x 2048 x 192 causal 429, 431
+    and 436 us, 2 x 16 / 4 x 3000 x 160 1190, 1212 and 1247.
+    """
+    if call.dims[5] > 128:
+        return {"TILE": 96 if call.dims[5] <= 192 else 64, "STAGES": 2, "CONSUMERS": 2}
+    if call.dims[5] <= 64:
+        return {"TILE": 128, "STAGES": 4, "CONSUMERS": 2, "TURNS": 0}
+    if call.dims[5] <= 96:
+        return {
+            "TILE": 96 if call.mask.window else 112,
+            "STAGES": 3 if call.mask.window else 2,
+            "CONSUMERS": 2,
+            "TURNS": 0,
+        }
+    return {"TILE": 80, "STAGES": 3, "CONSUMERS": 2, "TURNS": int(not call.mask.window)}
+
+
+def queries_config(call: AttentionGradientCall) -> Config:
+    """Keys of a tile, stages of the rings of keys and of values, warpgroups of 64 queries each; TURNS as above.
+
+    H200 as above, TFLOP/s of these three products: at D = 128 tiles of 96 keys 796, without turns 717; at D = 64 tiles
+    of 128 keys 660, without turns 523. At D = 96 tiles of 128 keys take 470 us, of 112 485, of 96 490. Beyond D = 128 the
+    stages count, and the whole call takes: at D = 256, 2 x 16 x 4096 causal, three of 32 keys 1520 us, two and one of 64
+    keys 1553, two of 48 1652; at D = 192, 4 x 8 x 2048 causal, three and two of 64 378 (without turns 382), two of 80 424,
+    two and one of 64 431.
+    """
+    if call.dims[5] > 192:
+        return {"TILE": 32, "STAGES": 3, "V_STAGES": 3, "CONSUMERS": 2, "TURNS": 0}
+    if call.dims[5] > 128:
+        return {"TILE": 64, "STAGES": 3, "V_STAGES": 2, "CONSUMERS": 2, "TURNS": 1}
+    tile = 128 if call.dims[5] <= 96 else 96
+    return {"TILE": tile, "STAGES": 3, "V_STAGES": 2, "CONSUMERS": 2, "TURNS": 1}
+
+
+def wgmma_keys(call: AttentionGradientCall, config: Config) -> Callable[..., None]:
+    B, H, G, M, N, _ = call.dims
+    own, read = 64 * config["CONSUMERS"], H // G * M
+    maps = maps_of(call, {"grad_out": config["TILE"], "q": config["TILE"], "k": own, "v": own})
+    kernel = _WGMMA_KEYS.kernel(
+        "attention_backward_wgmma_keys",
+        f"{MAPPED} grad_k* grad_v* {SHAPE} {ORDER}",
+        **config, **call.defines,
+    )  # fmt: skip
+    launch = kernel.bind(
+        B * G * cdiv(N, own), 128 * (config["CONSUMERS"] + 1), *call.numbers, B * G, section_of(call, B * G, read),
+        shared=shared_bytes(call, config) + 8 * config["TILE"] * config["STAGES"],
+    )  # fmt: skip
+
+    def run(inputs: tuple[T, ...], offsets: T, *grads: T) -> None:
+        launch(*(tiles.of(x) for tiles, x in zip(maps, inputs, strict=True)), offsets, *grads[1:])
+
+    return run
+
+
+def wide_keys(call: AttentionGradientCall, config: Config) -> Callable[..., None]:
+    """Beyond D = 128: a block owns 64 keys, and its two warpgroups have a sum each."""
+    B, H, G, M, N, _ = call.dims
+    tile, stages = config["TILE"], config["STAGES"]
+    maps = maps_of(call, {"grad_out": tile, "q": tile, "k": 64, "v": 64})
+    kernel = _WIDE_KEYS.kernel(
+        "attention_backward_wide_keys", f"{MAPPED} grad_k* grad_v* {SHAPE} {ORDER}", **config, **call.defines
+    )
+    shared = 2 * (64 + stages * tile) * call.panels * 128 + tile * (64 * 4 + 8 * stages) + 1024
+    launch = kernel.bind(
+        B * G * cdiv(N, 64), 384, *call.numbers, B * G, section_of(call, B * G, H // G * M), shared=shared
+    )
+
+    def run(inputs: tuple[T, ...], offsets: T, *grads: T) -> None:
+        launch(*(tiles.of(x) for tiles, x in zip(maps, inputs, strict=True)), offsets, *grads[1:])
+
+    return run
+
+
+def wgmma_queries(call: AttentionGradientCall, config: Config) -> Callable[..., None]:
+    B, H, G, M, N, _ = call.dims
+    own = 64 * config["CONSUMERS"]
+    maps = maps_of(call, {"grad_out": own, "q": own, "k": config["TILE"], "v": config["TILE"]})
+    kernel = _WGMMA_QUERIES.kernel(
+        "attention_backward_wgmma_queries",
+        f"{MAPPED} grad_q* {SHAPE} {ORDER}",
+        **config, **call.defines,
+    )  # fmt: skip
+    launch = kernel.bind(
+        B * H * cdiv(M, own), 128 * (config["CONSUMERS"] + 1), *call.numbers, B * H, section_of(call, B * H, N * G // H),
+        shared=shared_bytes(call, config),
+    )  # fmt: skip
+
+    def run(inputs: tuple[T, ...], offsets: T, *grads: T) -> None:
+        launch(*(tiles.of(x) for tiles, x in zip(maps, inputs, strict=True)), offsets, grads[0])
+
+    return run
+
+
+def wgmma(call: AttentionGradientCall) -> Callable[..., None]:
+    keys = wide_keys if call.dims[5] > 128 else wgmma_keys
+    of_keys, of_queries = keys(call, keys_config(call)), wgmma_queries(call, queries_config(call))
+
+    def launch(inputs: tuple[T, ...], offsets: T, *grads: T) -> None:
+        of_keys(inputs, offsets, *grads)
+        of_queries(inputs, offsets, *grads)
+
+    return launch
