@@ -9,9 +9,11 @@ import torch
 
 from kernelmux.backends.cuda._families.epilogue import PLAIN, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import layout
+from kernelmux.backends.cuda.matmul import _few_rows as few_rows
 from kernelmux.backends.cuda.matmul._choice import choose, problem
-from kernelmux.backends.cuda.matmul._wgmma import ODD_TILINGS, TILINGS, WgmmaTiling, plan, tilings
+from kernelmux.backends.cuda.matmul._wgmma import BETWEEN, ODD_TILINGS, TILINGS, WgmmaTiling, plan, tilings, wgmma
 from kernelmux.emulator import checks, nvrtc
+from kernelmux.registry.call import dispatch
 
 MULTIPROCESSORS = 132
 SHARED = 227 * 1024  # bytes that a block may have on sm_90
@@ -41,6 +43,55 @@ def test_blocks_of_a_cluster_share_their_operands(tiling: WgmmaTiling, transpose
 
 
 @needs_nvrtc
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("tiling", BETWEEN, ids=str)
+def test_tiles_that_are_no_whole_boxes_wide(tiling: WgmmaTiling, transposed: bool) -> None:
+    """Two of them side by side, the second with a few columns."""
+    a, b = integers(tiling.m + 8, 200, transposed=False), integers(200, tiling.n + 16, transposed=transposed)
+    with checks("full"):
+        c = plan(layout(a), layout(b), tiling, 1, 2).run(a, b, PLAIN)
+    assert torch.equal(c, (a.double() @ b.double()).bfloat16())
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(("tiling", "shares"), list(zip(few_rows.TILINGS, (4, 3), strict=True)), ids=str)
+def test_blocks_of_a_cluster_add_their_shares_of_k(
+    tiling: few_rows.FewRowsTiling, shares: int, transposed: bool
+) -> None:
+    """Two tiles side by side, of which the second has columns outside; the last share of K is the shortest."""
+    a, b = (
+        integers(13, 64 * 3 * shares - 8, transposed=False),
+        integers(64 * 3 * shares - 8, tiling.n + 8, transposed=transposed),
+    )
+    with checks("full"):
+        c = few_rows.plan(layout(a), layout(b), tiling, shares).run(a, b, PLAIN)
+    assert torch.equal(c, (a.double() @ b.double()).bfloat16())
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("transposed", [False, True])
+def test_lines_that_begin_anywhere_are_copied(transposed: bool) -> None:
+    """Of one matrix, and of a batch; zeros behind each are not read as operands."""
+    a, b = integers(70, 77, transposed=False), integers(77, 131, transposed=transposed)
+    with checks("full"):
+        found = [wgmma(x, y, "ieee", PLAIN) for x, y in ((a, b), (a.expand(2, 70, 77), b.expand(2, 77, 131)))]
+    want = (a.double() @ b.double()).bfloat16()
+    assert torch.equal(found[0], want)
+    assert torch.equal(found[1], want.expand(2, 70, 131))
+
+
+def test_a_large_product_repays_copies() -> None:
+    def variant(m: int, k: int, n: int) -> str:
+        return dispatch.which(
+            "matmul", *(torch.empty(s, dtype=torch.bfloat16) for s in ((m, k), (k, n))), backend="cuda"
+        )
+
+    assert variant(500, 1001, 1001) == variant(17, 4097, 4097) == variant(4096, 1000, 1000) == "cuda/wgmma"
+    assert variant(100, 200, 300) == variant(17, 4100, 4100) == "cuda/tensor_cores"
+
+
+@needs_nvrtc
 @pytest.mark.parametrize("splits", [1, 2])
 def test_even_and_odd_rows_take_turns(splits: int) -> None:
     """Rows of 16 bytes more than a multiple of 32, their K in one piece and in two."""
@@ -66,7 +117,7 @@ def test_rows_take_turns_where_that_moves_them_to_multiples_of_32_bytes() -> Non
         assert found is None or (found.M, found.products, found.left.ld) == (256, 2, 1040)
 
 
-@pytest.mark.parametrize("tiling", {*TILINGS, *ODD_TILINGS}, ids=str)
+@pytest.mark.parametrize("tiling", {*TILINGS, *BETWEEN, *ODD_TILINGS}, ids=str)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_a_block_has_enough_shared_memory(tiling: WgmmaTiling, dtype: torch.dtype) -> None:
     assert tiling.shared(dtype) <= SHARED

@@ -112,7 +112,8 @@ def test_b_is_read_where_it_lies() -> None:
     """Of a only what has M contiguous, or lines at odd places, is copied; b in a batch or with odd lines is too."""
     a, b, own = integers(40, 72), integers(72, 24), "matmul_wgmma_tf32"
     assert kernels(a, b) == kernels(integers(40, 72, 80), integers(72, 24, 28)) == [own]
-    assert kernels(integers(3 * 40, 72).view(3, 40, 72), b) == kernels(integers(40, 70), integers(70, 24)) == [own]
+    assert kernels(integers(3 * 40, 72).view(3, 40, 72), b) == [own]
+    assert kernels(integers(40, 70), integers(70, 24)) == ["matmul_lines", own]
     assert kernels(integers(72, 40).mT, b)[-1] == own and len(kernels(integers(72, 40).mT, b)) == 2
     assert own not in kernels(a, integers(24, 72).mT)
     assert own not in kernels(a, integers(72, 23))

@@ -8,9 +8,11 @@ import torch
 pytest.importorskip("triton")
 
 from kernelmux.backends.triton.matmul import _tiles
-from kernelmux.backends.triton.matmul._epilogue import PLAIN, EpilogueTerms
+from kernelmux.backends.triton.matmul._epilogue import PLAIN, EpilogueTensors, EpilogueTerms
+from kernelmux.backends.triton.matmul._padded import _repaid, of_copies, with_lines
 from kernelmux.backends.triton.matmul._problem import MatmulShapes, problem
 from kernelmux.backends.triton.matmul._specialised import specialised
+from kernelmux.backends.triton.matmul._tiles import specialised_rule
 from kernelmux.registry.backend import lookup as registered
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -39,6 +41,32 @@ def test_even_and_odd_rows_take_turns() -> None:
     with registered.backend("triton").emulation():
         c = specialised(a, b, lambda p: config, PLAIN)
     assert torch.equal(c, (a.double() @ b.double()).bfloat16())
+
+
+@pytest.mark.parametrize(("n", "transposed"), [(131, False), (131, True), (136, False)])
+def test_lines_that_begin_anywhere_are_copied(n: int, *, transposed: bool) -> None:
+    """Those of the operands, and of the result and the argument of the activation where n is odd."""
+    generator = torch.Generator().manual_seed(n)
+    shapes = (130, 77), (n, 77) if transposed else (77, n), (n,)
+    a, b, bias = (torch.randint(-4, 5, shape, generator=generator).bfloat16() for shape in shapes)
+    b, z = b.mT if transposed else b, a.new_empty(130, n)
+    end = EpilogueTensors(EpilogueTerms(bias=True, activation="relu"), bias, z)
+    with registered.backend("triton").emulation():
+        y = of_copies(with_lines(a), with_lines(b), specialised_rule, end)
+    want = (a.double() @ b.double() + bias.double()).bfloat16()
+    assert torch.equal(z, want)
+    assert torch.equal(y, want.relu())
+
+
+def test_a_large_product_repays_copies() -> None:
+    def repaid(m: int, k: int, n: int) -> bool:
+        p = MatmulShapes(-1, m, n, k, (k, 1), (n, 1), None, torch.bfloat16, "ieee", PLAIN.ending)
+        return _repaid(p, (k % 8 > 0, n % 8 > 0))
+
+    assert repaid(4097, 4097, 4097)
+    assert repaid(500, 1001, 1001)
+    assert not repaid(100, 200, 300)
+    assert not repaid(8, 4097, 4097)
 
 
 def chosen(m: int, k: int, n: int, end: EpilogueTerms = PLAIN.ending) -> tuple[int, ...]:

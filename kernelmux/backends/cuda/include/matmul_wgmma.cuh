@@ -47,7 +47,7 @@ constexpr int LOADED_BYTES = OWN_LAST ? A_BYTES + BLOCK_N * 128 : STAGE_BYTES;
 constexpr bool TWO_PRODUCTS = BLOCK_N > 256;
 constexpr int LEFT_N = TWO_PRODUCTS ? BLOCK_N / 128 * 64 : BLOCK_N, RIGHT_N = TWO_PRODUCTS ? BLOCK_N - LEFT_N : LEFT_N;
 constexpr int LINE_N = 128 / sizeof(Output);                   // columns of a whole cache line
-constexpr int STRIP_N = BLOCK_N % LINE_N == 0 ? LINE_N : LINE_N / 2;
+constexpr int STRIP_N = BLOCK_N % LINE_N == 0 ? LINE_N : BLOCK_N % (LINE_N / 2) == 0 ? LINE_N / 2 : LINE_N / 4 * 3;
 constexpr int STRIP_BYTES = Strip<STRIP_N>::Bytes * 4 * CONSUMERS;
 static_assert(CONSUMERS <= 2, "three times 128 accumulators and what else it takes do not fit into 65536 registers");
 static_assert(BLOCK_N % STRIP_N == 0, "a tile leaves in whole strips");
@@ -63,6 +63,15 @@ SHARED_PRODUCT(96, 8, "tf32", float, 48, 49, 50, "")
 SHARED_PRODUCT(160, 16, "f16", __half, 80, 81, 82, ", %83, %84")
 SHARED_PRODUCT(160, 16, "bf16", __nv_bfloat16, 80, 81, 82, ", %83, %84")
 SHARED_PRODUCT(160, 8, "tf32", float, 80, 81, 82, "")
+#define NAMES_224 FIFTY TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) "%110, %111"
+#define SUMS_224 SUMS_192, SIXTEEN_SUMS(24)
+SHARED_PRODUCT(224, 16, "f16", __half, 112, 113, 114, ", %115, %116")
+SHARED_PRODUCT(224, 16, "bf16", __nv_bfloat16, 112, 113, 114, ", %115, %116")
+#define NAMES_240 \
+    FIFTY TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) "%110, %111, %112, %113, %114, %115, %116, %117, %118, %119"
+#define SUMS_240 SUMS_224, FOUR_SUMS(28), FOUR_SUMS(29)
+SHARED_PRODUCT(240, 16, "f16", __half, 120, 121, 122, ", %123, %124")
+SHARED_PRODUCT(240, 16, "bf16", __nv_bfloat16, 120, 121, 122, ", %123, %124")
 
 #if ACROSS * DOWN > 1
 #define CLUSTER __cluster_dims__(ACROSS * DOWN, 1, 1)
@@ -91,6 +100,17 @@ __device__ __forceinline__ void barrier_arrive_at(bool mine, Barrier& barrier, i
         "{ .reg .pred p; .reg .b32 there; setp.ne.b32 p, %1, 0; mapa.shared::cluster.u32 there, %0, %2; "
         "@p mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(shared_address(&barrier)),
         "r"((int)mine), "r"(rank)
+        : "memory");
+}
+
+// A box that nobody reads again: it is the first to leave L2, and displaces nothing that has to be written back before.
+__device__ __forceinline__ void tma_load_once(void* to, const TensorMap& map, Barrier& barrier, int x, int y) {
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+        "[%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(to)),
+        "l"(&map), "r"(shared_address(&barrier)), "r"(x), "r"(y), "l"(policy)
         : "memory");
 }
 

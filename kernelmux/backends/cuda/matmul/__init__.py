@@ -2,7 +2,7 @@
 
 naive           one thread per element
 tiled           tiles of both operands in shared memory
-register_tiled  8x16 elements per thread, the next tile in flight
+register_tiled  8x16 or 12x8 elements per thread, the next tile in flight
 tensor_cores    mma.sync behind cp.async, swizzled shared memory; fp32 as tf32
 wgmma           TMA feeds warpgroup products in a persistent grid
 
@@ -12,7 +12,6 @@ batches, whose works it counts through, and can end in an epilogue, which linear
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import gcd
 from typing import Any, NamedTuple
 
 import torch
@@ -20,16 +19,24 @@ import torch
 from kernelmux.backends.cuda._families.epilogue import PLAIN, Epilogue, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import Source, cdiv
-from kernelmux.backends.cuda.matmul._choice import THREADS, MatmulPlan, operand, problem, simple_kernel, simple_plan
+from kernelmux.backends.cuda.matmul._choice import (
+    HOPPER_MEMORY,
+    THREADS,
+    MatmulPlan,
+    operand,
+    problem,
+    simple_kernel,
+    simple_plan,
+)
+from kernelmux.backends.cuda.matmul._register_tiled import register_tiled
 from kernelmux.backends.cuda.matmul._tensor_cores import tensor_cores
 from kernelmux.backends.cuda.matmul._tf32 import reads_in_place, wgmma
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import AtMost, Capability, Condition, Dtypes, Multiplies
+from kernelmux.registry.conditions import Aligned, AtMost, Capability, Condition, Dtypes, Multiplies
 from kernelmux.registry.util.batch_strides import readable
 from kernelmux.registry.util.cards import remembered
 
 SOURCE = Source(__file__)
-REGISTER_TILED = Source(__file__, "matmul_register_tiled.cu")
 
 
 def naive(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
@@ -38,10 +45,6 @@ def naive(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) 
 
 def tiled(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
     return _tiled(layout(a), layout(b), epilogue.ending).run(a, b, epilogue)
-
-
-def register_tiled(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
-    return _register_tiled(layout(a), layout(b), epilogue.ending).run(a, b, epilogue)
 
 
 @remembered
@@ -56,17 +59,6 @@ def _tiled(a: Layout, b: Layout, end: EpilogueKind) -> MatmulPlan:
     p = problem(a, b)
     grid = p.products * cdiv(p.M, 32) * cdiv(p.N, 32)
     return simple_plan(simple_kernel(SOURCE, "matmul_tiled", p, end), grid, (32, THREADS // 32), p)
-
-
-@remembered
-def _register_tiled(a: Layout, b: Layout, end: EpilogueKind) -> MatmulPlan:
-    p, size = problem(a, b), a.dtype.itemsize
-    kernel = simple_kernel(
-        REGISTER_TILED, "matmul_register_tiled", p, end, C_VECTOR=gcd(4, p.N),
-        A_VECTOR=min(4, p.left.bytes // size), B_VECTOR=min(4, p.right.bytes // size),
-    )  # fmt: skip
-    grid = p.products * cdiv(p.M, 128) * cdiv(p.N, 128)
-    return simple_plan(kernel, grid, 128 * 128 // (8 * 16), p)
 
 
 @dataclass(frozen=True)
@@ -117,6 +109,35 @@ class Tf32Layout:
         return not found.k_major and not (name == self.right and x.dim() == 2 and plain and reads_in_place(found))
 
 
+@dataclass(frozen=True)
+class RepaysCopies:
+    """Operands that TMA can read where they lie, or a product large enough to repay copies of them; fp32 always does.
+
+    What is saved is the time of mma.sync, which reads any lines, above that of wgmma.
+    """
+
+    left: str
+    right: str
+    rows: str = "M"
+
+    @property
+    def text(self) -> str:
+        """The condition in a few words."""
+        return f"{self.left} and {self.right} aligned to 16 bytes, or fp32, or a product that repays copies of them"
+
+    def check(self, call: Any) -> str | None:
+        """None, or which operands would have to be copied for a small product."""
+        if call.dtype == torch.float32:
+            return None
+        names = [name for name in (self.left, self.right) if Aligned(name).check(call)]
+        copied = [call.arguments[name] for name in names]
+        M, N, K = (call.axes[axis] for axis in (self.rows, "N", "K"))
+        saved = mma_sync(M, N, K, call.axes.get("batches", 1), [_unit(name, call) for name in names])
+        if saved >= sum(COPY + 2 * x.numel() * x.element_size() / HOPPER_MEMORY for x in copied):
+            return None
+        return f"the product is too small to repay aligned copies of {' and '.join(names)}"
+
+
 class FactorNames(NamedTuple):
     """What an operator calls the factors of its product and the axis that counts the rows of the left one. k_axes: as in
     `Tf32Layout`."""
@@ -141,6 +162,28 @@ class MatmulRung(NamedTuple):
         return (floats, *self.requires(names), *INDICES)
 
 
+# Microseconds for each operation on whole tiles that wgmma is ahead of mma.sync by, where that copies 4 and 8 bytes at a
+# time to shared memory; of one step along K that copies 2 at a time, which waits for memory; of a copy beside its bytes.
+# H200, us, by mma.sync and by copies: 500 x 1001 by 1001 x 1001 55.7 and 19.8, 1024 x 2002 by 2002 x 2002 59.4 and 31.4,
+# 256 x 1002 by 1002 x 1002 12.3 and 16.7, 17 x 4100 by 4100 x 4100 26.5 and 44.4, 64 products of 197 x 64 by 64 x 197 12.4
+# and 17.5.
+SAVED = {4: 1 / 150e6 - 1 / 700e6, 8: 1 / 400e6 - 1 / 700e6}
+STEP_OF_HALVES, COPY = 2.5, 3.0
+
+
+def _unit(name: str, call: Any) -> int:
+    """Bytes, up to 8, at multiples of which all lines of an operand begin."""
+    return next((n for n in (8, 4) if not Aligned(name, n).check(call)), 2)
+
+
+def mma_sync(M: int, N: int, K: int, products: int, units: list[int]) -> float:
+    """Microseconds by which mma.sync is behind on operands whose lines begin at multiples of so many bytes."""
+    unit = min(units, default=16)
+    if unit == 2:
+        return STEP_OF_HALVES * cdiv(K, 64) * cdiv(products * cdiv(M, 128) * cdiv(N, 128), 264)
+    return 2 * products * cdiv(M, 64) * cdiv(N, 64) * 64**2 * K * SAVED.get(unit, 0.0)
+
+
 LARGEST = 2**31 - 512  # of an int, rounded up to whole tiles
 INDICES = tuple(AtMost(axis, LARGEST) for axis in "MNK")
 
@@ -153,6 +196,7 @@ def _on_hopper(names: FactorNames) -> tuple[Condition, ...]:
     """Lines that TMA cannot read are copied first."""
     return (
         Tf32Allowed(names.left), Tf32Layout(names.k_axes, names.right, names.rows), Capability((9, 0), below=(10, 0)),
+        RepaysCopies(names.left, names.right, names.rows),
     )  # fmt: skip
 
 

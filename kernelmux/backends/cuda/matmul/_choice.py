@@ -203,10 +203,10 @@ def memory_of(card: Card) -> float:
 
 
 def choose(
-    tilings: Iterable[AnyTiling], p: MatmulProblem, multiprocessors: int, memory: float = HOPPER_MEMORY
+    tilings: Iterable[AnyTiling], p: MatmulProblem, multiprocessors: int, memory: float = HOPPER_MEMORY, most: int = 32
 ) -> tuple[AnyTiling, int]:
-    """The quickest tiling and number of splits of K by `Tiling.microseconds`; splits of 256 or more."""
-    splits = [s for s in range(1, 33) if s == 1 or s * 256 <= p.K]
+    """The quickest tiling and number of splits of K by `Tiling.microseconds`; splits of 256 or more, at most so many."""
+    splits = [s for s in range(1, most + 1) if s == 1 or s * 256 <= p.K]
     choices = ((t, s) for t in tilings for s in splits)
     return min(choices, key=lambda c: c[0].microseconds(p, c[1], multiprocessors, memory=memory))
 

@@ -19,7 +19,9 @@ from kernelmux.backends.cuda.matmul._choice import (
     problem,
     split_length,
 )
-from kernelmux.backends.cuda.matmul._wgmma import LINE, NUMBERS, k_contiguous, padded
+from kernelmux.backends.cuda.matmul._maps import NUMBERS
+from kernelmux.backends.cuda.matmul._padding import padded
+from kernelmux.backends.cuda.matmul._wgmma import LINE, k_contiguous
 from kernelmux.backends.cuda.matmul._wgmma import wgmma as wgmma_of_any
 from kernelmux.registry.util.cards import remembered
 

@@ -7,11 +7,11 @@ import torch
 
 from kernelmux.backends.cuda._families.epilogue import PLAIN, Epilogue, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import Layout, layout
-from kernelmux.backends.cuda._launch.runtime import Source, Tiles, cdiv, ctype, multiprocessors
+from kernelmux.backends.cuda._launch.runtime import Source, cdiv, ctype, multiprocessors
+from kernelmux.backends.cuda.matmul import _few_rows as few_rows
 from kernelmux.backends.cuda.matmul._choice import (
     MatmulPlan,
     MatmulProblem,
-    Operand,
     Tiling,
     adding,
     choose,
@@ -19,20 +19,20 @@ from kernelmux.backends.cuda.matmul._choice import (
     problem,
     split_length,
 )
+from kernelmux.backends.cuda.matmul._maps import NUMBERS, SWIZZLED, tiles
+from kernelmux.backends.cuda.matmul._padding import padded
 from kernelmux.backends.cuda.transpose import transpose_vectorized
 from kernelmux.registry.util.batch_strides import Batch, result
 from kernelmux.registry.util.cards import remembered
 
 SOURCE = Source(__file__, "matmul_wgmma.cu")
-NUMBERS = "M:i32 N:i32 K:i32 k_split:i32 works:i32"
 MAPS = "products:i32 inner:i32 apart:i32"
-Numbers = tuple[int, ...]
-LINE = 128  # bytes along the contiguous index, the widest swizzle
+LINE = SWIZZLED
 
 
 @dataclass(frozen=True)
 class WgmmaTiling(Tiling):
-    """Consumer warpgroups of `height` times 64 rows and `n` columns, n = 64, 128, 160, 192, 256, 288 or 320.
+    """Consumer warpgroups of `height` times 64 rows and `n` columns, n = 64, 128, 160, 192, 224, 240, 256, 288 or 320.
 
     across, down: blocks of a cluster that lie side by side and fetch their rows of a together, and below one another, with
     columns of b. strips_in_ring: results leave through a stage of the ring. in_turn: even and odd rows of a are two
@@ -79,7 +79,8 @@ class WgmmaTiling(Tiling):
 
     def shared(self, out: torch.dtype) -> int:
         """Bytes of the stages, of 16 lines of 128 bytes (or 64) and a skew per consumer warp, of the barriers."""
-        line = LINE if self.n * out.itemsize % LINE == 0 else LINE // 2
+        width = self.n * out.itemsize
+        line = LINE if width % LINE == 0 else LINE // 2 if width % (LINE // 2) == 0 else LINE // 4 * 3
         strips = 0 if self.strips_in_ring else 4 * self.consumers * 16 * (line + 8 * out.itemsize)
         return self.stages * (self.m + cdiv(self.n, 64) * 64) * LINE + strips + 16 * self.stages
 
@@ -93,6 +94,10 @@ TILINGS = (
     WgmmaTiling(128, 128, 2.95e6, 6),
     WgmmaTiling(64, 128, 2.15e6, 8),
 )
+# Between these, for products of which they fill the last round badly, where columns of b are contiguous: otherwise such a
+# tile is no whole boxes. H200, bf16: 8192 x 2880 by 2880 x 2880 takes 185.0 us with 240 columns, 193.7 with 256; 4096 x
+# 2880 by 2880 x 5760 183.4, 185.4 with 128 x 128; 6144 x 5120 by a row-major 5120 x 5120 443.4, 439.0 with 256.
+BETWEEN = (WgmmaTiling(128, 240, 2.99e6, 4), WgmmaTiling(128, 224, 2.99e6, 4))
 # Where lines begin at odd multiples of 16 bytes, TMA reads five sectors for four, and all are slower: blocks of a
 # cluster read less. A pair of 128 x 320 reads five whole boxes of b, one of 256 x 160 three boxes twice, of which a
 # half for nothing. Bf16 on an H200: 1000 x 3000 by 3000 x 5000 takes 48.7 us in pairs of 128 x 320, 51.9 of 256 x 160
@@ -124,7 +129,7 @@ def tilings(p: MatmulProblem, end: EpilogueKind = PLAIN.ending) -> tuple[WgmmaTi
     if max(p.M, p.N) <= 64 and p.dtype.itemsize == 2:
         return SMALL_TILINGS
     if all(x.ld * p.dtype.itemsize % 32 == 0 for x in (p.left, p.right)):
-        return TILINGS
+        return TILINGS + BETWEEN if p.dtype.itemsize == 2 and p.right.k_major else TILINGS
     if end == PLAIN.ending:
         return ODD_TILINGS
     return tuple(replace(t, in_turn=False) for t in ODD_TILINGS if t.height * t.n < 2 * 192)
@@ -138,19 +143,6 @@ def wgmma(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) 
     p = problem(layout(a), layout(b))
     a, b = a if p.left.aligned else padded(a, 1), b if p.right.aligned else padded(b, 0)
     return _best_plan(layout(a), layout(b), multiprocessors(a), epilogue.ending).run(a, b, epilogue)
-
-
-def padded(x: torch.Tensor, k_axis: int) -> torch.Tensor:
-    """A copy of matrices whose lines start at multiples of 16 bytes, as TMA wants them.
-
-    Lines run along K (axis 0 or 1) where that is contiguous, along the other axis where it is not; of one row or column,
-    which may be either, too.
-    """
-    down = operand(layout(x), k_axis).k_major == (k_axis == 0)
-    lines = x.mT if down else x
-    unit = 16 // x.element_size()
-    made = x.new_empty(*lines.shape[:-1], cdiv(lines.shape[-1], unit) * unit)[..., : lines.shape[-1]].copy_(lines)
-    return made.mT if down else made
 
 
 def k_contiguous(x: torch.Tensor, k_axis: int) -> torch.Tensor:
@@ -172,7 +164,11 @@ def turned(x: torch.Tensor) -> torch.Tensor:
 @remembered
 def _best_plan(a: Layout, b: Layout, multiprocessors: int, end: EpilogueKind) -> MatmulPlan:
     p = problem(a, b)
-    tiling, splits = choose(tilings(p, end), p, multiprocessors)
+    if few := few_rows.choice(p, multiprocessors):
+        return few_rows.plan(a, b, *few, end)
+    # Few rows do not repay the second pass of splits: 56 x 5120 by 5120 x 5120 takes 28.3 us with it, 22.5 without.
+    most = 1 if few_rows.takes(p) else 32
+    tiling, splits = choose(tilings(p, end), p, multiprocessors, most=most)
     return plan(a, b, tiling, splits, multiprocessors, end)
 
 
@@ -195,29 +191,16 @@ def plan(
         GROUP_M=t.group_m, **({"ACROSS": t.across, "DOWN": t.down} if t.peers > 1 else {}),
         **({"STRIPS_IN_RING": 1} if t.strips_in_ring else {}),
         **({"OWN_LAST": 1} if own_last else {}), **({} if p is whole else {"IN_TURN": 1}),
+        **({"B_ONCE": 1} if p.M <= t.m and t.down == 1 and not p.batch else {}),
         **p.macros, **ending.macros,
     )  # fmt: skip
     numbers = p.M, p.N, p.K, k_split, works, *batch
     launch = kernel.bind(min(works, t.resident(multiprocessors)), t.threads, *numbers, shared=t.shared(out))
     steps = LINE // a.dtype.itemsize
-    a_tiles = _tiles(p, p.left, p.M, t.m // t.across if p.left.k_major else steps)
-    b_tiles = _tiles(p, p.right, p.N, (t.n if p.right.k_major else steps) // t.down)
-    last = _tiles(p, p.right, p.N, steps // t.down, t.n % 64) if own_last else None
+    a_tiles = tiles(p, p.left, p.M, t.m // t.across if p.left.k_major else steps)
+    b_tiles = tiles(p, p.right, p.N, (t.n if p.right.k_major else steps) // t.down)
+    last = tiles(p, p.right, p.N, steps // t.down, t.n % 64) if own_last else None
     return MatmulPlan(launch, p.shape, a_tiles, b_tiles, parts, adding(parts, p, end), last)
-
-
-def _tiles(p: MatmulProblem, x: Operand, length: int, lines: int, width: int = 0) -> Tiles:
-    """[M or N, K] as lines along the contiguous index, `lines` of them in a box. In a batch the axes of that come before;
-    an axis along which there is but one matrix has length 1."""
-    per_line, tf32 = LINE // p.dtype.itemsize, p.dtype == torch.float32
-    shape: Numbers = (length, p.K) if x.k_major else (p.K, length)
-    strides: Numbers = (x.ld, 1)
-    box: Numbers = (lines, width or per_line)
-    if p.batch:
-        sizes = (p.batch.outer, p.batch.inner)
-        shape = (*(n if apart else 1 for n, apart in zip(sizes, x.apart, strict=True)), *shape)
-        strides, box = (*x.apart, *strides), (1, 1, *box)
-    return Tiles(shape, strides, box, swizzle=LINE, tf32=tf32)
 
 
 def _apart(batch: Batch) -> int:

@@ -38,7 +38,12 @@ constexpr int STEP = 32 / sizeof(Element);  // of K per mma: 16 halves or 8 floa
 constexpr int STEPS = BLOCK_K / STEP;
 constexpr int WARP_M = BLOCK_M / WARPS_M, WARP_N = BLOCK_N / WARPS_N;
 constexpr bool TF32 = sizeof(Element) == 4;
+constexpr int SUMS = WARP_M * WARP_N / 32;  // of a thread
 static_assert(STEPS % 2 == 0, "two sets of fragments alternate, tile after tile");
+
+__device__ __forceinline__ void store_half(unsigned to, unsigned short x) {
+    asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(x) : "memory");
+}
 
 // One operand's tiles: Extent x BLOCK_K elements, in shared memory as lines along the contiguous index. The object is a
 // thread's place in the walk along K; a thread copies the same unit of every Hop-th line.
@@ -72,11 +77,28 @@ struct Operand {
 
     // Copies the next tile.
     __device__ __forceinline__ void load(unsigned tile) {
-        constexpr int Count = Lines / Hop, Most = TF32 || Copy == 2 ? 4 : 8;  // more at a time would spill
+        constexpr int Count = Lines / Hop;
+        const auto inside = [&](int i) {
+            return KMajor ? mn + i * Hop < extent && k < k_end : mn < extent && k + i * Hop < k_end;
+        };
+        if constexpr (Copy == 2) {  // through registers, as many at a time as there are: each wait is that for memory
+            constexpr int Most = SUMS > 64 ? 4 : 16, Each = Count < Most ? Count : Most;
+#pragma unroll 1
+            for (int first = 0; first < Count; first += Each) {
+                unsigned short held[Each];
+#pragma unroll
+                for (int i = 0; i < Each; i++) {
+                    const Element* at = from + (first + i) * Hop * ld;
+                    held[i] = inside(first + i) ? *reinterpret_cast<const unsigned short*>(at) : 0;
+                }
+#pragma unroll
+                for (int i = 0; i < Each; i++) store_half(tile + offset(line + (first + i) * Hop, byte), held[i]);
+            }
+        } else {
+            constexpr int Most = TF32 ? 4 : 8;  // more at a time would spill
 #pragma unroll(Count < Most ? Count : Most)
-        for (int i = 0; i < Count; i++) {
-            const bool inside = KMajor ? mn + i * Hop < extent && k < k_end : mn < extent && k + i * Hop < k_end;
-            copy_async<Copy>(tile + offset(line + i * Hop, byte), from + i * Hop * ld, inside);
+            for (int i = 0; i < Count; i++)
+                copy_async<Copy>(tile + offset(line + i * Hop, byte), from + i * Hop * ld, inside(i));
         }
         from += KMajor ? BLOCK_K : BLOCK_K * ld;
         k += BLOCK_K;

@@ -14,6 +14,10 @@
 #define MAPS 1, 1, 0
 #endif
 
+#ifndef B_ONCE  // there is one row of tiles, so that b is read once
+#define B_ONCE 0
+#endif
+
 #if OWN_LAST
 #define LAST_MAP const __grid_constant__ TensorMap last_map,
 #else
@@ -80,7 +84,8 @@ __device__ __forceinline__ void load_b(unsigned char* tile, const Operand& b, co
         const int x = B_K_MAJOR ? k : n + 64 * i, y = (B_K_MAJOR ? n : k) + first;
         const Operand& from = OWN_LAST && i == BLOCK_N / 64 ? last : b;
         unsigned char* to = tile + i * BOX_BYTES + first * 128;
-        if constexpr (DOWN == 1) from.load(to, full, x, y);
+        if constexpr (B_ONCE) tma_load_once(to, from.map, full, x, y);
+        else if constexpr (DOWN == 1) from.load(to, full, x, y);
         else from.load_for((1 | 1 << ACROSS) << seat.x, to, full, x, y);
     }
 }
@@ -88,6 +93,7 @@ __device__ __forceinline__ void load_b(unsigned char* tile, const Operand& b, co
 __device__ __forceinline__ void produce(const Ring& ring, Place& place, const Work& work, const Operand& a,
                                         const Operand& b, const Operand& last) {
     static_assert(DOWN <= 2, "load_b names two blocks");
+    static_assert(!B_ONCE || (DOWN == 1 && !BATCHED), "one block reads a part of b, of one matrix");
     const Seat seat;
     for (int k = work.k_begin; k < work.k_end; k += BLOCK_K) {
         Barrier& full = ring.full[place.stage];

@@ -4,7 +4,8 @@ simple      a 64x64 tile per program, programs in row-major order
 grouped     the same tiles in an order whose neighbours in time share rows and columns in L2
 pipelined   larger tiles, the loads of several steps under way while the tensor cores work
 by_shape    the tile, depth, warps and shares of K by a rule over the shape, set by measurements on an H200
-persistent  the copy engine (TMA) does the loads, and the compiler keeps the pipeline of an SM full from tile to tile
+padded      lines that the copy engine (TMA) cannot take are copied first, where a product repays that; then as specialised
+persistent  the copy engine does the loads, and the compiler keeps the pipeline of an SM full from tile to tile
 specialised one warp only loads and two warpgroups only multiply, so neither ever waits for the other's instructions
 k_major     fp32 operands are transposed first to the only order in which tensor cores take tf32, then as persistent
 from_registers  rows of an fp32 b become the left factor of c^T = b^T a^T, which may lie in registers: b is not copied
@@ -26,6 +27,7 @@ from kernelmux.backends.triton._launch.launch import Config
 from kernelmux.backends.triton.matmul._blocked import blocked
 from kernelmux.backends.triton.matmul._epilogue import PLAIN, EpilogueTensors
 from kernelmux.backends.triton.matmul._from_registers import from_registers
+from kernelmux.backends.triton.matmul._padded import Misaligned, padded
 from kernelmux.backends.triton.matmul._persistent import persistent
 from kernelmux.backends.triton.matmul._problem import MatmulShapes
 from kernelmux.backends.triton.matmul._register_tiles import SPACE as FROM_REGISTERS
@@ -65,6 +67,10 @@ def matmul_pipelined(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue:
 
 def matmul_by_shape(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: EpilogueTensors) -> torch.Tensor:
     return blocked(a, b, precision, BY_SHAPE.choice, epilogue)
+
+
+def matmul_padded(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: EpilogueTensors) -> torch.Tensor:
+    return padded(a, b, SPECIALISED.choice, BY_SHAPE.choice, epilogue)
 
 
 def matmul_specialised(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: EpilogueTensors) -> torch.Tensor:
@@ -121,6 +127,11 @@ def _descriptors(names: ProductNames) -> tuple[Condition, ...]:
     return AtLeast(names.rows, 64), AtLeast("N", 16), AtLeast("K", 16), *aligned, Multiple("N", 8)
 
 
+def _copied(names: ProductNames) -> tuple[Condition, ...]:
+    halves = Dtypes(names.left, torch.float16, torch.bfloat16), Capability((9, 0), below=(10, 0))
+    return *halves, Misaligned(names.left, names.right)
+
+
 def _halves(names: ProductNames, below: tuple[int, int] | None = None) -> tuple[Condition, ...]:
     return Capability((9, 0), below), Dtypes(names.left, torch.float16, torch.bfloat16), *_descriptors(names)
 
@@ -135,6 +146,7 @@ RUNGS = {
     "grouped": TritonMatmulRung(matmul_grouped, "an order of tiles that meets in L2"),
     "pipelined": TritonMatmulRung(matmul_pipelined, "larger tiles, loads ahead of the product"),
     "by_shape": TritonMatmulRung(matmul_by_shape, "the tile by a rule over the shape", space=BY_SHAPE),
+    "padded": TritonMatmulRung(matmul_padded, "lines that TMA cannot take are copied first", _copied),
     "persistent": TritonMatmulRung(matmul_persistent, "TMA loads, one program per SM", _halves, PERSISTENT),
     "specialised": TritonMatmulRung(
         matmul_specialised, "one warp loads, two warpgroups multiply", partial(_halves, below=(10, 0)), SPECIALISED
@@ -171,7 +183,7 @@ def _variant(rung: TritonMatmulRung) -> Implementation:
         return rung.fn(*readable(a, b), precision, PLAIN)
 
     requires = (*rung.requires(NAMES), BATCHES)
-    layout = {"a": "matrix", "b": "matrix"} if Aligned(NAMES.left) in requires else {}
+    layout = {"a": "matrix", "b": "matrix"} if rung.fn is matmul_padded or Aligned(NAMES.left) in requires else {}
     return Implementation(matmul, rung.idea, requires, layout, arithmetic="mma", space=rung.space)
 
 

@@ -44,7 +44,7 @@ def matmul_blocked_kernel(
     UNIT_M: tl.constexpr, UNIT_N: tl.constexpr, UNIT_K: tl.constexpr, UNIT_AM: tl.constexpr, UNIT_AK: tl.constexpr,
     UNIT_BK: tl.constexpr, UNIT_BN: tl.constexpr, UNIT_BATCH: tl.constexpr,
     EVEN_M: tl.constexpr, EVEN_N: tl.constexpr, EVEN_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, SPLIT_K: tl.constexpr,
+    BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, SPLIT_K: tl.constexpr, B_POLICY: tl.constexpr,
 ):  # fmt: skip
     """Lengths and strides are in units of so many elements: Triton sees nothing of that kind but multiples of 16."""
     M *= UNIT_M
@@ -90,7 +90,7 @@ def matmul_blocked_kernel(
     for k in range(begin, end, BLOCK_K):
         mask_k = (offs_k < end - k) | EVEN_K
         a = tl.load(a_ptrs, mask=mask_m[:, None] & mask_k[None, :], other=0.0)
-        b = tl.load(b_ptrs, mask=mask_k[:, None] & mask_n[None, :], other=0.0)
+        b = tl.load(b_ptrs, mask=mask_k[:, None] & mask_n[None, :], other=0.0, eviction_policy=B_POLICY)
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
         a_ptrs += step * stride_ak
         b_ptrs += step * stride_bk
@@ -126,10 +126,12 @@ def _plan(p: MatmulShapes, rule: Rule) -> tuple[Launch, int, Callable[..., None]
     split = config["SPLIT_K"]
     numbers, units = p.in_units
     end = p.end if split == 1 else PLAIN.ending
+    # With one row of tiles b is read once: it leaves L2 first, and displaces nothing that has to be written back before.
+    policy = "evict_first" if p.M <= block_m and p.batch is None else ""
     launch = Launch(
         matmul_blocked_kernel, (p.tiles(block_m, block_n), split),
         *end.missing, *numbers, **end.meta, **units, PRECISION=p.precision, BATCHED=p.batch is not None,
-        EVEN_M=p.M % block_m == 0, EVEN_N=p.N % block_n == 0, EVEN_K=p.K % block_k == 0, **config,
+        EVEN_M=p.M % block_m == 0, EVEN_N=p.N % block_n == 0, EVEN_K=p.K % block_k == 0, B_POLICY=policy, **config,
     )  # fmt: skip
     rows = p.products * p.M
     plain = partial(run, sum_first(p.device, split, rows * p.N))

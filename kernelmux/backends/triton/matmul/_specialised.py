@@ -248,25 +248,29 @@ def matmul_specialised_kernel(
         )  # fmt: skip
 
 
-def specialised(a: torch.Tensor, b: torch.Tensor, rule: Rule, epilogue: EpilogueTensors) -> torch.Tensor:
-    """a @ b with one program per SM, its warps specialised."""
-    c = result(a, b)
+def specialised(
+    a: torch.Tensor, b: torch.Tensor, rule: Rule, epilogue: EpilogueTensors, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """a @ b with one program per SM, its warps specialised. out: memory for the result, whose lines may be longer."""
+    c = result(a, b) if out is None else out
     if c.numel():
-        _plan(problem(a, b, "ieee", epilogue.ending), rule)(c, a, b, b, *epilogue.arguments(c))
+        _plan(problem(a, b, "ieee", epilogue.ending), rule, c.shape[-1])(c, a, b, b, *epilogue.arguments(c))
     return c
 
 
 @plan
-def _plan(p: MatmulShapes, rule: Rule) -> Launch:
+def _plan(p: MatmulShapes, rule: Rule, line: int) -> Launch:
+    """line: elements of the result from one row to the next."""
     config = rule(p)
     block_m, block_n, more_n, block_k = (config[name] for name in ("BLOCK_M", "BLOCK_N", "MORE_N", "BLOCK_K"))
     turns = p.in_turn(block_m)
     p = turns or p
     rows, piece = max(64, block_m // 2), more_n or block_n // 2
-    of_c, of_a, of_b = p.leading
-    out = _map(p, (p.M, p.N), (p.N, 1), (rows, piece), of_c)
+    _, of_a, of_b = p.leading
+    of_c = ((p.products, p.M * line),) if p.batch else ()
+    out = _map(p, (p.M, p.N), (line, 1), (rows, piece), of_c)
     if turns:
-        out = _map(p, (p.M, p.N), (2 * p.N, 1), (rows, piece), ((2, p.N),))
+        out = _map(p, (p.M, p.N), (2 * line, 1), (rows, piece), ((2, line),))
     maps = (
         out,
         _map(p, (p.M, p.K), p.a_strides, (block_m, block_k), of_a),
