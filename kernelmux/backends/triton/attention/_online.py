@@ -26,6 +26,15 @@ def query_block(M, BLOCK_M: tl.constexpr):
 
 
 @triton.jit
+def located(program, lines, blocks, SECTION):
+    """Which line, and which of its blocks, a program is about: first the first blocks of SECTION lines."""
+    section = program // (SECTION * blocks)
+    within = program % (SECTION * blocks)
+    size = tl.minimum(SECTION, lines - section * SECTION)
+    return section * SECTION + within % size, within // size
+
+
+@triton.jit
 def key_range(
     start_m,
     M,

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 import torch
 import triton
 
-from kernelmux.backends.triton._launch.launch import Config, Ints, like
+from kernelmux.backends.triton._launch.launch import Config, Ints, cdiv, like
 from kernelmux.backends.triton._launch.strides import contiguous
 from kernelmux.registry.spec.sliding_windows import Limit, Mask, mask_of
 
 T = torch.Tensor
 
+IN_L2 = 16 << 20  # bytes
 LOG2E = 1.4426950408889634
 FP32 = torch.finfo(torch.float32)
 
@@ -88,6 +89,11 @@ def outputs(q: T, k: T) -> tuple[T, T, bool]:
     if not k.shape[2]:
         y.zero_(), lse.fill_(-torch.inf)
     return y, lse, bool(lse.numel() and k.shape[2])
+
+
+def section(heads: int, nbytes: int) -> int:
+    """How many heads, whose keys and values have so many bytes each, share L2 well: in shares of about equal size."""
+    return cdiv(heads, max(1, round(heads * nbytes / IN_L2)))
 
 
 def block_strides(shape: Ints, strides: Ints) -> Ints:

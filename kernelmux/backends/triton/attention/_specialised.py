@@ -8,6 +8,7 @@ FlashAttention-3, 2024). Blocks are walked from the last key to the first, so th
 from __future__ import annotations
 
 import torch
+import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -19,8 +20,15 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from kernelmux.backends.triton._launch.hopper import barriers, copy_in, copy_out, copy_out_wait, ring
 from kernelmux.backends.triton._launch.launch import Launch, Map, cdiv, plan
-from kernelmux.backends.triton.attention._online import LN2, Rule, key_range
-from kernelmux.backends.triton.attention._problem import POINTER, AttentionProblem, block_strides, outputs, problem
+from kernelmux.backends.triton.attention._online import LN2, Rule, key_range, located
+from kernelmux.backends.triton.attention._problem import (
+    POINTER,
+    AttentionProblem,
+    block_strides,
+    outputs,
+    problem,
+    section,
+)
 from kernelmux.registry.spec.sliding_windows import Limit
 
 T = torch.Tensor
@@ -33,23 +41,29 @@ LOADER_REGISTERS = gl.constexpr(24)
 
 @gluon.jit
 def _load(
-    q_desc, k_desc, v_desc, q_rows, k_ring, v_ring, q_full, k_full, k_empty, v_full, v_empty,
-    batch, head, group, start_m, first, blocks,
-    ROWS: gl.constexpr, BLOCK_N: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr,
+    q_desc, k_desc, v_desc, q_rest, k_rest, v_rest, q_rows, k_ring, v_ring, q_rows_rest, k_ring_rest, v_ring_rest,
+    q_full, k_full, k_empty, v_full, v_empty, batch, head, group, start_m, first, blocks,
+    ROWS: gl.constexpr, BLOCK_N: gl.constexpr, COLUMNS: gl.constexpr, REST: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    mbarrier.expect(q_full.index(0), 2 * ROWS * COLUMNS * 2)
-    copy_in(q_desc, [batch, head, start_m, 0], q_full.index(0), q_rows.index(0))
-    copy_in(q_desc, [batch, head, start_m + ROWS, 0], q_full.index(0), q_rows.index(1))
+    mbarrier.expect(q_full.index(0), 2 * ROWS * (COLUMNS + REST) * 2)
+    for half in gl.static_range(2):
+        copy_in(q_desc, [batch, head, start_m + half * ROWS, 0], q_full.index(0), q_rows.index(half))
+        if REST:
+            copy_in(q_rest, [batch, head, start_m + half * ROWS, COLUMNS], q_full.index(0), q_rows_rest.index(half))
     for step in range(0, blocks - first):
         slot = step % STAGES
         free = (step // STAGES + 1) & 1
         start_n = (blocks - 1 - step) * BLOCK_N
         mbarrier.wait(k_empty.index(slot), free)
-        mbarrier.expect(k_full.index(slot), BLOCK_N * COLUMNS * 2)
+        mbarrier.expect(k_full.index(slot), BLOCK_N * (COLUMNS + REST) * 2)
         copy_in(k_desc, [batch, group, start_n, 0], k_full.index(slot), k_ring.index(slot))
+        if REST:
+            copy_in(k_rest, [batch, group, start_n, COLUMNS], k_full.index(slot), k_ring_rest.index(slot))
         mbarrier.wait(v_empty.index(slot), free)
-        mbarrier.expect(v_full.index(slot), BLOCK_N * COLUMNS * 2)
+        mbarrier.expect(v_full.index(slot), BLOCK_N * (COLUMNS + REST) * 2)
         copy_in(v_desc, [batch, group, start_n, 0], v_full.index(slot), v_ring.index(slot))
+        if REST:
+            copy_in(v_rest, [batch, group, start_n, COLUMNS], v_full.index(slot), v_ring_rest.index(slot))
 
 
 @gluon.jit
@@ -78,6 +92,21 @@ def _mask(
 
 
 @gluon.jit
+def _scores(
+    q, q_tail, k_ring, k_ring_rest, slot, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, COLUMNS: gl.constexpr,
+    REST: gl.constexpr, layout: gl.constexpr,
+):  # fmt: skip
+    """The products of the queries and a block of keys, under way."""
+    k = k_ring.index(slot).reshape([BLOCK_N, COLUMNS]).permute((1, 0))
+    nothing = gl.zeros([ROWS, BLOCK_N], gl.float32, layout)
+    pending = warpgroup_mma(q, k, nothing, use_acc=False, is_async=True)
+    if REST:
+        tail = k_ring_rest.index(slot).reshape([BLOCK_N, REST]).permute((1, 0))
+        pending = warpgroup_mma(q_tail, tail, pending, is_async=True)
+    return pending
+
+
+@gluon.jit
 def _await_keys(k_full, step, steps, STAGES: gl.constexpr):
     """The keys of a step, if there is such a step."""
     mbarrier.wait(k_full.index(step % STAGES), (step // STAGES) & 1, pred=step < steps)
@@ -85,25 +114,28 @@ def _await_keys(k_full, step, steps, STAGES: gl.constexpr):
 
 @gluon.jit
 def _walk_keys(
-    acc, p, top, total, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty, begin, end, steps, blocks, start_row, N,
-    shift, window, scale, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, MASKED: gl.constexpr, FLIP: gl.constexpr,
-    ROWS: gl.constexpr, BLOCK_N: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr,
-    layout: gl.constexpr, out_layout: gl.constexpr,
+    acc, rest, p, top, total, q, q_tail, k_ring, v_ring, k_ring_rest, v_ring_rest, k_full, k_empty, v_full, v_empty,
+    begin, end, steps, blocks, start_row, N, shift, window, scale, CAUSAL: gl.constexpr, WINDOW: gl.constexpr,
+    MASKED: gl.constexpr, FLIP: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, COLUMNS: gl.constexpr,
+    REST: gl.constexpr, STAGES: gl.constexpr, layout: gl.constexpr, out_layout: gl.constexpr, rest_layout: gl.constexpr,
 ):  # fmt: skip
     """Steps [begin, end) of `steps`: the scores of a step, whose keys are here, and the values of the step before it."""
     weights_layout: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
     for step in range(begin, end):
         slot = step % STAGES
-        k = k_ring.index(slot).reshape([BLOCK_N, COLUMNS]).permute((1, 0))
-        nothing = gl.zeros([ROWS, BLOCK_N], gl.float32, layout)
-        pending_scores = warpgroup_mma(q, k, nothing, use_acc=False, is_async=True)
+        pending_scores = _scores(q, q_tail, k_ring, k_ring_rest, slot, ROWS, BLOCK_N, COLUMNS, REST, layout)
 
         old = (step - 1) % STAGES
         mbarrier.wait(v_full.index(old), ((step - 1) // STAGES) & 1)
         v = v_ring.index(old).reshape([BLOCK_N, COLUMNS])
         pending_acc = warpgroup_mma(p, v, acc, is_async=True)
+        if REST:
+            tail = v_ring_rest.index(old).reshape([BLOCK_N, REST])
+            pending_rest = warpgroup_mma(
+                gl.convert_layout(p, gl.DotOperandLayout(0, rest_layout, 2)), tail, rest, is_async=True
+            )
 
-        scores = warpgroup_mma_wait(1, deps=[pending_scores])
+        scores = warpgroup_mma_wait(2 if REST else 1, deps=[pending_scores])
         mbarrier.arrive(k_empty.index(slot))
         if FLIP:
             scores = -scores
@@ -117,24 +149,30 @@ def _walk_keys(
         if COLUMNS <= 128:
             p = gl.convert_layout(weights.to(v.dtype), weights_layout)
             _await_keys(k_full, step + 1, steps, STAGES)
-        acc = warpgroup_mma_wait(0, deps=[pending_acc])
+        if REST:
+            acc, rest = warpgroup_mma_wait(0, deps=[pending_acc, pending_rest])
+            rest = rest * gl.convert_layout(fade, gl.SliceLayout(1, rest_layout))[:, None]
+        else:
+            acc = warpgroup_mma_wait(0, deps=[pending_acc])
         mbarrier.arrive(v_empty.index(old))
         acc = acc * gl.convert_layout(fade, gl.SliceLayout(1, out_layout))[:, None]
         if COLUMNS > 128:
             p = gl.convert_layout(weights.to(v.dtype), weights_layout)
             _await_keys(k_full, step + 1, steps, STAGES)
-    return acc, p, top, total
+    return acc, rest, p, top, total
 
 
 @gluon.jit
 def _attend(
-    lse_ptr, out_desc, q_rows, k_ring, v_ring, q_full, k_full, k_empty, v_full, v_empty,
+    lse_ptr, out_desc, out_rest, q_rows, k_ring, v_ring, q_rows_rest, k_ring_rest, v_ring_rest,
+    q_full, k_full, k_empty, v_full, v_empty,
     batch, head, line, start_row, low, blocks, M, N, shift, window, scale, HALF: gl.constexpr, CAUSAL: gl.constexpr,
     WINDOW: gl.constexpr, FLIP: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, COLUMNS: gl.constexpr,
-    STAGES: gl.constexpr,
+    REST: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
+    rest_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST if REST else COLUMNS, 16])
     first_row = start_row + HALF * ROWS
     _, first, last, _ = key_range(first_row, M, N, shift, window, CAUSAL, WINDOW, ROWS, BLOCK_N)
     # At least the first step is masked; after it, as many as reach past what every query may see; with a window also
@@ -144,9 +182,10 @@ def _attend(
 
     mbarrier.wait(q_full.index(0), 0)
     q = q_rows.index(HALF).reshape([ROWS, COLUMNS])
+    q_tail = q_rows_rest.index(HALF).reshape([ROWS, REST]) if REST else q
     mbarrier.wait(k_full.index(0), 0)
-    nothing = gl.zeros([ROWS, BLOCK_N], gl.float32, layout)
-    scores = warpgroup_mma(q, k_ring.index(0).reshape([BLOCK_N, COLUMNS]).permute((1, 0)), nothing, use_acc=False)
+    pending = _scores(q, q_tail, k_ring, k_ring_rest, 0, ROWS, BLOCK_N, COLUMNS, REST, layout)
+    scores = warpgroup_mma_wait(0, deps=[pending])
     mbarrier.arrive(k_empty.index(0))
     if FLIP:
         scores = -scores
@@ -159,33 +198,41 @@ def _attend(
     _await_keys(k_full, 1, steps, STAGES)
     # [ROWS, COLUMNS]
     acc = gl.zeros([ROWS, COLUMNS], gl.float32, out_layout)
-    acc, p, top, total = _walk_keys(
-        acc, p, top, total, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty,
+    rest = gl.zeros([ROWS, REST], gl.float32, rest_layout) if REST else total
+    acc, rest, p, top, total = _walk_keys(
+        acc, rest, p, top, total, q, q_tail, k_ring, v_ring, k_ring_rest, v_ring_rest, k_full, k_empty, v_full, v_empty,
         1, masked, steps, blocks, first_row, N, shift, window, scale, CAUSAL, WINDOW, True, FLIP, ROWS, BLOCK_N,
-        COLUMNS, STAGES, layout, out_layout,
+        COLUMNS, REST, STAGES, layout, out_layout, rest_layout,
     )  # fmt: skip
     whole = gl.maximum(masked, gl.minimum(blocks - first // BLOCK_N, steps)) if WINDOW else steps
-    acc, p, top, total = _walk_keys(
-        acc, p, top, total, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty,
+    acc, rest, p, top, total = _walk_keys(
+        acc, rest, p, top, total, q, q_tail, k_ring, v_ring, k_ring_rest, v_ring_rest, k_full, k_empty, v_full, v_empty,
         masked, whole, steps, blocks, first_row, N, shift, window, scale, CAUSAL, WINDOW, False, FLIP, ROWS, BLOCK_N,
-        COLUMNS, STAGES, layout, out_layout,
+        COLUMNS, REST, STAGES, layout, out_layout, rest_layout,
     )  # fmt: skip
     if WINDOW:
-        acc, p, top, total = _walk_keys(
-            acc, p, top, total, q, k_ring, v_ring, k_full, k_empty, v_full, v_empty,
+        acc, rest, p, top, total = _walk_keys(
+            acc, rest, p, top, total, q, q_tail, k_ring, v_ring, k_ring_rest, v_ring_rest, k_full, k_empty, v_full, v_empty,
             whole, steps, steps, blocks, first_row, N, shift, window, scale, CAUSAL, WINDOW, True, FLIP, ROWS,
-            BLOCK_N, COLUMNS, STAGES, layout, out_layout,
+            BLOCK_N, COLUMNS, REST, STAGES, layout, out_layout, rest_layout,
         )  # fmt: skip
     last_slot = (steps - 1) % STAGES
     mbarrier.wait(v_full.index(last_slot), ((steps - 1) // STAGES) & 1)
     acc = warpgroup_mma(p, v_ring.index(last_slot).reshape([BLOCK_N, COLUMNS]), acc)
+    if REST:
+        weights_of_rest = gl.convert_layout(p, gl.DotOperandLayout(0, rest_layout, 2))
+        rest = warpgroup_mma(weights_of_rest, v_ring_rest.index(last_slot).reshape([BLOCK_N, REST]), rest)
 
     # The queries are used up: their memory takes the output, which the copy engine cuts at row M.
     divisor = gl.where(total == 0.0, 1.0, total)
     out = acc / gl.convert_layout(divisor, gl.SliceLayout(1, out_layout))[:, None]
     q.store(out.to(q.dtype))
+    if REST:
+        q_tail.store((rest / gl.convert_layout(divisor, gl.SliceLayout(1, rest_layout))[:, None]).to(q.dtype))
     fence_async_shared()
     copy_out(out_desc, [batch, head, first_row, 0], q_rows.index(HALF))
+    if REST:
+        copy_out(out_rest, [batch, head, first_row, COLUMNS], q_rows_rest.index(HALF))
     rows = first_row + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
     gl.store(lse_ptr + line.to(gl.int64) * M + rows, (top + gl.log2(total)) * LN2, mask=rows < M)
     copy_out_wait(0)
@@ -193,14 +240,14 @@ def _attend(
 
 @gluon.jit
 def attention_specialised_kernel(
-    lse_ptr, out_desc, q_desc, k_desc, v_desc, H, SHARE, M, N, shift, window, scale, CAUSAL: gl.constexpr,
-    WINDOW: gl.constexpr, FLIP: gl.constexpr, D: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr,
-    COLUMNS: gl.constexpr, STAGES: gl.constexpr,
+    lse_ptr, out_desc, q_desc, k_desc, v_desc, out_rest, q_rest, k_rest, v_rest, H, SHARE, M, N, shift, window, scale,
+    LINES, SECTION, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, FLIP: gl.constexpr, D: gl.constexpr,
+    ROWS: gl.constexpr, BLOCK_N: gl.constexpr, COLUMNS: gl.constexpr, REST: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     blocks_m = gl.cdiv(M, 2 * ROWS)
     # The last queries see the most keys, so their programs start first.
-    start_m = (blocks_m - 1 - gl.program_id(0) % blocks_m) * 2 * ROWS
-    line = gl.program_id(0) // blocks_m
+    line, block = located(gl.program_id(0), LINES, blocks_m, SECTION)
+    start_m = (blocks_m - 1 - block) * 2 * ROWS
     batch = line // H
     head = line % H
     begin, _, _, end = key_range(start_m, M, N, shift, window, CAUSAL, WINDOW, 2 * ROWS, BLOCK_N)
@@ -210,6 +257,9 @@ def attention_specialised_kernel(
     q_rows = ring(q_desc, 2)
     k_ring = ring(k_desc, STAGES)
     v_ring = ring(v_desc, STAGES)
+    q_rows_rest = ring(q_rest, 2) if REST else q_rows
+    k_ring_rest = ring(k_rest, STAGES) if REST else k_ring
+    v_ring_rest = ring(v_rest, STAGES) if REST else v_ring
     q_full = barriers(1, 1)
     k_full = barriers(STAGES, 1)
     k_empty = barriers(STAGES, 2)
@@ -217,34 +267,51 @@ def attention_specialised_kernel(
     v_empty = barriers(STAGES, 2)
     gl.warp_specialize(
         [
-            (_attend, (lse_ptr, out_desc, q_rows, k_ring, v_ring, q_full, k_full, k_empty, v_full, v_empty, batch, head,
-                       line, start_m, low, blocks, M, N, shift, window, scale, 0, CAUSAL, WINDOW, FLIP, ROWS, BLOCK_N,
-                       COLUMNS, STAGES)),
-            (_attend, (lse_ptr, out_desc, q_rows, k_ring, v_ring, q_full, k_full, k_empty, v_full, v_empty, batch, head,
-                       line, start_m, low, blocks, M, N, shift, window, scale, 1, CAUSAL, WINDOW, FLIP, ROWS, BLOCK_N,
-                       COLUMNS, STAGES)),
-            (_load, (q_desc, k_desc, v_desc, q_rows, k_ring, v_ring, q_full, k_full, k_empty, v_full, v_empty,
-                     batch, head, head // SHARE, start_m, low, blocks, ROWS, BLOCK_N, COLUMNS, STAGES)),
+            (_attend, (lse_ptr, out_desc, out_rest, q_rows, k_ring, v_ring, q_rows_rest, k_ring_rest, v_ring_rest, q_full,
+                       k_full, k_empty, v_full, v_empty, batch, head, line, start_m, low, blocks, M, N, shift, window,
+                       scale, 0, CAUSAL, WINDOW, FLIP, ROWS, BLOCK_N, COLUMNS, REST, STAGES)),
+            (_attend, (lse_ptr, out_desc, out_rest, q_rows, k_ring, v_ring, q_rows_rest, k_ring_rest, v_ring_rest, q_full,
+                       k_full, k_empty, v_full, v_empty, batch, head, line, start_m, low, blocks, M, N, shift, window,
+                       scale, 1, CAUSAL, WINDOW, FLIP, ROWS, BLOCK_N, COLUMNS, REST, STAGES)),
+            (_load, (q_desc, k_desc, v_desc, q_rest, k_rest, v_rest, q_rows, k_ring, v_ring, q_rows_rest, k_ring_rest,
+                     v_ring_rest, q_full, k_full, k_empty, v_full, v_empty, batch, head, head // SHARE, start_m, low,
+                     blocks, ROWS, BLOCK_N, COLUMNS, REST, STAGES)),
         ],
         [4, 1],
         [WARPGROUP_REGISTERS, LOADER_REGISTERS],
     )  # fmt: skip
 
 
+def pieces(D: int) -> tuple[int, int]:
+    """Widths of the two pieces that rows are cut into, of a power of two each; 0 where one is no wider than both."""
+    whole = max(16, int(triton.next_power_of_2(D)))
+    rest = max(16, int(triton.next_power_of_2(max(1, D - whole // 2))))
+    return (whole // 2, rest) if whole > 16 and whole // 2 + rest < whole else (whole, 0)
+
+
 @plan
 def _plan(p: AttentionProblem, rule: Rule) -> Launch:
     config = rule(p)
-    queries, keys = [1, 1, QUERIES, p.columns], [1, 1, config["BLOCK_N"], p.columns]
+    columns, rest = pieces(p.D)
     dtype = gl.float16 if p.dtype == torch.float16 else gl.bfloat16
-    kinds = zip(p.shapes, p.strides, (queries, queries, keys, keys), strict=True)
-    maps = tuple(
-        Map(shape, block_strides(shape, strides), block, gl.NVMMASharedLayout.get_default_for(block, dtype))
-        for shape, strides, block in kinds
-    )
-    grid = (cdiv(p.M, 2 * QUERIES) * p.B * p.H,)
+
+    def maps(width: int) -> tuple[Map, ...]:
+        queries, keys = [1, 1, QUERIES, width], [1, 1, config["BLOCK_N"], width]
+        kinds = zip(p.shapes, p.strides, (queries, queries, keys, keys), strict=True)
+        return tuple(
+            Map(shape, block_strides(shape, strides), block, gl.NVMMASharedLayout.get_default_for(block, dtype))
+            for shape, strides, block in kinds
+        )
+
+    # Under a mask programs are of many lengths: those of as many heads as have their keys in L2 start longest first.
+    # H200, causal, us: 16 x 8192, D = 256, 739, head after head 806; 2 x 28/4 x 3000, D = 128, 250 and 264.
+    lines = p.B * p.H
+    of_lines = section(p.B * p.G, 4 * p.N * p.D) * (p.H // p.G) if p.mask.causal else 1
+    grid = (cdiv(p.M, 2 * QUERIES) * lines,)
     return Launch(
-        attention_specialised_kernel, grid, *p.sizes, maps=(POINTER, *maps), ROWS=QUERIES, COLUMNS=p.columns,
-        num_warps=4, **p.constants, **config,
+        attention_specialised_kernel, grid, *p.sizes, lines, of_lines,
+        maps=(POINTER, *maps(columns), *maps(rest or columns)), ROWS=QUERIES, COLUMNS=columns, REST=rest, num_warps=4,
+        **p.constants, **config,
     )  # fmt: skip
 
 
@@ -254,5 +321,6 @@ def specialised(
     """Attention with 128 queries per program, its warps specialised."""
     out, lse, some = outputs(q, k)
     if some:
-        _plan(problem(q, k, v, causal, scale, window, precision, ahead), rule)(lse, out, q, k, v)
+        launch = _plan(problem(q, k, v, causal, scale, window, precision, ahead), rule)
+        launch(lse, out, q, k, v, out, q, k, v)
     return out, lse

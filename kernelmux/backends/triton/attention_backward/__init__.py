@@ -5,6 +5,7 @@ bits. Both need the sum of grad_out * y of each query.
 
 pointers     loads by pointers; a first kernel takes that sum
 descriptors  loads and stores by the copy engine (TMA)
+specialised  beyond D = 128, one warp only loads; keys and values in a kernel each
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from kernelmux.backends.triton.attention._problem import apart
 from kernelmux.backends.triton.attention_backward._descriptors import descriptors
 from kernelmux.backends.triton.attention_backward._pointers import pointers
 from kernelmux.backends.triton.attention_backward._problem import AttentionGradientProblem, delta_plan, problem
+from kernelmux.backends.triton.attention_backward._specialised import specialised
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import Aligned, AtMost, Capability, Dtypes, Multiple, SharedMemory
+from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Capability, Dtypes, Multiple, SharedMemory
 from kernelmux.registry.spec import Call
 from kernelmux.registry.spec.sliding_windows import Limit
 
@@ -98,6 +100,18 @@ def attention_backward_descriptors(
     return grads
 
 
+def attention_backward_specialised(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
+) -> Three:
+    grads = like(q), like(k), like(v)
+    if not q.numel() or not k.numel():
+        return zeros(grads)
+    grad_out, y = apart(grad_out), apart(y)  # what is read by pointers too
+    p = problem(grad_out, q, k, v, y, causal, scale, window, precision, ahead)
+    specialised(p, grads, grad_out, q, k, v, y, lse)
+    return grads
+
+
 def _least(call: Call) -> int:
     """Bytes of the smallest blocks of queries, keys, values and gradients in fp32; those of halves are at most as long."""
     columns = max(16, triton.next_power_of_2(call.axes["D"]))
@@ -120,6 +134,21 @@ VARIANTS = {
         "the same with TMA loads and stores",
         (
             Capability((9, 0), below=(10, 0)),
+            AtMost("D", 256),
+            Multiple("D", 8),  # rows of the gradients too
+            Dtypes("q", torch.float16, torch.bfloat16),
+            *(Aligned(name) for name in ("grad_out", "q", "k", "v")),
+        ),
+        LAYOUT,
+        "mma",
+    ),
+    # H200, causal, us: 2 x 16 x 4096, D = 256, 2408, descriptors 4225; 2 x 16/4 x 4096, D = 160, 2923 and 4708.
+    "specialised": Implementation(
+        attention_backward_specialised,
+        "one warp loads, two warpgroups compute, a kernel for each gradient",
+        (
+            Capability((9, 0), below=(10, 0)),
+            AtLeast("D", 129),
             AtMost("D", 256),
             Multiple("D", 8),  # rows of the gradients too
             Dtypes("q", torch.float16, torch.bfloat16),
