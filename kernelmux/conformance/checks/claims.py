@@ -15,6 +15,7 @@ from kernelmux.conformance.check import Check
 from kernelmux.conformance.inputs import generate, layouts, trials
 from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.judging.probe import Judge, Probe
+from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.cases import Case
 from kernelmux.registry.conditions import (
     Aligned,
@@ -118,14 +119,18 @@ def _own_kind(probe: Probe, base: Trial, condition: Condition) -> int:
 
 
 def _hypothetical(probe: Probe, case: Case, dtype: torch.dtype) -> Iterator[tuple[Call, str]]:
-    """Calls without data: as the case says, and with the last two axes of a tensor exchanged in memory, by its name."""
+    """Calls without data: as the case says, and with the last two axes of a tensor exchanged in memory, by its name.
+
+    Not where the variant would get a copy of that tensor.
+    """
     for capability in GPUS:
         with suppress(ArgumentError):
             call = probe.spec.hypothetical(case, dtype, capability=capability)
             yield call, ""
             for name, x in call.tensors.items():
-                if x.dim() > 1:
-                    given = {**call.arguments, name: x.mT.contiguous().mT}
+                turned = x.mT.contiguous().mT if x.dim() > 1 else x
+                if x.dim() > 1 and registered.fits(turned, probe.implementation.layout.get(name, "any")):
+                    given = {**call.arguments, name: turned}
                     yield probe.spec.bind(**given, device=call.device, capability=capability), name
 
 

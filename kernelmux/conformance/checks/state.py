@@ -262,8 +262,8 @@ def _any_contents(judge: Judge) -> Iterator[tuple[str, dict[str, torch.Tensor]]]
     yield "every element was", base
     other = {name: x.clone() for name, x in _again(judge, 3).tensors.items()}
     for name, x in other.items():
-        for end in (slice(0, 1), slice(-1, None)):
-            x.view(-1)[end] = base[name].flatten()[end]
+        for end in (0, -1) if x.numel() else ():
+            x[(end,) * x.dim()] = base[name][(end,) * x.dim()]
     yield "everything but the first and the last elements was", other
 
 

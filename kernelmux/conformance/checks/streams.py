@@ -44,7 +44,7 @@ def _late_producer(judge: Judge) -> None:
         _judged(judge, found[0])
         return
     trial, side = judge.trial, torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    tensors = {name: torch.empty_like(x, memory_format=torch.contiguous_format) for name, x in trial.tensors.items()}
+    tensors = {name: torch.empty_like(x) for name, x in trial.tensors.items()}
     for x in tensors.values():
         x.fill_(torch.nan if x.is_floating_point() else -1)
     placed = trial.changed("", **tensors)

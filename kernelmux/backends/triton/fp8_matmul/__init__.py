@@ -125,7 +125,8 @@ def fp8_persistent_kernel(
 
 
 class Fp8Problem(NamedTuple):
-    """Device, sizes, strides of a [M, K] and b [K, N], kinds of their scales, whether sums are promoted, both types."""
+    """Device, sizes, strides of a [M, K] and b [K, N], kinds of their scales, whether sums are promoted, both types, bytes
+    of a result."""
 
     device: int
     M: int
@@ -137,6 +138,7 @@ class Fp8Problem(NamedTuple):
     scale_b: int
     promotes: bool
     formats: tuple[Any, Any]
+    item: int
 
     @property
     def meta(self) -> Config:
@@ -180,7 +182,9 @@ def _run(
         kinds = _kind(scale_a, (M, 1)), _kind(scale_b, (1, N))
         promotes = accumulation == "full" or BLOCKS.value in kinds
         formats = ELEMENTS[a.dtype], ELEMENTS[b.dtype]
-        launch = make(Fp8Problem(a.get_device(), M, N, K, a.stride(), b.stride(), *kinds, promotes, formats))
+        launch = make(
+            Fp8Problem(a.get_device(), M, N, K, a.stride(), b.stride(), *kinds, promotes, formats, c.itemsize)
+        )
         launch(c, a, b, scale_a, scale_b)
     return c
 
@@ -223,10 +227,10 @@ def _persistent(p: Fp8Problem) -> Launch:
 
 
 def persistent_rule(p: Fp8Problem) -> Config:
-    """Promoted sums take twice the registers, and so half the columns."""
+    """Promoted sums take twice the registers, and so half the columns; results in fp32 leave through twice the memory."""
     if cdiv(p.M, 128) * cdiv(p.N, 128) < enough(p.device):
         return {"BLOCK_M": 64, "BLOCK_N": 64, "GROUP_M": 8, "num_warps": 4, "num_stages": 4}
-    columns = 128 if p.promotes else 256
+    columns = 128 if p.promotes or p.item > 2 else 256
     return {"BLOCK_M": 128, "BLOCK_N": columns, "GROUP_M": 8, "num_warps": 8, "num_stages": 4}
 
 
