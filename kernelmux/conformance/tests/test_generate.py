@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -137,10 +139,19 @@ def test_a_case_with_other_scalars_keeps_its_distribution() -> None:
     assert made.text == "x=4x100 scale=0.0 inputs=wide" and spec.case(made.text).scalars["inputs"] == "wide"
 
 
+class TwentyFour:
+    """A condition that cases meet, and no shape that is drawn."""
+
+    text = "C = 24"
+
+    def check(self, call: Any) -> str | None:
+        return None if call.axes["C"] == 24 else f"C is {call.axes['C']}"
+
+
 @pytest.mark.parametrize("elements", [2**13, 2**22])
 def test_a_variant_that_no_drawn_shape_fits_has_shapes_beside_its_cases(elements: int) -> None:
     spec = catalog.spec("conv2d_backward_weight")
-    requires = registered.variants("triton", spec.name)["specialised"].requires
+    requires = (TwentyFour(),)
     asked = requires, shapes.COUNTS["smoke"], elements, 0
     assert not any(able for _, able in generate.cases(spec, *asked))
     found = neighbouring_shapes.cases(spec, *asked)
