@@ -113,10 +113,19 @@ def test_integers_must_be_equal():
         ("matmul", {"a": (40, 30), "b": (30, 50)}, {"M": "spread", "N": "spread"}),
         ("reduce_sum", {"x": (40, 50)}, {}),
         ("rms_norm_backward", CALLS["rms_norm_backward"], {}),
+        ("attention", {"q": (2, 3, 30, 16), "k": (2, 3, 30, 16), "v": (2, 3, 30, 16)}, {"B": "spread", "M": "spread"}),
     ],
 )
 def test_the_axes_along_which_a_call_may_be_sampled(op, arguments, axes):
     assert {c.axis: c.picker for c in sampling.independent(call_of(op, **arguments))} == axes
+
+
+def test_rows_whose_mean_is_taken_are_not_sampled_though_the_last_ones_are_ignored():
+    logits, target = torch.randn(60, 50), torch.randint(0, 50, (60,))
+    given = {"grad_loss": torch.tensor(1.5), "logits": logits, "target": target, "lse": logits.logsumexp(-1)}
+    found = {how: catalog.spec("cross_entropy_backward").bind(**given, reduction=how) for how in ("mean", "sum")}
+    assert not list(sampling.independent(found["mean"]))
+    assert [c.axis for c in sampling.independent(found["sum"])] == ["M"]
 
 
 def test_causal_attention_is_sampled_by_batch_and_by_last_queries():

@@ -201,7 +201,7 @@ def _checked(prepared: Ready, inputs: Inputs, implementation: Implementation, or
         checked = oracle.check(sample.result, implementation, slack)
     except WrongOutput as error:
         raise with_explanation(
-            error, sample.result, partial(prepared.call, last), inputs, last, implementation
+            error, sample.result, partial(prepared.call, last), inputs, last, implementation, oracle.limit
         ) from None
     sample.result = None
     return checked

@@ -85,11 +85,17 @@ def _bytes(x: torch.Tensor) -> torch.Tensor:
 
 
 def with_explanation(
-    error: WrongOutput, result: Any, again: Callable[[], Any], given: Inputs, copy: int, implementation: Implementation
+    error: WrongOutput,
+    result: Any,
+    again: Callable[[], Any],
+    given: Inputs,
+    copy: int,
+    implementation: Implementation,
+    most: float,
 ) -> WrongOutput:
     """The error with what explains a wrong output: nothing written, an earlier call, inputs that were recognised.
 
-    again: the call on the old values of that copy.
+    again: the call on the old values of that copy. most: elements of a call that the error is of.
     """
     outputs = result if isinstance(result, tuple) else (result,)
     if all(out.dtype.is_floating_point and bool(out.isnan().all()) for out in outputs):
@@ -97,16 +103,16 @@ def with_explanation(
     if not any(out.any() for out in outputs):
         return WrongOutput(f"all outputs are 0; {error}")
     for earlier in dict.fromkeys((copy, 0)):
-        if _right(result, given.calls[earlier], implementation):
+        if _right(result, given.calls[earlier], implementation, most):
             return WrongOutput(f"the output is the one of an earlier call, with other values of the inputs; {error}")
-    if _right(again(), given.calls[copy], implementation):
+    if _right(again(), given.calls[copy], implementation, most):
         return WrongOutput(f"it recognises inputs: right on values of a known seed, wrong on those drawn now; {error}")
     return error
 
 
-def _right(result: Any, call: Call, implementation: Implementation) -> bool:
+def _right(result: Any, call: Call, implementation: Implementation, most: float) -> bool:
     try:
-        Oracle(call).check(result, implementation)
+        Oracle(call, most).check(result, implementation)
     except (WrongOutput, torch.OutOfMemoryError):
         return False
     return True

@@ -86,21 +86,28 @@ def independent(call: Call) -> Iterator[FreeAxis]:
         return
     whole = _evaluate(call.spec, exact_arguments(tiny))
     for axis, length in lengths(tiny).items():
-        if length > 2 and (free := _proven(tiny, axis, length, whole)):
+        if length > 1 and (free := _proven(tiny, axis, length, whole)):
             yield free
 
 
 def _proven(tiny: Call, axis: str, length: int, whole: tuple[torch.Tensor, ...]) -> FreeAxis | None:
     for picker, pick in PICKERS.items():
-        positions = pick(length, 3)
+        positions = pick(length, min(3, length - 1))  # fewer than there are: the cut call is another call
         try:
             cut = _evaluate(tiny.spec, select(tiny, axis, positions))
         except (RuntimeError, ArithmeticError, ValueError, IndexError):
+            continue
+        if any(_tells(w) and not _tells(c) for w, c in zip(whole, cut, strict=True)):
             continue
         followed = [_follows(w, c, positions) for w, c in zip(whole, cut, strict=True)]
         if all(follows is not None for follows in followed):
             return FreeAxis(axis, picker, tuple(f for f in followed if f is not None))
     return None
+
+
+def _tells(x: torch.Tensor) -> bool:
+    """A number other than 0 is in it. Rows that a loss ignores are 0 whatever the others are, and prove nothing."""
+    return bool((x.isfinite() & (x != 0)).any())
 
 
 def _follows(whole: torch.Tensor, cut: torch.Tensor, positions: torch.Tensor) -> int | None:
