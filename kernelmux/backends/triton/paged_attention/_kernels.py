@@ -87,7 +87,10 @@ def paged_attention_shares_kernel(
         acc = tl.zeros([ROWS, COLUMNS], tl.float32)
         top = tl.full([ROWS], -float("inf"), tl.float32)
         total = tl.zeros([ROWS], tl.float32)
-        for start in range(begin * BLOCK_N, end, BLOCK_N):
+        # From 0: of a loop that begins at a number from the loop around it, Triton 3.7 to 3.9 do not see that 8 columns are
+        # one load (H200, D = 128: 404 us under 3.6, 1107 under 3.7.1).
+        for done in range(0, end - begin * BLOCK_N, BLOCK_N):
+            start = begin * BLOCK_N + done
             keys = start + tl.arange(0, BLOCK_N)
             inside = keys < end
             if S % BLOCK_N == 0:  # the whole block lies in one page
