@@ -122,7 +122,12 @@ def test_the_axes_along_which_a_call_may_be_sampled(op, arguments, axes):
 
 def test_rows_whose_mean_is_taken_are_not_sampled_though_the_last_ones_are_ignored():
     logits, target = torch.randn(60, 50), torch.randint(0, 50, (60,))
-    given = {"grad_loss": torch.tensor(1.5), "logits": logits, "target": target, "lse": logits.logsumexp(-1)}
+    given: dict[str, Any] = {
+        "grad_loss": torch.tensor(1.5),
+        "logits": logits,
+        "target": target,
+        "lse": logits.logsumexp(-1),
+    }
     found = {how: catalog.spec("cross_entropy_backward").bind(**given, reduction=how) for how in ("mean", "sum")}
     assert not list(sampling.independent(found["mean"]))
     assert [c.axis for c in sampling.independent(found["sum"])] == ["M"]
