@@ -69,7 +69,8 @@ class BlockCompiler:
         self.flow, self.resolve, self.watched = flow, resolve, watched
         self.registers = Registers(flow)
         self.used: dict[tuple[int, bool], tuple[int, ...]] = {}
-        self.steps_of: dict[CodeType, list[int]] = {}
+        self.steps_of: dict[int, list[int]] = {}  # by the id of a code: its hash would read all of it
+        self._codes: list[CodeType] = []  # which keeps the ids
 
     def compile(self, pc: int, coarse: bool) -> BlockFunction:
         """The function of the block at `pc`; `used[pc, coarse]` then holds the numbers of the registers it reads."""
@@ -79,7 +80,8 @@ class BlockCompiler:
         kind = "coarse" if coarse else "fine"
         exec(compile(source, f"<{self.flow.function.name} block {pc} {kind}>", "exec"), emitter.names)
         function: BlockFunction = emitter.names["block"]
-        self.steps_of[function.__code__] = emitter.steps
+        self._codes.append(function.__code__)
+        self.steps_of[id(function.__code__)] = emitter.steps
         self.used[pc, coarse] = tuple(sorted(emitter.loaded))
         return function
 
