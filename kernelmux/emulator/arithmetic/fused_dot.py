@@ -83,6 +83,7 @@ def _slabs(terms: int, sums: int) -> list[slice]:
 
 
 def _longest(parts: list[slice]) -> int:
+    """The terms of the longest slab."""
     return max((part.stop - part.start for part in parts), default=0)
 
 
@@ -111,7 +112,8 @@ def _aligned_sum(a: Array, b: Array, c: Array, largest: Array, fraction: int) ->
 
 def _power(exponents: Array) -> Array:
     """Two to the power of int32 exponents that float32 has as normal numbers: `np.ldexp` takes ten times as long."""
-    return (exponents + I4.type(127) << I4.type(23)).view(F4)
+    power: Array = (exponents + I4.type(127) << I4.type(23)).view(F4)
+    return power
 
 
 def _cut(exact: Array, digits: int) -> Array:
