@@ -84,7 +84,7 @@ def _ever_longer(probe: Probe, base: Trial, case: Case, axis: AxisName, lengths:
     shorter, seconds, slope = 0, 0.0, 0.0
     for length in lengths:
         if seconds + slope * (length - shorter) > SECONDS and _few_blocks(probe, base, case, axis, length):
-            probe.skip(base.changed(f"{axis} = {length}"), some_blocks.told(TOO_MANY))
+            probe.skip(base.changed(f"{axis} = {length}"), some_blocks.reason_text(TOO_MANY))
             continue
         begin = time.process_time()
         if not _long(probe, base, case, axis, length):

@@ -75,10 +75,10 @@ def judged(judge: Judge, base: Trial, number: int, got: torch.Tensor, ref: torch
 
 def set_aside(judge: Judge, reason: str) -> None:
     """The emulator can say nothing; a GPU runs it."""
-    skipped(judge, told(reason))
+    skipped(judge, reason_text(reason))
 
 
-def told(reason: str) -> str:
+def reason_text(reason: str) -> str:
     """The reason in the words of a report."""
     return f"emulated: {reason}; a GPU runs it"
 

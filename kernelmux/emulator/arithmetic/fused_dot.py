@@ -94,7 +94,7 @@ def _aligned_sum(a: Array, b: Array, c: Array, largest: Array, fraction: int) ->
     """
     moderate = int(largest.min()) > -90 and int(largest.max()) < 120
     real, whole = (F4, I4) if moderate else (F8, I8)
-    unit = _power(fraction - largest.astype(I4)) if moderate else np.ldexp(F8.type(1), fraction - largest.astype(I4))
+    unit = np.ldexp(real.type(1), fraction - largest.astype(I4))
     total = (c.astype(real) * unit).astype(I8)
     a, b, parts = a.astype(real), b.astype(real), _slabs(len(a), total.size)
     terms, cut = (np.empty((_longest(parts), *total.shape), kind) for kind in (real, whole))  # memory that stays cached
@@ -104,16 +104,8 @@ def _aligned_sum(a: Array, b: Array, c: Array, largest: Array, fraction: int) ->
         np.multiply(found, unit, out=found)
         np.copyto(cut[:count], found, casting="unsafe")  # the conversion cuts towards zero
         total += cut[0] if count == 1 else np.add.reduce(cut[:count], axis=0, dtype=whole)
-    result: Array = (
-        np.ldexp(total.astype(F8), largest.astype(I4) - fraction) if not moderate else total / unit.astype(F8)
-    )
+    result: Array = np.ldexp(total.astype(F8), largest.astype(I4) - fraction)
     return result
-
-
-def _power(exponents: Array) -> Array:
-    """Two to the power of int32 exponents that float32 has as normal numbers: `np.ldexp` takes ten times as long."""
-    power: Array = (exponents + I4.type(127) << I4.type(23)).view(F4)
-    return power
 
 
 def _cut(exact: Array, digits: int) -> Array:
