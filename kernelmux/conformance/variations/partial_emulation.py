@@ -5,6 +5,7 @@ New memory is zero, and zeros that should be something else count as not written
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack
 from typing import Any
 
@@ -74,7 +75,22 @@ def judged(judge: Judge, base: Trial, number: int, got: torch.Tensor, ref: torch
 
 def set_aside(judge: Judge, reason: str) -> None:
     """The emulator can say nothing; a GPU runs it."""
-    skipped(judge, f"emulated: {reason}; a GPU runs it")
+    skipped(judge, reason_text(reason))
+
+
+def reason_text(reason: str) -> str:
+    """The reason in the words of a report."""
+    return f"emulated: {reason}; a GPU runs it"
+
+
+def blocks(probe: Probe, trial: Trial) -> list[int]:
+    """How many blocks each launch of a call has; they do not run, and [] stands for what launches none."""
+    try:
+        with probe.environment(), emulator.recorder(run=False) as launches, Virtual():
+            dispatch.call(trial.spec, trial.values, probe.label)
+    except TooLarge:
+        return []
+    return [math.prod(launch.grid) for launch in launches]
 
 
 def skipped(judge: Judge, reason: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from kernelmux.emulator.analysis.flow import Flow, Step
+from kernelmux.emulator.analysis.subnormal_numbers import never_subnormal
 from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.ptx.dtypes import size_of
 from kernelmux.emulator.ptx.operands import Address, Register
@@ -29,6 +30,7 @@ class Registers:
         for name in self.number:
             self.home[name] = _home(flow.function.registers[name], votes.get(name, {}))
         self.near = Counter(name for step in flow.steps for name in _near(step))  # accesses close to a register
+        self.normal = never_subnormal(flow)
         self.initial = [_unwritten(self.home[name]) for name in self.number]
 
 

@@ -206,4 +206,7 @@ def least_normal(dtype: Any) -> Any:
 def flush(value: Any) -> Any:
     """Subnormal numbers as zeros of their sign (.ftz)."""
     small = np.abs(value) < least_normal(value.dtype)
-    return np.where(small, np.copysign(value.dtype.type(0), value), value)[()] if np.any(small) else value
+    count = np.count_nonzero(small)
+    if not count or count == np.count_nonzero(value == 0):  # zeros alone, which stay
+        return value
+    return np.where(small, np.copysign(value.dtype.type(0), value), value)[()]

@@ -9,7 +9,6 @@ of two million results differs; they agree with what Fasi, Higham, Mikaitis and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,17 +67,24 @@ def _exponents(x: Array, kind: str) -> Array:
 
 def _largest(a: Array, b: Array, c: Array) -> Array:
     """The largest exponent of the terms of each sum, `[G, M, N]`; 0 where all are zero."""
-    largest = c
-    for part in _slabs(len(a), c.size):
-        np.maximum(largest, np.maximum.reduce(a[part] + b[part], axis=0), out=largest)
+    largest, parts = c, _slabs(len(a), c.size)
+    both = np.empty((_longest(parts), *c.shape), c.dtype)
+    for part in parts:
+        found = np.add(a[part], b[part], out=both[: part.stop - part.start])
+        np.maximum(largest, found[0] if len(found) == 1 else np.maximum.reduce(found, axis=0), out=largest)
     largest[largest < NOTHING // 2] = 0
     return largest
 
 
-def _slabs(terms: int, sums: int) -> Iterator[slice]:
+def _slabs(terms: int, sums: int) -> list[slice]:
     """As many terms at a time as stay in the cache, and as int32 can add."""
     slab = min(PARTIAL, max(1, SLAB // max(sums, 1)))
-    return (slice(k, k + slab) for k in range(0, terms, slab))
+    return [slice(k, min(k + slab, terms)) for k in range(0, terms, slab)]
+
+
+def _longest(parts: list[slice]) -> int:
+    """The terms of the longest slab."""
+    return max((part.stop - part.start for part in parts), default=0)
 
 
 def _aligned_sum(a: Array, b: Array, c: Array, largest: Array, fraction: int) -> Array:
@@ -90,11 +96,14 @@ def _aligned_sum(a: Array, b: Array, c: Array, largest: Array, fraction: int) ->
     real, whole = (F4, I4) if moderate else (F8, I8)
     unit = np.ldexp(real.type(1), fraction - largest.astype(I4))
     total = (c.astype(real) * unit).astype(I8)
-    a, b = a.astype(real), b.astype(real)
-    for part in _slabs(len(a), total.size):
-        terms = a[part] * b[part]
-        terms *= unit
-        total += np.add.reduce(terms.astype(whole), axis=0, dtype=whole)  # the conversion cuts towards zero
+    a, b, parts = a.astype(real), b.astype(real), _slabs(len(a), total.size)
+    terms, cut = (np.empty((_longest(parts), *total.shape), kind) for kind in (real, whole))  # memory that stays cached
+    for part in parts:
+        count = part.stop - part.start
+        found = np.multiply(a[part], b[part], out=terms[:count])
+        np.multiply(found, unit, out=found)
+        np.copyto(cut[:count], found, casting="unsafe")  # the conversion cuts towards zero
+        total += cut[0] if count == 1 else np.add.reduce(cut[:count], axis=0, dtype=whole)
     result: Array = np.ldexp(total.astype(F8), largest.astype(I4) - fraction)
     return result
 

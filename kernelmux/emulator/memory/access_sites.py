@@ -35,7 +35,7 @@ class Sites:
         return number if number is not None else self._enter(run, code, at)
 
     def _enter(self, run: Chunk, code: CodeType, at: int) -> int:
-        if len(self._seen) + 1 >= 1 << BITS or code not in run.activation.program.compiler.steps_of:
+        if len(self._seen) + 1 >= 1 << BITS or id(code) not in run.activation.program.compiler.steps_of:
             return UNKNOWN
         self._seen.append((run.activation.program, code, at))  # holds the code, and so its id
         number = self._numbers[id(code), at] = len(self._seen)
@@ -47,7 +47,7 @@ class Sites:
             return None
         program, code, at = self._seen[number - 1]
         line = next((line for start, end, line in code.co_lines() if start <= at < end), None)
-        return None if line is None else program.flow.steps[program.compiler.steps_of[code][line - 1]]
+        return None if line is None else program.flow.steps[program.compiler.steps_of[id(code)][line - 1]]
 
 
 def sites(group: Group) -> Sites:

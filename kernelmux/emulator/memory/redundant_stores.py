@@ -94,6 +94,6 @@ def _running(group: Group) -> Step | None:
     """The step whose code is being executed."""
     program, frame = group.run.activation.program, sys._getframe()
     while (frame := frame.f_back) is not None:  # type: ignore[assignment]
-        if lines := program.compiler.steps_of.get(frame.f_code):
+        if lines := program.compiler.steps_of.get(id(frame.f_code)):
             return program.flow.steps[lines[frame.f_lineno - 1]]
     return None

@@ -319,7 +319,7 @@ class AccessStamps:
         """
         rows = self._rows(len(lanes.stamps), spot)
         if self.reads is None:
-            self.reads = [np.full(len(self.writes), UNINITIALISED, np.int64) for _ in range(2)]
+            self.reads = [np.zeros(len(self.writes), np.int64) for _ in range(2)]  # 0: none; new memory costs nothing
         last, another = (_from(record, rows) for record in self.reads)
         stamps = (
             lanes.stamps if rows.count == 1 else np.broadcast_to(lanes.stamps[:, None], (len(rows.index), rows.count))

@@ -51,6 +51,7 @@ class Action:
     code     pure and short: a Python expression in `{0}`, `{1}`, … and the names of `codegen.NAMES`, instead of `run`.
     bits     integer code that gives the same bits for signed and unsigned operands.
     exact    `run` always returns arrays (n,) or numpy scalars of the output dtypes, which then need not be looked at.
+    flushed  float32 inputs arrive with zeros for subnormal numbers (.ftz): a register is flushed once in a block.
     guarded  called as `run(group, mask, *inputs)`: handles a guard itself, mask is None or a bool array (n,).
     near     an `Address` in shared memory with a 32-bit base may arrive as (base, offset): see `shared_address`.
     partly   `partly(wanted)` takes the place of `run` when only the outputs where `wanted` is true are used afterwards.
@@ -67,6 +68,7 @@ class Action:
     code: str | None = None
     bits: bool = False
     exact: bool = False
+    flushed: bool = False
     guarded: bool = False
     near: bool = False
     partly: Callable[[tuple[bool, ...]], Callable[..., Any]] | None = None

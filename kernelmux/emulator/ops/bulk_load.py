@@ -72,13 +72,20 @@ def _require_alive(group: Any, i: int, block: int) -> None:
 def _clear(group: Any, i: int, block: int, offsets: Array) -> None:
     """Overwrites the place where a load will arrive; a thread that still reads it races with the lane that started it."""
     shared = group.run.shared
-    units = np.unique(offsets // BULK_ALIGNMENT * BULK_ALIGNMENT)
+    units = _units(offsets)
     if block != group.block[i]:
         rank = int(ranks(group)[i]) + block - int(group.block[i])
         units = tagged(units.astype(np.uint64), np.uint64(rank)).astype(np.int64)
     group.view_of(np.full(len(units), i)).store("shared", units, np.full((len(units), 4), 0xFFFFFFFF, np.uint32))
     if shared.shadow is not None:
         shared.shadow.forget(block, offsets)
+
+
+def _units(offsets: Array) -> Array:
+    """The aligned places that hold these offsets, ascending; sorting all of a tile would take much longer."""
+    found = np.zeros(int(offsets.max(initial=-1)) // BULK_ALIGNMENT + 1, bool)
+    found[offsets.reshape(-1) // BULK_ALIGNMENT] = True
+    return found.nonzero()[0] * BULK_ALIGNMENT
 
 
 def places(group: Any, address_: Any) -> list[tuple[int, int]]:

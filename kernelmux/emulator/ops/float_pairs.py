@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelmux.emulator.arithmetic.floats import from_bf16
+from kernelmux.emulator.arithmetic.floats import flush, from_bf16
 from kernelmux.emulator.ops import Action, floating
 from kernelmux.emulator.ops.dispatch import by_type
 from kernelmux.emulator.ops.pairs import packed
@@ -21,7 +21,12 @@ def _single(ins: Instruction, type: str) -> tuple[Action, floating.Run]:
     opcode = ins.opcode.replace(type, "f32")
     action = SINGLE[ins.name](Instruction(opcode, ins.operands, ins.guard, ins.text, ins.location))
     run = action.run or floating.function(action.code or "")
-    return action, run
+    return action, _of_flushed(run) if action.flushed else run
+
+
+def _of_flushed(run: floating.Run) -> floating.Run:
+    """With .ftz: see `Action.flushed`."""
+    return lambda *values: run(*map(flush, values))
 
 
 @by_type("add", "f32x2")

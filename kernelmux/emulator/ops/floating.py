@@ -18,7 +18,7 @@ from kernelmux.emulator.arithmetic.directed_rounding import (
     vanishes,
     zero_of_sum,
 )
-from kernelmux.emulator.arithmetic.floats import NAN, flush, fma32, fma64, fma64_lost, fma_odd
+from kernelmux.emulator.arithmetic.floats import NAN, fma32, fma64, fma64_lost, fma_odd
 from kernelmux.emulator.arithmetic.mufu_forms import approximation
 from kernelmux.emulator.ops import Action, not_emulated
 from kernelmux.emulator.ops.dispatch import by_type
@@ -38,17 +38,19 @@ def _action(ins: Instruction, run: Run, sources: int, code: str | None = None, e
         raise not_emulated(ins, f"expected {1 + sources} operands, got {len(ins.operands)}")
     inputs = tuple((o, dtype) for o in ins.operands[1:])
     outputs = ((ins.operands[0], dtype),)
-    if code is not None and not ins.has("ftz") and not ins.has("sat"):
-        return Action(code=code, inputs=inputs, outputs=outputs, pure=True)
-    return Action(modified(ins, run, exact), inputs, outputs, pure=True, exact=True)
+    flushed = ins.has("ftz") and ins.type == "f32"
+    if code is not None and not ins.has("sat") and (not flushed or exact is None):
+        return Action(code=code, inputs=inputs, outputs=outputs, pure=True, flushed=flushed)
+    return Action(_modified(ins, run, exact), inputs, outputs, pure=True, exact=True, flushed=flushed)
 
 
-def modified(ins: Instruction, run: Run, exact: Run | None = None) -> Run:
-    """`run` with .ftz (subnormal float32 inputs and results are zeros) and .sat (0 to 1, NaN to 0).
+def _modified(ins: Instruction, run: Run, exact: Run | None) -> Run:
+    """`run` with .ftz (subnormal float32 results are zeros, as the inputs are before) and .sat (0 to 1, NaN to 0).
 
-    exact: the result in float64, where rounding can make a normal number of one that .ftz flushes.
+    exact: the result in float64, where rounding can make a normal number of one that .ftz flushes; None: the result is one
+    of the inputs but for its sign.
     """
-    if ins.has("ftz") and ins.type == "f32":
+    if exact is not None and ins.has("ftz") and ins.type == "f32":
         run = _flushed(run, exact, _direction(ins) or "rn")
     return _saturated(run) if ins.has("sat") else run
 
@@ -63,20 +65,17 @@ def saturate(value: Any) -> Any:
     return np.fmin(np.fmax(value, kind(0)), kind(1)) + kind(0)
 
 
-def _flushed(run: Run, exact: Run | None, mode: str) -> Run:
+def _flushed(run: Run, exact: Run, mode: str) -> Run:
     least = F4.type(2.0**-126)
 
     def flushing(*values: Any) -> Any:
-        values = tuple(flush(v) for v in values)
         result = run(*values)
         size = np.abs(result)
         small = size <= least
-        if not np.any(small):
+        count = np.count_nonzero(small)
+        if not count or count == np.count_nonzero(size == 0):  # zeros alone, which stay
             return result
-        if exact is None or not np.any(size == least):
-            small = size < least
-        else:
-            small = small & vanishes(exact(*values), mode)
+        small = small & vanishes(exact(*values), mode) if np.any(size == least) else size < least
         flushed: Any = np.where(small, np.copysign(F4.type(0), result), result)
         return flushed[()]
 

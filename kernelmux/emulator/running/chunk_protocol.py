@@ -6,7 +6,6 @@ The executor imports them, so they ask for no more of it than this.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import CodeType
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,9 +15,9 @@ from kernelmux.emulator.running.lanes import Geometry, Lanes
 
 
 class GeneratedCode(Protocol):
-    """steps_of: the number of the step of each line of each generated function."""
+    """steps_of: the number of the step of each line of each generated function, by the id of its code."""
 
-    steps_of: dict[CodeType, list[int]]
+    steps_of: dict[int, list[int]]
 
 
 class CompiledFunction(Protocol):

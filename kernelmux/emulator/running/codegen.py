@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from types import CodeType
 from typing import Any
 
@@ -21,8 +20,9 @@ from kernelmux.emulator.analysis.registers import Registers
 from kernelmux.emulator.arithmetic.floats import flush, from_bf16
 from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.ops import Action
-from kernelmux.emulator.ptx.dtypes import bits_of, size_of
+from kernelmux.emulator.ptx.dtypes import size_of
 from kernelmux.emulator.ptx.operands import Address, Immediate, Operand, Register, Sink, Special, Symbol
+from kernelmux.emulator.running.generated_text import converted, dtype_name, entries, local_name, locals_of, runs
 from kernelmux.emulator.running.group import STOPPED
 from kernelmux.emulator.running.warps import EVERY
 from kernelmux.emulator.tracing import watch_hook
@@ -31,6 +31,7 @@ BlockFunction = Callable[[list[Any], Any], int]
 Resolve = Callable[[str], int]
 
 MOVE = "{0}"  # the code of an action that copies bits
+FLUSHED = "flushed"  # in place of a type: float32 with zeros for subnormal numbers
 
 
 def select(condition: Any, yes: Any, no: Any) -> Any:
@@ -60,12 +61,6 @@ NAMES |= {f"{kind.upper()}{size}": np.dtype(f"{kind}{size}") for kind in "ui" fo
 NAMES |= {f"F{size}": np.dtype(f"f{size}") for size in (2, 4, 8)}
 
 
-@cache
-def _dtype_name(dtype: Any) -> str:
-    dtype = np.dtype(dtype)
-    return "BOOL" if dtype.kind == "b" else f"{dtype.kind.upper()}{dtype.itemsize}"
-
-
 class BlockCompiler:
     """Compiles blocks of one function on demand."""
 
@@ -74,7 +69,8 @@ class BlockCompiler:
         self.flow, self.resolve, self.watched = flow, resolve, watched
         self.registers = Registers(flow)
         self.used: dict[tuple[int, bool], tuple[int, ...]] = {}
-        self.steps_of: dict[CodeType, list[int]] = {}
+        self.steps_of: dict[int, list[int]] = {}  # by the id of a code: its hash would read all of it
+        self._codes: list[CodeType] = []  # which keeps the ids
 
     def compile(self, pc: int, coarse: bool) -> BlockFunction:
         """The function of the block at `pc`; `used[pc, coarse]` then holds the numbers of the registers it reads."""
@@ -84,7 +80,8 @@ class BlockCompiler:
         kind = "coarse" if coarse else "fine"
         exec(compile(source, f"<{self.flow.function.name} block {pc} {kind}>", "exec"), emitter.names)
         function: BlockFunction = emitter.names["block"]
-        self.steps_of[function.__code__] = emitter.steps
+        self._codes.append(function.__code__)
+        self.steps_of[id(function.__code__)] = emitter.steps
         self.used[pc, coarse] = tuple(sorted(emitter.loaded))
         return function
 
@@ -141,7 +138,7 @@ class _Emitter:
 
     def _assemble(self) -> None:
         first = self.body[0][1] if self.body else 0
-        loads = [(f"{_locals(run)} = {_entries(run)}", first) for run in _runs(sorted(self.loaded))]
+        loads = [(f"{locals_of(run)} = {entries(run)}", first) for run in runs(sorted(self.loaded))]
         watch = [(f"W = G.run.watch.of({self._bind(self.flow)})", 0)] if self.watched else []
         text = [("def block(R, G):", 0), *watch, *loads, *self.body]
         self.lines = [line if i == 0 else "    " + line for i, (line, _) in enumerate(text)]
@@ -153,8 +150,8 @@ class _Emitter:
     def _leave(self, *targets: int) -> None:
         """Puts the registers that are needed later back into R."""
         number = self.registers.number
-        for run in _runs(sorted(i for i in map(number.__getitem__, self.changed) if self.after >> i & 1)):
-            self._emit(f"{_entries(run)} = {_locals(run)}")
+        for run in runs(sorted(i for i in map(number.__getitem__, self.changed) if self.after >> i & 1)):
+            self._emit(f"{entries(run)} = {locals_of(run)}")
 
     # ---- one step
 
@@ -170,9 +167,9 @@ class _Emitter:
             return
         if action.bits:
             action = self._in_home_type(action)
-        near = action.near and not self.watched
+        near, read = action.near and not self.watched, self._flushed if action.flushed else self._input
         inputs = [
-            self._near(operand) if near and isinstance(operand, Address) else self._input(operand, dtype)
+            self._near(operand) if near and isinstance(operand, Address) else read(operand, dtype)
             for operand, dtype in action.inputs
         ]
         if action.scope == "barrier":
@@ -215,7 +212,7 @@ class _Emitter:
         elif isinstance(source, Register):
             value = self._register(source.name, home, source.negated)
         else:
-            value = _converted(self._input(source, dtype), np.dtype(dtype), home)
+            value = converted(self._input(source, dtype), np.dtype(dtype), home)
         self._define(target.name, home, value, guard)
 
     def _value(self, action: Any, inputs: list[str], guard: str | None, dead: bool) -> str:
@@ -242,7 +239,7 @@ class _Emitter:
             if not isinstance(operand, Register):
                 continue
             if not exact and dtype is not None:
-                as_scalar = f"{temporary} = plain({temporary}, {_dtype_name(dtype)})"
+                as_scalar = f"{temporary} = plain({temporary}, {dtype_name(dtype)})"
                 self._emit(f"if {temporary}.__class__ is not ndarray or not {temporary}.ndim: {as_scalar}")
             self._define(operand.name, dtype, temporary, guard)
 
@@ -253,23 +250,23 @@ class _Emitter:
         number = self.registers.number[operand.name]
         home = self.registers.home[operand.name]
         if guard is None and (dtype is None or dtype == home):
-            return _local(number)
+            return local_name(number)
         return f"t{number}"
 
     def _define(self, name: str, dtype: np.dtype[Any] | None, temporary: str, guard: str | None) -> None:
         """Makes `temporary` the value of a register, kept for the lanes whose guard is off."""
-        home, local = self.registers.home[name], _local(self.registers.number[name])
+        home, local = self.registers.home[name], local_name(self.registers.number[name])
         value = temporary
         if dtype is not None and dtype != home:
-            value = _converted(value, dtype, home)
+            value = converted(value, dtype, home)
         if guard is not None:
             value = f"select({guard}, {value}, {self._register(name, home)})"
         if value != local:
             self._emit(f"{local} = {value}")
         self.changed.add(name)
-        self.views[name] = {_dtype_name(home) if not home.shape else "bytes": local}
+        self.views[name] = {dtype_name(home) if not home.shape else "bytes": local}
         if guard is None and dtype is not None and dtype != home and dtype.itemsize == home.itemsize:
-            self.views[name][_dtype_name(dtype)] = temporary
+            self.views[name][dtype_name(dtype)] = temporary
 
     # ---- reading operands
 
@@ -281,25 +278,38 @@ class _Emitter:
             return self._constant(operand.value(dtype))
         if isinstance(operand, Special):
             value = f"G.special({operand.name!r})"
-            return value if np.dtype(dtype) == np.uint32 else f"{value}.astype({_dtype_name(dtype)})"
+            return value if np.dtype(dtype) == np.uint32 else f"{value}.astype({dtype_name(dtype)})"
         if isinstance(operand, Symbol):
             return self._symbol(operand.name, 0, dtype)
         if isinstance(operand, Address):
             return self._address(operand)
         raise Unsupported(f"cannot read the operand {operand}")
 
+    def _flushed(self, operand: Operand, dtype: Any) -> str:
+        """A float32 operand with zeros for subnormal numbers, which are looked for once in each block."""
+        if isinstance(operand, Immediate):
+            return self._constant(flush(operand.value(dtype)))
+        value = self._input(operand, dtype)
+        if not isinstance(operand, Register) or operand.name in self.registers.normal:
+            return value
+        views = self.views[operand.name]
+        if FLUSHED not in views:
+            views[FLUSHED] = f"{local_name(self.registers.number[operand.name])}_{FLUSHED}"
+            self._emit(f"{views[FLUSHED]} = flush({value})")
+        return views[FLUSHED]
+
     def _register(self, name: str, dtype: Any, negated: bool = False) -> str:
         number, home = self.registers.number[name], self.registers.home[name]
         if name not in self.views:
             self.loaded.add(number)
-            self.views[name] = {_dtype_name(home) if not home.shape else "bytes": _local(number)}
+            self.views[name] = {dtype_name(home) if not home.shape else "bytes": local_name(number)}
         views = self.views[name]
         if dtype is None or home.shape:
             return next(iter(views.values()))
-        wanted = _dtype_name(dtype)
+        wanted = dtype_name(dtype)
         if wanted not in views:
-            views[wanted] = f"{_local(number)}_{wanted}"
-            self._emit(f"{views[wanted]} = {_converted(_local(number), home, np.dtype(dtype))}")
+            views[wanted] = f"{local_name(number)}_{wanted}"
+            self._emit(f"{views[wanted]} = {converted(local_name(number), home, np.dtype(dtype))}")
         return f"(~{views[wanted]})" if negated else views[wanted]
 
     def _address(self, operand: Address) -> str:
@@ -331,7 +341,7 @@ class _Emitter:
         return value
 
     def _constant(self, value: Any) -> str:
-        name = f"k_{_dtype_name(value.dtype)}_{value.tobytes().hex()}"
+        name = f"k_{dtype_name(value.dtype)}_{value.tobytes().hex()}"
         self.names[name] = value
         return name
 
@@ -358,42 +368,3 @@ class _Emitter:
         self._leave()
         self._emit(f"if {condition}.__class__ is not ndarray: return {target} if {condition} else {self.pc + 1}")
         self._emit(f"return G.branch({condition}, {target}, {self.pc + 1})")
-
-
-def _local(number: int) -> str:
-    return f"r{number}"
-
-
-def _runs(numbers: list[int]) -> list[range]:
-    """Ascending numbers as runs of neighbours."""
-    runs: list[range] = []
-    for number in numbers:
-        if runs and runs[-1].stop == number:
-            runs[-1] = range(runs[-1].start, number + 1)
-        else:
-            runs.append(range(number, number + 1))
-    return runs
-
-
-def _locals(run: range) -> str:
-    return ", ".join(map(_local, run))
-
-
-def _entries(run: range) -> str:
-    return f"R[{run.start}:{run.stop}]" if len(run) > 1 else f"R[{run.start}]"
-
-
-def _converted(value: str, source: np.dtype[Any], target: np.dtype[Any]) -> str:
-    """A value of one type as another: the same bits; truncated, or extended by its own sign."""
-    if source == target or source.shape:
-        return value
-    if target.kind == "b" or source.kind == "b":
-        raise Unsupported(f"a predicate used as a number, {source} -> {target}")
-    if source.itemsize == target.itemsize:
-        return f"{value}.view({_dtype_name(target)})"
-    bits = source if source.kind in "ui" else bits_of(source)
-    whole = np.dtype(f"{bits.kind}{target.itemsize}")
-    if source.kind == "f":
-        value = f"{value}.view({_dtype_name(bits)})"
-    value = f"{value}.astype({_dtype_name(whole)})"
-    return value if whole == target else f"{value}.view({_dtype_name(target)})"

@@ -58,7 +58,7 @@ class Program:
         """The step that was running when `error` was raised in one of our blocks, and the block's variables."""
         found, frame, trace = None, {}, error.__traceback__
         while trace is not None:
-            lines = self.compiler.steps_of.get(trace.tb_frame.f_code)
+            lines = self.compiler.steps_of.get(id(trace.tb_frame.f_code))
             if lines is not None:
                 found, frame = self.flow.steps[lines[trace.tb_lineno - 1]], trace.tb_frame.f_locals
             trace = trace.tb_next
