@@ -1,0 +1,41 @@
+"""Long axes of kernels whose blocks walk: longer ones are asked where shorter ones tell that the emulator comes to an end."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from kernelmux.conformance.checks import extent
+
+
+@pytest.mark.parametrize(
+    ("each", "few", "asked", "left_out"),
+    [
+        (1e-6, True, [131, 1031, 65537], []),  # seconds for each place of the axis
+        (1e-3, True, [131, 1031], [65537]),
+        (1e-3, False, [131, 1031, 65537], []),  # more blocks, none of which has more to do
+        (1e-2, True, [131], [1031, 65537]),
+    ],
+)
+def test_a_longer_axis_is_asked_where_its_time_can_be_told(monkeypatch, each, few, asked, left_out):
+    clock, long, skipped = [0.0], [], []
+
+    def ask(probe, base, case, axis, length):
+        long.append(length)
+        clock[0] += each * length
+        return True
+
+    monkeypatch.setattr(extent, "_long", ask)
+    monkeypatch.setattr(extent, "_few_blocks", lambda *_: few)
+    monkeypatch.setattr(extent.time, "process_time", lambda: clock[0])
+    probe = SimpleNamespace(skip=lambda trial, reason: skipped.append(trial))
+    base = SimpleNamespace(changed=lambda note: note)
+    extent._ever_longer(probe, base, None, "M", (131, 1031, 65537))
+    assert long == asked
+    assert skipped == [f"M = {length}" for length in left_out]
+
+
+def test_a_length_that_says_nothing_ends_the_axis(monkeypatch):
+    long = []
+    monkeypatch.setattr(extent, "_long", lambda probe, base, case, axis, length: bool(long.append(length)))
+    extent._ever_longer(None, None, None, "M", (131, 1031))
+    assert long == [131]
