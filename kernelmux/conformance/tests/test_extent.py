@@ -1,4 +1,4 @@
-"""Long axes of kernels whose blocks walk: longer ones are asked where shorter ones tell that the emulator comes to an end."""
+"""Long axes of kernels whose blocks walk: longer ones are asked where shorter ones tell that their emulation ends."""
 
 from types import SimpleNamespace
 
