@@ -1,7 +1,8 @@
 """int8_matmul: c = a @ b of 8-bit integers in int32, or scale_a * (a @ b) * scale_b in bf16.
 
 blocked     a tile per program, over pointers: any strides
-persistent  the copy engine (TMA) does the loads of operands that have K contiguous; b is transposed first if it has not
+persistent  the copy engine (TMA) does the loads; an operand that it cannot read is copied first; on Hopper many tiles are
+            made by warpgroups of their own (_families/byte_specialised.py)
 few_rows    up to 128 rows of a: the weights are the rows of the products, programs share K
 """
 
@@ -15,13 +16,24 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._families.byte_products import ABSENT, LINES, ON_HOPPER, ONE, SCALES, k_contiguous, maps
+from kernelmux.backends.triton._families.byte_products import (
+    ABSENT,
+    LINES,
+    ON_HOPPER,
+    ONE,
+    SCALES,
+    maps,
+    on_lines,
+    repays,
+)
+from kernelmux.backends.triton._families.byte_specialised import SpecialisedLaunch, specialised, tile_for
 from kernelmux.backends.triton._families.few_rows import FEW_ROWS, few_rows, pays
 from kernelmux.backends.triton._launch.card import enough, fitting, held
 from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, cdiv, plan, processors
 from kernelmux.backends.triton.matmul._blocked import tile_of
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Capability
+from kernelmux.registry.util import cards
 
 Maybe = torch.Tensor | None
 
@@ -125,13 +137,15 @@ def int8_blocked(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Mayb
 
 
 def int8_persistent(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe) -> torch.Tensor:
-    return _run(_persistent, *k_contiguous(a, b), scale_a, scale_b)
+    if not repays(a, b):
+        return int8_blocked(a, b, scale_a, scale_b)
+    return _run(_persistent, *on_lines(a, b), scale_a, scale_b)
 
 
 def int8_few_rows(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe) -> torch.Tensor:
-    if not pays(a.shape[0], b.shape[1], a.get_device()):
+    if not (pays(a.shape[0], b.shape[1], a.get_device()) and repays(a, b)):
         return int8_persistent(a, b, scale_a, scale_b)
-    a, b = k_contiguous(a, b)
+    a, b = on_lines(a, b)
     c = _result(a, b, scale_a, scale_b)
     if c.numel() == 0 or a.numel() == 0:
         return c.zero_()
@@ -145,7 +159,11 @@ def _result(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe) ->
 
 
 def _run(
-    make: Callable[[Int8Problem], Launch], a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe
+    make: Callable[[Int8Problem], Launch | SpecialisedLaunch],
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: Maybe,
+    scale_b: Maybe,
 ) -> torch.Tensor:
     (M, K), N = a.shape, b.shape[1]
     c = _result(a, b, scale_a, scale_b)
@@ -197,7 +215,13 @@ def _tile(m: int, n: int, warps: int, stages: int, subtiles: int) -> Config:
 
 
 @plan
-def _persistent(p: Int8Problem) -> Launch:
+def _persistent(p: Int8Problem) -> Launch | SpecialisedLaunch:
+    hopper = (9, 0) <= cards.of(p.device).capability < (10, 0)
+    if hopper and 3 * cdiv(p.M, 128) * cdiv(p.N, 128) >= processors(p.device):
+        shape, strides, scales = (p.M, p.N, p.K), (p.a_strides, p.b_strides), (p.scale_a, p.scale_b)
+        out = tl.int32 if p.scale_a == p.scale_b == ABSENT.value else tl.bfloat16
+        tile = tile_for(*shape, processors(p.device), promotes=False)
+        return specialised(p.device, shape, strides, (tl.int8, tl.int8), out, scales, False, tile)
     config = persistent_rule(p)
     block = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
     programs = min(processors(p.device), cdiv(p.M, block[0]) * cdiv(p.N, block[1]))

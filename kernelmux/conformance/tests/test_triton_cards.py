@@ -9,6 +9,8 @@ import torch
 
 pytest.importorskip("triton")
 
+import triton.language as tl
+
 from kernelmux.backends.triton import fp8_matmul, int8_matmul
 from kernelmux.backends.triton._launch import card
 from kernelmux.backends.triton._launch.launch import Config, shared_bytes
@@ -46,7 +48,8 @@ def tiles() -> list[Config]:
 def test_a_tile_of_8_bit_floats_leaves_room_for_its_results(promotes: bool, item: int, columns: int) -> None:
     """On an H200 256 columns with results in fp32 want 327,712 bytes of shared memory, of 232,448."""
     size = 8192, 8192, 8192
-    p = fp8_matmul.Fp8Problem(-1, *size, (8192, 1), (1, 8192), 2, 2, promotes, (None, None), item)
+    out = {2: tl.bfloat16, 4: tl.float32}[item]
+    p = fp8_matmul.Fp8Problem(-1, *size, (8192, 1), (1, 8192), 2, 2, promotes, (None, None), out)
     assert fp8_matmul.persistent_rule(p)["BLOCK_N"] == columns
 
 

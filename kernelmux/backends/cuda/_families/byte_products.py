@@ -1,57 +1,25 @@
-"""What the products of 8-bit operands share: where K is contiguous, scales, tiles for TMA."""
+"""What the products of 8-bit operands share: scales, tiles for TMA, the launch."""
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable
+from math import gcd
+from typing import NamedTuple
 
 import torch
 
 from kernelmux.backends.cuda._launch.layout import Layout
-from kernelmux.backends.cuda._launch.runtime import Tiles, cdiv
-from kernelmux.backends.cuda.transpose import transpose_vectorized
-from kernelmux.registry.conditions import AtMost, Capability, Condition, Multiple
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles, cdiv
+from kernelmux.registry.conditions import AtMost, Capability, Condition
 
 LINE = 128  # bytes of K in a stage, the widest swizzle
 ROWS = 128  # of a in a tile
 THREADS = 384
 GROUP_M = 16  # rows of tiles that are computed together
-
-
-@dataclass(frozen=True)
-class OperandLines:
-    """Where K is the contiguous index of an operand, its lines start at multiples of 16 bytes; else it is copied."""
-
-    name: str
-    axis: int
-
-    @property
-    def text(self) -> str:
-        return f"{self.name} with aligned lines, if K is contiguous"
-
-    def check(self, call: Any) -> str | None:
-        """None, or what is not aligned."""
-        x = call.arguments[self.name]
-        if x.stride(self.axis) != 1:
-            return None
-        if x.shape[1 - self.axis] > 1 and x.stride(1 - self.axis) % 16:
-            return f"{self.name} has a stride of {x.stride(1 - self.axis)} bytes, needs a multiple of 16"
-        offset = 0 if call.hypothetical else x.data_ptr() % 16
-        return f"{self.name} starts at an address that is {offset} modulo 16, needs 0" if offset else None
+HALF_STAGE, ENDING = 546, 2000  # rough cycles of a stage of half a tile, and to begin and end a tile
+SHARED = 227 << 10  # bytes that a block may have on sm_90
 
 
 INDICES = tuple(AtMost(axis, 2**31 - 512) for axis in "MNK")  # int, rounded up to whole tiles
-ON_HOPPER: tuple[Condition, ...] = (
-    Capability((9, 0), below=(10, 0)), Multiple("K", 16), OperandLines("a", 1), OperandLines("b", 0), *INDICES,
-)  # fmt: skip
-
-
-def k_contiguous(x: torch.Tensor, k_axis: int) -> torch.Tensor:
-    """The operand with K contiguous, `x` itself if it is: tensor cores take bytes in no other order.
-
-    Two passes over 8192 x 8192 take 44 us on an H200, where the product takes 700.
-    """
-    if x.stride(k_axis) == 1:
-        return x
-    return transpose_vectorized(x).t() if k_axis == 0 else transpose_vectorized(x.t())
+ON_HOPPER: tuple[Condition, ...] = (Capability((9, 0), below=(10, 0)), *INDICES)
 
 
 def vector(x: Layout, k_axis: int) -> int:
@@ -72,6 +40,89 @@ def lines(x: Layout, k_axis: int, extent: int) -> Tiles:
     return Tiles((count, length), (pitch, 1), (extent, LINE), swizzle=LINE)
 
 
-def shared(block_n: int, stages: int) -> int:
-    """Bytes of the stages and of the barriers."""
-    return stages * (ROWS + block_n) * LINE + 16 * stages
+class ByteLaunch(NamedTuple):
+    """The launch of a kernel, and how it reads both operands."""
+
+    kernel: BoundLaunch
+    a: Tiles
+    b: Tiles
+    c: Tiles | None = None
+
+    def __call__(
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        scale_a: torch.Tensor | None,
+        scale_b: torch.Tensor | None,
+        c: torch.Tensor,
+    ) -> None:
+        self.kernel(self.a.of(a), self.b.of(b), scale_a, scale_b, self.c.of(c) if self.c else c)
+
+
+class ByteTile(NamedTuple):
+    """Columns of a block's tile of 128 rows, a multiple of 64, and the cycles of a stage of it.
+
+    halves: the last tiles, where they would fill a round of blocks by half at most, are two works each. H200, fp8, us so
+    and without: 4096 x 6144 by 6144 x 11008 371.4 and 388.1, 3008 x 2880 by 2880 x 5760 86.0 and 94.0.
+    """
+
+    columns: int
+    cycles: int
+    halves: bool = False
+
+    def beside(self, size: int, *, scaled: bool) -> int:
+        """Bytes of the strips through which results of this size leave, and of the scales of columns: of 8 warps."""
+        return 8 * 16 * (LINE + 8 * size) + (8 * 4 * self.columns if scaled else 0)
+
+    def stages(self, size: int, *, scaled: bool) -> int:
+        """Of the ring: as many as there is room for, at most 8."""
+        return min(8, (SHARED - self.beside(size, scaled=scaled)) // self._stage)
+
+    def shared(self, size: int, *, scaled: bool) -> int:
+        """Bytes of the stages with their barriers, and what lies beside."""
+        return self.stages(size, scaled=scaled) * self._stage + self.beside(size, scaled=scaled)
+
+    @property
+    def _stage(self) -> int:
+        return (ROWS + self.columns) * LINE + 2 * 8
+
+    def tiles(self, M: int, N: int) -> int:
+        """Of c."""
+        return cdiv(M, ROWS) * cdiv(N, self.columns)
+
+    def whole(self, M: int, N: int, multiprocessors: int) -> int:
+        """How many of them are one work."""
+        tiles = self.tiles(M, N)
+        rest = tiles % multiprocessors
+        return tiles - rest if self.halves and 2 * rest <= multiprocessors else tiles
+
+    def time(self, M: int, N: int, K: int, multiprocessors: int) -> float:
+        """Rough cycles: of whole rounds of blocks, and of half a tile in the last one."""
+        whole, stages = self.whole(M, N, multiprocessors), cdiv(K, LINE)
+        rest = HALF_STAGE * stages + ENDING if whole < self.tiles(M, N) else 0
+        return cdiv(whole, multiprocessors) * (self.cycles * stages + ENDING) + rest
+
+
+def fastest(M: int, N: int, K: int, multiprocessors: int, tiles: Iterable[ByteTile]) -> ByteTile:
+    """The tile of least `time`."""
+    return min(tiles, key=lambda t: t.time(M, N, K, multiprocessors))
+
+
+def byte_launch(
+    source: Source, a: Layout, b: Layout, t: ByteTile, size: int, scaled: bool, multiprocessors: int, **macros: object
+) -> ByteLaunch:
+    """Of the kernel of this source, which is called as its file is; bytes of a result, whether columns have scales."""
+    (M, K), N = a.shape, b.shape[1]
+    whole = t.whole(M, N, multiprocessors)
+    # The copy engine writes results of several rounds. H200, fp8, us so and by the threads: 8192 x 4096 by 4096 x 4096
+    # 193.8 and 195.0, but 1024 x 4096 by that 31.5 and 31.1.
+    halves, mapped = whole < t.tiles(M, N), N * size % 16 == 0 and t.tiles(M, N) > 2 * multiprocessors
+    kernel = source.kernel(
+        source.path.stem, f"a:map b:map scale_a* scale_b* c{':map' if mapped else '*'} M:i32 N:i32 K:i32 whole:i32",
+        **macros, MAPPED=int(mapped), BLOCK_N=t.columns,
+        STAGES=t.stages(size, scaled=scaled), GROUP_M=GROUP_M, HALVES=int(halves), C_VECTOR=gcd(16 // size, N),
+    )  # fmt: skip
+    grid = min(2 * t.tiles(M, N) - whole, multiprocessors)
+    launch = kernel.bind(grid, THREADS, M, N, K, whole, shared=t.shared(size, scaled=scaled))
+    results = Tiles((M, N), (N, 1), (16, LINE // size), swizzle=LINE) if mapped else None
+    return ByteLaunch(launch, lines(a, 1, ROWS), lines(b, 0, t.columns // 2 if halves else t.columns), results)

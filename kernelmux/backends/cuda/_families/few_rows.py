@@ -3,11 +3,9 @@
 from math import gcd
 from typing import NamedTuple
 
-import torch
-
-from kernelmux.backends.cuda._families.byte_products import LINE, ON_HOPPER, lines
+from kernelmux.backends.cuda._families.byte_products import LINE, ON_HOPPER, ByteLaunch, lines
 from kernelmux.backends.cuda._launch.layout import Layout
-from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles, cdiv
+from kernelmux.backends.cuda._launch.runtime import Source, cdiv
 from kernelmux.registry.conditions import AtMost, Condition
 
 MOST_ROWS = 128
@@ -30,18 +28,7 @@ class FewRowsTile(NamedTuple):
         return max(ring, sums) + 16 * self.stages + 4 * (COLUMNS + self.rows)
 
 
-class FewRowsLaunch(NamedTuple):
-    """The launch, and how it reads both operands."""
-
-    kernel: BoundLaunch
-    a: Tiles
-    b: Tiles
-
-    def __call__(self, a: torch.Tensor, b: torch.Tensor, *scales_and_c: torch.Tensor | None) -> None:
-        self.kernel(self.a.of(a), self.b.of(b), *scales_and_c)
-
-
-def few_rows_launch(source: Source, a: Layout, b: Layout, t: FewRowsTile, **macros: object) -> FewRowsLaunch:
+def few_rows_launch(source: Source, a: Layout, b: Layout, t: FewRowsTile, **macros: object) -> ByteLaunch:
     """Of the kernel of this source, which is called as its file is."""
     (M, K), N = a.shape, b.shape[1]
     kernel = source.kernel(
@@ -49,7 +36,7 @@ def few_rows_launch(source: Source, a: Layout, b: Layout, t: FewRowsTile, **macr
         ROWS=t.rows, STAGES=t.stages, SPLITS=t.splits, C_VECTOR=gcd(4, N),
     )  # fmt: skip
     launch = kernel.bind(cdiv(N, COLUMNS) * t.splits, THREADS, M, N, K, shared=t.shared)
-    return FewRowsLaunch(launch, lines(a, 1, t.rows), lines(b, 0, COLUMNS))
+    return ByteLaunch(launch, lines(a, 1, t.rows), lines(b, 0, COLUMNS))
 
 
 def pays(M: int, N: int, multiprocessors: int) -> bool:

@@ -1,30 +1,27 @@
 """c[M, N] = (scale_a * a[M, K]) @ (scale_b * b[K, N]) of 8-bit floats.
 
 tensor_cores  mma.sync on tiles that are laid along K in shared memory: any strides
-wgmma         TMA feeds warpgroup products in a persistent grid; an operand without K contiguous is copied first
+wgmma         TMA feeds warpgroup products in a persistent grid; an operand that it cannot read is copied first
 few_rows      the same for up to 128 rows of a: the weights are read at the rate of the memory, clusters share K
 """
 
-from math import gcd
 from typing import NamedTuple
 
 import torch
 
 from kernelmux.backends.cuda._families.byte_products import (
-    GROUP_M,
     INDICES,
-    LINE,
     ON_HOPPER,
-    ROWS,
-    THREADS,
-    k_contiguous,
-    lines,
-    shared,
+    ByteLaunch,
+    ByteTile,
+    byte_launch,
+    fastest,
     vector,
 )
-from kernelmux.backends.cuda._families.few_rows import FEW_ROWS, FewRowsLaunch, few_rows_launch, few_rows_tile, pays
+from kernelmux.backends.cuda._families.few_rows import FEW_ROWS, few_rows_launch, few_rows_tile, pays
 from kernelmux.backends.cuda._launch.layout import Layout, layout
-from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles, cdiv, ctype, multiprocessors
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, cdiv, ctype, multiprocessors
+from kernelmux.backends.cuda.fp8_matmul._lines import on_lines, repays
 from kernelmux.registry import dtypes
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Multiplies
@@ -34,6 +31,13 @@ SOURCE = Source(__file__)
 WGMMA = Source(__file__, "fp8_matmul_wgmma.cu")
 FEW_ROWS_SOURCE = Source(__file__, "fp8_matmul_few_rows.cu")
 BLOCKS = 2  # the kind of scales that are for blocks; 0: one for all, 1: one per line
+
+
+# H200: a stage of 256 columns takes 0.75 us, 1024 cycles at the clock that its power allows, and narrow ones wait for L2.
+# Widths that are no multiple of 64 are slower than the next one that is: without promoted sums 8192 x 4096 by 4096 x 4096
+# took 230.8 us with 240 columns, 200.2 with 256; pairs of blocks that fetch b together 200.8.
+SUMS = ByteTile(64, 410), ByteTile(128, 546), ByteTile(192, 820), ByteTile(256, 1024, halves=True)
+PROMOTED = SUMS[:3]
 
 
 class Fp8Scaling(NamedTuple):
@@ -62,18 +66,19 @@ def tensor_cores(
 def wgmma(
     a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, out_dtype: str, accumulation: str
 ) -> torch.Tensor:
+    if not repays(a, b):
+        return tensor_cores(a, b, scale_a, scale_b, out_dtype, accumulation)
     c, end = _result(a, b, scale_a, scale_b, out_dtype, accumulation)
     if c.numel() and a.numel():
         left, right, *shapes = _bytes(a, b)
-        launch, a_tiles, b_tiles = _wgmma(*shapes, end, multiprocessors(a))
-        launch(a_tiles.of(left), b_tiles.of(right), scale_a, scale_b, c)
+        _wgmma(*shapes, end, multiprocessors(a))(left, right, scale_a, scale_b, c)
     return c
 
 
 def few_rows(
     a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, out_dtype: str, accumulation: str
 ) -> torch.Tensor:
-    if not pays(a.shape[0], b.shape[1], multiprocessors(a)):
+    if not (pays(a.shape[0], b.shape[1], multiprocessors(a)) and repays(a, b)):
         return wgmma(a, b, scale_a, scale_b, out_dtype, accumulation)
     c, end = _result(a, b, scale_a, scale_b, out_dtype, "full")  # the products are not what takes time
     if c.numel() and a.numel():
@@ -84,7 +89,7 @@ def few_rows(
 
 def _bytes(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Layout, Layout]:
     """Both operands as the copy engine takes them, and their layouts, which know the formats."""
-    left, right = k_contiguous(a.view(torch.uint8), 1), k_contiguous(b.view(torch.uint8), 0)
+    left, right = on_lines(a.view(torch.uint8), 1), on_lines(b.view(torch.uint8), 0)
     return left, right, layout(left)._replace(dtype=a.dtype), layout(right)._replace(dtype=b.dtype)
 
 
@@ -113,67 +118,27 @@ def _tensor_cores(a: Layout, b: Layout, end: Fp8Scaling) -> BoundLaunch:
     return kernel.bind(cdiv(M, rows) * cdiv(N, 128), 256, M, N, K, *a.strides, *b.strides)
 
 
-class Fp8Tile(NamedTuple):
-    """Columns of a block's tile, stages of its ring."""
-
-    columns: int
-    stages: int
-
-    def shared(self, end: Fp8Scaling) -> int:
-        """Bytes of the ring, of the strips through which results leave, of the scales of columns."""
-        scales = 8 * 4 * self.columns if end.scales_b == 1 else 0
-        return shared(self.columns, self.stages) + strips(end.out) + scales
-
-    def cycles(self, M: int, N: int, K: int, multiprocessors: int) -> int:
-        """A rough time: a stage takes the tensor cores 4 cycles a column; 2500 begin and end a tile."""
-        waves = cdiv(cdiv(M, ROWS) * cdiv(N, self.columns), multiprocessors)
-        return waves * (cdiv(K, LINE) * 4 * self.columns + 2500)
+@remembered
+def _wgmma(a: Layout, b: Layout, end: Fp8Scaling, multiprocessors: int) -> ByteLaunch:
+    return wgmma_launch(a, b, end, tile(end, a.shape[0], b.shape[1], a.shape[1], multiprocessors), multiprocessors)
 
 
-SUMS = Fp8Tile(256, 4)
-# Promoted sums take twice the registers. The narrow tile is as wide as a block of scales. H200, us with the wide and with
-# the narrow one, of which a warpgroup then multiplied one stage at its turn: 4096^3 114.1 and 110.0, 128 x 4096 by 4096 x
-# 14336 29.3 and 27.8, 8192 x 4096 by that 697.9 and 753.8.
-WIDE, NARROW = Fp8Tile(192, 5), Fp8Tile(128, 6)
+def wgmma_launch(a: Layout, b: Layout, end: Fp8Scaling, t: ByteTile, multiprocessors: int) -> ByteLaunch:
+    """The launch with a given tile."""
+    return byte_launch(WGMMA, a, b, t, end.out.itemsize, end.scales_b == 1, multiprocessors, **end.macros(a, b))
 
 
 @remembered
-def _wgmma(a: Layout, b: Layout, end: Fp8Scaling, multiprocessors: int) -> tuple[BoundLaunch, Tiles, Tiles]:
-    return wgmma_plan(a, b, end, tile(end, a.shape[0], b.shape[1], a.shape[1], multiprocessors), multiprocessors)
-
-
-def wgmma_plan(
-    a: Layout, b: Layout, end: Fp8Scaling, t: Fp8Tile, multiprocessors: int
-) -> tuple[BoundLaunch, Tiles, Tiles]:
-    """The launch with a given tile, and how it reads both operands."""
-    (M, K), N = a.shape, b.shape[1]
-    kernel = WGMMA.kernel(
-        "fp8_matmul_wgmma", "a:map b:map scale_a* scale_b* c* M:i32 N:i32 K:i32", **end.macros(a, b),
-        BLOCK_N=t.columns, STAGES=t.stages, GROUP_M=GROUP_M, C_VECTOR=gcd(16 // end.out.itemsize, N),
-    )  # fmt: skip
-    works = cdiv(M, ROWS) * cdiv(N, t.columns)
-    launch = kernel.bind(min(works, multiprocessors), THREADS, M, N, K, shared=t.shared(end))
-    return launch, lines(a, 1, ROWS), lines(b, 0, t.columns)
-
-
-@remembered
-def _few_rows(a: Layout, b: Layout, end: Fp8Scaling, multiprocessors: int) -> FewRowsLaunch:
+def _few_rows(a: Layout, b: Layout, end: Fp8Scaling, multiprocessors: int) -> ByteLaunch:
     t = few_rows_tile(a.shape[0], b.shape[1], a.shape[1], multiprocessors)
     return few_rows_launch(FEW_ROWS_SOURCE, a, b, t, **end.macros(a, b))
 
 
-def tile(end: Fp8Scaling, M: int, N: int, K: int, multiprocessors: int) -> Fp8Tile:
-    """The quicker one by `Fp8Tile.cycles` where there is a choice."""
-    if not end.promotes:
-        return SUMS
+def tile(end: Fp8Scaling, M: int, N: int, K: int, multiprocessors: int) -> ByteTile:
+    """The quickest one by `ByteTile.cycles`; blocks of scales are as wide as a tile."""
     if BLOCKS in (end.scales_a, end.scales_b):
-        return NARROW
-    return min((WIDE, NARROW), key=lambda t: t.cycles(M, N, K, multiprocessors))
-
-
-def strips(out: torch.dtype) -> int:
-    """Bytes through which results leave: of 8 warps, each 16 lines of 128 bytes and a skew of 8 elements."""
-    return 8 * 16 * (128 + 8 * out.itemsize)
+        return PROMOTED[1]
+    return fastest(M, N, K, multiprocessors, PROMOTED if end.promotes else SUMS)
 
 
 _SCALES = {"scale_a": "contiguous", "scale_b": "contiguous"}
@@ -183,7 +148,7 @@ VARIANTS = {
         tensor_cores, "mma.sync on tiles laid along K in shared memory", (Multiplies("a"), *INDICES), _SCALES, "mma"
     ),
     "wgmma": Implementation(
-        wgmma, "TMA feeds warpgroup products; an operand without K contiguous is copied", ON_HOPPER, _MATRICES, "mma"
+        wgmma, "TMA feeds warpgroup products; an operand that it cannot read is copied", ON_HOPPER, _MATRICES, "mma"
     ),
     "few_rows": Implementation(few_rows, "the same for few rows of a, clusters share K", FEW_ROWS, _MATRICES, "mma"),
 }

@@ -5,25 +5,22 @@ wgmma         TMA feeds warpgroup products in a persistent grid
 few_rows      the same for up to 128 rows of a: the weights are read at the rate of the memory, clusters share K
 """
 
-from math import gcd
-
 import torch
 
 from kernelmux.backends.cuda._families.byte_products import (
-    GROUP_M,
     INDICES,
     ON_HOPPER,
-    ROWS,
-    THREADS,
-    k_contiguous,
-    lines,
-    shared,
+    ByteLaunch,
+    ByteTile,
+    byte_launch,
+    fastest,
     step,
     vector,
 )
-from kernelmux.backends.cuda._families.few_rows import FEW_ROWS, FewRowsLaunch, few_rows_launch, few_rows_tile, pays
+from kernelmux.backends.cuda._families.few_rows import FEW_ROWS, few_rows_launch, few_rows_tile, pays
 from kernelmux.backends.cuda._launch.layout import Layout, layout
-from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles, cdiv, ctype, multiprocessors
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, cdiv, ctype, multiprocessors
+from kernelmux.backends.cuda.fp8_matmul._lines import on_lines, repays
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Multiplies
 from kernelmux.registry.util.cards import remembered
@@ -32,8 +29,7 @@ SOURCE = Source(__file__)
 WGMMA = Source(__file__, "int8_matmul_wgmma.cu")
 FEW_ROWS_SOURCE = Source(__file__, "int8_matmul_few_rows.cu")
 _TILE = 128
-_COLUMNS, _STAGES = 256, 4
-_STRIPS = 8 * 16 * (64 + 8) * 2  # bytes through which 16-bit results leave
+TILES = ByteTile(64, 410), ByteTile(128, 546), ByteTile(192, 820), ByteTile(256, 1024, halves=True)
 Maybe = torch.Tensor | None
 Scales = tuple[bool, int, int]
 
@@ -46,20 +42,21 @@ def tensor_cores(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Mayb
 
 
 def wgmma(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe) -> torch.Tensor:
+    if not repays(a, b):
+        return tensor_cores(a, b, scale_a, scale_b)
     c, scales = _result(a, b, scale_a, scale_b)
     if c.numel() and a.numel():
-        a, b = k_contiguous(a, 1), k_contiguous(b, 0)
-        launch, left, right = _wgmma(layout(a), layout(b), scales, multiprocessors(a))
-        launch(left.of(a), right.of(b), scale_a, scale_b, c)
+        a, b = on_lines(a, 1), on_lines(b, 0)
+        _wgmma(layout(a), layout(b), scales, multiprocessors(a))(a, b, scale_a, scale_b, c)
     return c
 
 
 def few_rows(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe) -> torch.Tensor:
-    if not pays(a.shape[0], b.shape[1], multiprocessors(a)):
+    if not (pays(a.shape[0], b.shape[1], multiprocessors(a)) and repays(a, b)):
         return wgmma(a, b, scale_a, scale_b)
     c, scales = _result(a, b, scale_a, scale_b)
     if c.numel() and a.numel():
-        a, b = k_contiguous(a, 1), k_contiguous(b, 0)
+        a, b = on_lines(a, 1), on_lines(b, 0)
         _few_rows(layout(a), layout(b), scales, multiprocessors(a))(a, b, scale_a, scale_b, c)
     return c
 
@@ -89,20 +86,19 @@ def _tensor_cores(a: Layout, b: Layout, scales: Scales) -> BoundLaunch:
 
 
 @remembered
-def _wgmma(a: Layout, b: Layout, scales: Scales, multiprocessors: int) -> tuple[BoundLaunch, Tiles, Tiles]:
-    (M, K), N = a.shape, b.shape[1]
-    kernel = WGMMA.kernel(
-        "int8_matmul_wgmma", "a:map b:map scale_a* scale_b* c* M:i32 N:i32 K:i32",
-        **_defines(scales), BLOCK_N=_COLUMNS, STAGES=_STAGES, GROUP_M=GROUP_M, C_VECTOR=gcd(8, N),
-    )  # fmt: skip
-    works = cdiv(M, ROWS) * cdiv(N, _COLUMNS)
-    room = shared(_COLUMNS, _STAGES) + (_STRIPS if scales[0] else 0)
-    launch = kernel.bind(min(works, multiprocessors), THREADS, M, N, K, shared=room)
-    return launch, lines(a, 1, ROWS), lines(b, 0, _COLUMNS)
+def _wgmma(a: Layout, b: Layout, scales: Scales, multiprocessors: int) -> ByteLaunch:
+    t = fastest(a.shape[0], b.shape[1], a.shape[1], multiprocessors, TILES)
+    return wgmma_launch(a, b, scales, t, multiprocessors)
+
+
+def wgmma_launch(a: Layout, b: Layout, scales: Scales, t: ByteTile, multiprocessors: int) -> ByteLaunch:
+    """The launch with a given tile."""
+    scaled, _, of_columns = scales
+    return byte_launch(WGMMA, a, b, t, 2 if scaled else 4, bool(of_columns), multiprocessors, **_defines(scales))
 
 
 @remembered
-def _few_rows(a: Layout, b: Layout, scales: Scales, multiprocessors: int) -> FewRowsLaunch:
+def _few_rows(a: Layout, b: Layout, scales: Scales, multiprocessors: int) -> ByteLaunch:
     t = few_rows_tile(a.shape[0], b.shape[1], a.shape[1], multiprocessors)
     return few_rows_launch(FEW_ROWS_SOURCE, a, b, t, **_defines(scales))
 

@@ -1,90 +1,48 @@
 // int8_matmul on Hopper's asynchronous tensor cores: c = a b in int32, or scale_a * (a b) * scale_b in bf16.
-#include "byte_products.cuh"
 #include "int8_products.cuh"
 
-#define FOUR_INTS(j) "+r"(d[j][0]), "+r"(d[j][1]), "+r"(d[j][2]), "+r"(d[j][3])
-#define SIXTEEN_INTS(j) FOUR_INTS(j), FOUR_INTS(j + 1), FOUR_INTS(j + 2), FOUR_INTS(j + 3)
-#define INTS_128 SIXTEEN_INTS(0), SIXTEEN_INTS(4), SIXTEEN_INTS(8), SIXTEEN_INTS(12)
-#define INTS_192 INTS_128, SIXTEEN_INTS(16), SIXTEEN_INTS(20)
-#define INTS_256 INTS_192, SIXTEEN_INTS(24), SIXTEEN_INTS(28)
-#define INTEGER_PRODUCT(N, A, B, ADD)                                                                                \
-    __device__ __forceinline__ void multiply(int(&d)[N / 8][4], Descriptor a, Descriptor b, bool add) {              \
-        asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #ADD ", 0; wgmma.mma_async.sync.aligned.m64n" #N             \
-                     "k32.s32.s8.s8 {" NAMES_##N "}, %" #A ", %" #B ", p; }"                                         \
-                     : INTS_##N                                                                                      \
-                     : "l"(a), "l"(b), "r"((int)add));                                                               \
-    }
-INTEGER_PRODUCT(128, 64, 65, 66)
-INTEGER_PRODUCT(192, 96, 97, 98)
-INTEGER_PRODUCT(256, 128, 129, 130)
+#define NUMBER int
+#define IN_REGISTERS "+r"
+#define TYPES ".s32.s8.s8"
+#define FLAGS ""
+#include "byte_products.cuh"
 
-using Sums = int[BLOCK_N / 8][4];
-constexpr int STRIP_N = 64, STRIP_BYTES = SCALED ? 8 * Strip<STRIP_N>::Bytes : 0;  // of all consumer warps
-
-// Sum i of group j of a lane is at row lane / 4 + i / 2 * 8 and column 8 j + lane % 4 * 2 + i % 2.
-__device__ __forceinline__ void store_integers(const Sums& sum, int* c, int row, int column, int M, int N) {
-    const int lane = threadIdx.x % 32, n0 = column + lane % 4 * 2;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int m = row + lane / 4 + 8 * half;
-        if (m >= M) continue;
-#pragma unroll
-        for (int j = 0; j < BLOCK_N / 8; j++) {
-            const int n = n0 + 8 * j, left = sum[j][2 * half], right = sum[j][2 * half + 1];
-            int* to = c + (i64)m * N + n;
-            if (N % 2 == 0 && n < N) {
-                *reinterpret_cast<int2*>(to) = {left, right};
-            } else {
-                if (n < N) to[0] = left;
-                if (n + 1 < N) to[1] = right;
-            }
-        }
-    }
-}
-
-// The same, scaled; strips of shared memory make whole lines of the 16-bit results.
-template <typename Out>
-__device__ __forceinline__ void store_scaled(const Sums& sum, Out* strip, Out* c, const float* scale_a, const float* scale_b,
-                                             int row, int column, int M, int N) {
-    const int lane = threadIdx.x % 32, m = row + lane / 4, n0 = column + lane % 4 * 2;
-    const float left[2] = {m < M ? scale_of(scale_a, m * SCALES_A) : 0.0f, m + 8 < M ? scale_of(scale_a, (m + 8) * SCALES_A) : 0.0f};
-#pragma unroll
-    for (int first = 0; first < BLOCK_N; first += STRIP_N) {
-        float scaled[STRIP_N / 8][4];
-#pragma unroll
-        for (int j = 0; j < STRIP_N / 8; j++)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const int n = n0 + first + 8 * j + i;
-                const float right = n < N ? scale_of(scale_b, n * SCALES_B) : 0.0f;
-#pragma unroll
-                for (int half = 0; half < 2; half++)
-                    scaled[j][2 * half + i] = (float)sum[first / 8 + j][2 * half + i] * left[half] * right;
-            }
-        Strip<STRIP_N>::store_out(strip, scaled, c, Epilogue<Out>{}, row, column + first, M, N);
-    }
-}
-
-__device__ __forceinline__ void end(const Sums& sum, int*, int* c, const float*, const float*, int row, int column, int M, int N) {
-    store_integers(sum, c, row, column, M, N);
-}
-template <typename Out>
-__device__ __forceinline__ void end(const Sums& sum, Out* strip, Out* c, const float* scale_a, const float* scale_b, int row,
-                                    int column, int M, int N) {
-    store_scaled(sum, strip, c, scale_a, scale_b, row, column, M, N);
-}
+constexpr int SCALE_BYTES = SCALED && SCALES_B ? 4 * CONSUMERS * 4 * BLOCK_N : 0;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     int8_matmul_wgmma(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
-                      const float* __restrict__ scale_a, const float* __restrict__ scale_b, Output* __restrict__ c, int M,
-                      int N, int K) {
-    extern __shared__ __align__(1024) unsigned char stages[];  // then a strip per consumer warp, then the barriers
+                      const float* __restrict__ scale_a, const float* __restrict__ scale_b, RESULTS c, int M,
+                      int N, int K, int whole) {
+    extern __shared__ __align__(1024) unsigned char stages[];  // then strips and scales of consumer warps, then barriers
     unsigned char* strips = stages + STAGES * STAGE_BYTES;
-    Ring ring(stages, reinterpret_cast<Barrier*>(strips + STRIP_BYTES));
-    Sums sum = {};
-    for_each_tile(ring, a, b, M, N, K, [&](int row, int column) {
-        accumulate(sum, ring, K, [](Sums& d, Descriptor x, Descriptor y, bool add) { multiply(d, x, y, add); });
-        end(sum, reinterpret_cast<Output*>(strips) + (threadIdx.x / 32 - 4) * STRIP_BYTES / (8 * (int)sizeof(Output)), c,
-            scale_a, scale_b, row, column, M, N);
+    Ring ring(stages, reinterpret_cast<Barrier*>(strips + STRIP_BYTES + SCALE_BYTES));
+    Sums<BLOCK_N> sums = {};
+    for_each_work(ring, a, b, M, N, K, whole, [&](int row, int column, auto some) {
+        constexpr int Count = decltype(some)::count;
+        Sums<Count>& sum = first<Count>(sums);
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 - 4;
+        Output* strip = reinterpret_cast<Output*>(strips) + warp * 16 * STRIP_PITCH;
+        float* columns = reinterpret_cast<float*>(strips + STRIP_BYTES) + (SCALE_BYTES ? warp * BLOCK_N : 0);
+        if constexpr (SCALE_BYTES > 0) fetch_scales<Count>(columns, scale_b, column, N);
+        accumulate(sum, ring, K);
+        if constexpr (SCALED) {
+            float left[2];
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                left[half] = scale_of(scale_a, min(row + lane / 4 + 8 * half, M - 1) * SCALES_A);
+            const float one = SCALE_BYTES ? 1.0f : scale_of(scale_b, 0);
+            if constexpr (SCALE_BYTES > 0) copy_async_wait<0>();
+            __syncwarp();
+            store_sums<float>(sum, strip, c, row, column, M, N, [&](auto& x, int first) {
+                constexpr int Groups = sizeof(x) / sizeof(x[0]);
+#pragma unroll
+                for (int i = 0; i < 4 * Groups; i++) {
+                    const float right = SCALE_BYTES ? columns[first + i / 4 * 8 + lane % 4 * 2 + i % 2] : one;
+                    x[i / 4][i % 4] = x[i / 4][i % 4] * left[i % 4 / 2] * right;
+                }
+            });
+        } else {
+            store_sums<int>(sum, strip, c, row, column, M, N, [](auto&, int) {});
+        }
     });
 }

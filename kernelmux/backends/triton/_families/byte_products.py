@@ -8,17 +8,16 @@ import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch.launch import Ints, Map
+from kernelmux.backends.triton._launch.launch import Ints, Map, cdiv
 from kernelmux.backends.triton.matmul._epilogue import WholeTensor
+from kernelmux.backends.triton.matmul._padded import readable, with_lines
 from kernelmux.backends.triton.transpose import transpose_blocked
-from kernelmux.registry.conditions import Aligned, AtLeast, Capability, Multiple
+from kernelmux.registry.conditions import AtLeast, Capability
 
 ABSENT, ONE, LINES, BLOCKS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)  # kinds of scales
 SCALES = {"scale_a": "contiguous", "scale_b": "contiguous"}
-ON_HOPPER = (
-    Capability((9, 0)), AtLeast("M", 64), AtLeast("N", 16), AtLeast("K", 16), Multiple("N", 16), Multiple("K", 16),
-    Aligned("a"), Aligned("b"),
-)  # fmt: skip
+WITH_MAPS = AtLeast("N", 16), AtLeast("K", 16)
+ON_HOPPER = Capability((9, 0)), AtLeast("M", 64), *WITH_MAPS
 
 
 @triton.jit
@@ -43,6 +42,25 @@ def of_lines(scale_ptr, lines, count, KIND: tl.constexpr):
 def k_contiguous(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """a [M, K] and b [K, N] with K contiguous, themselves if it is. H200, 8192 x 8192: a transposed copy takes 44 us."""
     return a if a.stride(1) == 1 else transpose_blocked(a.t()), b if b.stride(0) == 1 else transpose_blocked(b).t()
+
+
+def repays(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether tiles that the copy engine reads are worth copies of operands that it cannot: where products by bytes take
+    ten microseconds or more, at about 28e6 in each."""
+    (M, K), N = a.shape, b.shape[1]
+    if K % 16 == 0 and all(x.stride(k) != 1 or readable(x) for x, k in ((a, 1), (b, 0))):
+        return True
+    return cdiv(M, 128) * cdiv(N, 128) * K >= 2**14
+
+
+def on_lines(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """a [M, K] and b [K, N] with K contiguous, in lines that the copy engine reads; themselves if they lie so."""
+    a, b = k_contiguous(a, b)
+    return a if readable(a) else _copied(a), b if readable(b) else _copied(b)
+
+
+def _copied(x: torch.Tensor) -> torch.Tensor:
+    return with_lines(x.view(torch.uint8)).view(x.dtype)
 
 
 def maps(shape: Ints, a_strides: Ints, b_strides: Ints, block: Ints) -> tuple[Any, ...]:

@@ -14,15 +14,12 @@ import triton
 import triton.language as tl
 from triton.language.extra import cuda
 
-from kernelmux.backends.triton._families.byte_products import ABSENT, BLOCKS, maps, of_lines, scaled
+from kernelmux.backends.triton._families.byte_products import ABSENT, BLOCKS, WITH_MAPS, maps, of_lines, scaled
 from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, cdiv, plan, processors
-from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Capability, Multiple
+from kernelmux.registry.conditions import AtMost, Capability
 
 MOST_ROWS, COLUMNS = 128, 64  # of a, and of c in a tile
-FEW_ROWS = (
-    Capability((9, 0), below=(10, 0)), AtMost("M", MOST_ROWS), AtLeast("N", 16), AtLeast("K", 16), Multiple("K", 16),
-    Aligned("a"), Aligned("b"),
-)  # fmt: skip
+FEW_ROWS = (Capability((9, 0), below=(10, 0)), AtMost("M", MOST_ROWS), *WITH_MAPS)
 LENGTH = tl.constexpr(128)  # of K, in a step
 
 

@@ -1,8 +1,8 @@
 """fp8_matmul: c = (scale_a * a) @ (scale_b * b) of 8-bit floats, with one scale, one per line, or one per block of 128.
 
 blocked     a tile per program, over pointers: any strides
-persistent  the copy engine (TMA) does the loads of operands that have K contiguous; one that has not is transposed first;
-            promoted sums of many tiles are made by warpgroups of their own (_fp8_specialised.py)
+persistent  the copy engine (TMA) does the loads; an operand that it cannot read is copied first; many tiles are made by
+            warpgroups of their own (_families/byte_specialised.py)
 few_rows    up to 128 rows of a: the weights are the rows of the products, programs share K
 """
 
@@ -19,21 +19,23 @@ from kernelmux.backends.triton._families.byte_products import (
     BLOCKS,
     ON_HOPPER,
     SCALES,
-    k_contiguous,
     maps,
     of_lines,
+    on_lines,
+    repays,
     scaled,
 )
+from kernelmux.backends.triton._families.byte_specialised import SpecialisedLaunch, specialised, tile_for
 from kernelmux.backends.triton._families.few_rows import FEW_ROWS, few_rows, pays
 from kernelmux.backends.triton._launch.card import enough, narrow
 from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, cdiv, plan, processors
-from kernelmux.backends.triton.fp8_matmul._specialised import specialised, tile_for
 from kernelmux.backends.triton.matmul._blocked import tile_of
 from kernelmux.registry import dtypes
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Capability
 
 ELEMENTS = {torch.float8_e4m3fn: tl.float8e4nv, torch.float8_e5m2: tl.float8e5}
+RESULTS = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
 LENGTH = tl.constexpr(128)  # of K (and of N) that share a scale, and after which sums are promoted
 
 
@@ -125,8 +127,8 @@ def fp8_persistent_kernel(
 
 
 class Fp8Problem(NamedTuple):
-    """Device, sizes, strides of a [M, K] and b [K, N], kinds of their scales, whether sums are promoted, both types, bytes
-    of a result."""
+    """Device, sizes, strides of a [M, K] and b [K, N], kinds of their scales, whether sums are promoted, both types and
+    that of the result."""
 
     device: int
     M: int
@@ -138,7 +140,7 @@ class Fp8Problem(NamedTuple):
     scale_b: int
     promotes: bool
     formats: tuple[Any, Any]
-    item: int
+    out: Any
 
     @property
     def meta(self) -> Config:
@@ -154,16 +156,18 @@ def fp8_blocked(
 def fp8_persistent(
     a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, out_dtype: str, accumulation: str
 ) -> torch.Tensor:
-    return _run(_persistent, *k_contiguous(a, b), scale_a, scale_b, out_dtype, accumulation)
+    if not repays(a, b):
+        return fp8_blocked(a, b, scale_a, scale_b, out_dtype, accumulation)
+    return _run(_persistent, *on_lines(a, b), scale_a, scale_b, out_dtype, accumulation)
 
 
 def fp8_few_rows(
     a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, out_dtype: str, accumulation: str
 ) -> torch.Tensor:
     (M, K), N = a.shape, b.shape[1]
-    if not pays(M, N, a.get_device()):
+    if not (pays(M, N, a.get_device()) and repays(a, b)):
         return fp8_persistent(a, b, scale_a, scale_b, out_dtype, accumulation)
-    a, b = k_contiguous(a, b)
+    a, b = on_lines(a, b)
     c = torch.empty((M, N), dtype=dtypes.parse(out_dtype), device=a.device)
     if c.numel() == 0 or K == 0:
         return c.zero_()
@@ -171,8 +175,8 @@ def fp8_few_rows(
 
 
 def _run(
-    make: Callable[[Fp8Problem], Launch], a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor,
-    out_dtype: str, accumulation: str,
+    make: Callable[[Fp8Problem], Launch | SpecialisedLaunch], a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor,
+    scale_b: torch.Tensor, out_dtype: str, accumulation: str,
 ) -> torch.Tensor:  # fmt: skip
     (M, K), N = a.shape, b.shape[1]
     c = torch.empty((M, N), dtype=dtypes.parse(out_dtype), device=a.device)
@@ -183,7 +187,7 @@ def _run(
         promotes = accumulation == "full" or BLOCKS.value in kinds
         formats = ELEMENTS[a.dtype], ELEMENTS[b.dtype]
         launch = make(
-            Fp8Problem(a.get_device(), M, N, K, a.stride(), b.stride(), *kinds, promotes, formats, c.itemsize)
+            Fp8Problem(a.get_device(), M, N, K, a.stride(), b.stride(), *kinds, promotes, formats, RESULTS[c.dtype])
         )
         launch(c, a, b, scale_a, scale_b)
     return c
@@ -212,13 +216,14 @@ def blocked_rule(p: Fp8Problem) -> Config:
 
 
 @plan
-def _persistent(p: Fp8Problem) -> Launch:
-    # Tiles of 128 x 128 for most multiprocessors. H200, 8192^3: 848 us, by the kernel without warp roles 1087.
-    busy = 4 * cdiv(p.M, 128) * cdiv(p.N, 128) >= 3 * processors(p.device)
-    if p.promotes and BLOCKS.value not in (p.scale_a, p.scale_b) and busy:
+def _persistent(p: Fp8Problem) -> Launch | SpecialisedLaunch:
+    # Tiles of 128 x 128 for a third of the multiprocessors.
+    busy = 3 * cdiv(p.M, 128) * cdiv(p.N, 128) >= processors(p.device)
+    if BLOCKS.value not in (p.scale_a, p.scale_b) and busy:
         shape = p.M, p.N, p.K
-        tile = tile_for(*shape, processors(p.device))
-        return specialised(p.device, shape, (p.a_strides, p.b_strides), p.formats, (p.scale_a, p.scale_b), tile)
+        tile = tile_for(*shape, processors(p.device), promotes=p.promotes)
+        strides, scales = (p.a_strides, p.b_strides), (p.scale_a, p.scale_b)
+        return specialised(p.device, shape, strides, p.formats, p.out, scales, p.promotes, tile)
     config = persistent_rule(p)
     block = config["BLOCK_M"], config["BLOCK_N"], LENGTH.value
     programs = min(processors(p.device), cdiv(p.M, block[0]) * cdiv(p.N, block[1]))
@@ -230,14 +235,14 @@ def persistent_rule(p: Fp8Problem) -> Config:
     """Promoted sums take twice the registers, and so half the columns; results in fp32 leave through twice the memory."""
     if cdiv(p.M, 128) * cdiv(p.N, 128) < enough(p.device):
         return {"BLOCK_M": 64, "BLOCK_N": 64, "GROUP_M": 8, "num_warps": 4, "num_stages": 4}
-    columns = 128 if p.promotes or p.item > 2 else 256
+    columns = 128 if p.promotes or p.out == tl.float32 else 256
     return {"BLOCK_M": 128, "BLOCK_N": columns, "GROUP_M": 8, "num_warps": 8, "num_stages": 4}
 
 
 VARIANTS = {
     "blocked": Implementation(fp8_blocked, "a tile per program", (Capability((8, 9)),), SCALES, "mma"),
     "persistent": Implementation(
-        fp8_persistent, "TMA loads, one program per SM; an operand without K contiguous is copied",
+        fp8_persistent, "TMA loads, one program per SM; an operand that it cannot read is copied",
         (Capability((9, 0), below=(10, 0)), *ON_HOPPER[1:]), {**SCALES, "a": "matrix", "b": "matrix"}, "mma",
     ),
     "few_rows": Implementation(
