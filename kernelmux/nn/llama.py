@@ -23,6 +23,7 @@ from kernelmux.nn.classes import derived
 from kernelmux.nn.decoder import is_stand_in
 from kernelmux.nn.decorators import around, plain
 from kernelmux.nn.fallback import misfit, tell, unsuited
+from kernelmux.nn.heads import heads, together
 from kernelmux.nn.module import Ours, outside, unfit
 
 ROTARY, TABLE = "apply_rotary_pos_emb", "ALL_ATTENTION_FUNCTIONS"
@@ -169,7 +170,37 @@ def attention_class(cls: Any, ops: frozenset[str]) -> type:
         names[TABLE] = AttentionTable(names[TABLE])
     made = types.FunctionType(forward.__code__, names, "forward", forward.__defaults__, forward.__closure__)
     made.__kwdefaults__ = forward.__kwdefaults__
+    if templates.known(forward, templates.ATTENTION):
+        made = joint(made, names)
     return derived(Ours, cls, (attention_class, (cls, ops)), forward=around(cls.forward, made))
+
+
+def joint(apart: Callable[..., Any], names: dict[str, Any]) -> Any:
+    """The forward of an attention module, with one product for queries, keys and values where that serves.
+
+    apart: the forward that it has otherwise. names: what that looks up in its module.
+    """
+
+    def forward(
+        self: Any,
+        hidden_states: torch.Tensor,
+        position_embeddings: Any = None,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        if not together(self, hidden_states):
+            return apart(self, hidden_states, position_embeddings, attention_mask, past_key_values, **kwargs)
+        q, k, v = heads(self, hidden_states, self.head_dim)
+        q, k = names[ROTARY](q, k, *position_embeddings)
+        if past_key_values is not None:
+            k, v = past_key_values.update(k, v, self.layer_idx)
+        attend = names[TABLE].get_interface(self.config._attn_implementation, names["eager_attention_forward"])
+        dropout = self.attention_dropout if self.training else 0.0
+        y, weights = attend(self, q, k, v, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs)
+        return self.o_proj(y.reshape(*hidden_states.shape[:-1], -1).contiguous()), weights
+
+    return forward
 
 
 def rotated(

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from kernelmux.nn import decoder_layer
 from kernelmux.nn.candidates import OPS, attends, candidates, class_for
 from kernelmux.nn.classes import mixed
 from kernelmux.nn.decoder import decoder_class
@@ -44,7 +45,8 @@ class Patch:
                 self._changed.append((path, module, type(module), now))
             if not found and not any(module.children()) and not isinstance(module, Ours):
                 self.others.append(type(module).__name__)
-        self._changed += _decoders(model, {entry.path for entry in self.swapped if entry.op == "attention"})
+        ours = {op: {entry.path for entry in self.swapped if entry.op == op} for op in ("attention", "rms_norm")}
+        self._changed += [*_layers(model, ours["rms_norm"]), *_decoders(model, ours["attention"])]
 
     def _require(self, wanted: frozenset[str]) -> None:
         """ArgumentError, before anything is changed, for operators that were named and that no module can run on."""
@@ -127,6 +129,15 @@ def _decoders(model: torch.nn.Module, ours: set[str]) -> Iterator[tuple[str, Any
         if own and own <= ours and "forward" not in vars(module) and (decoder := decoder_class(module)):
             cls: Any = type(module)
             yield path, module, cls, mixed(decoder, cls)
+
+
+def _layers(model: torch.nn.Module, ours: set[str]) -> Iterator[tuple[str, Any, type, type]]:
+    """The layers of decoders whose two norms are ours: path, module, class before, class now."""
+    for path, module in model.named_modules():
+        norms = {f"{path}.{name}".lstrip(".") for name in decoder_layer.NORMS}
+        if norms <= ours and "forward" not in vars(module) and decoder_layer.is_layer(module):
+            cls: Any = type(module)
+            yield path, module, cls, mixed(decoder_layer.DecoderLayer, cls)
 
 
 def _walk(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, torch.nn.Module | None]]:

@@ -14,6 +14,9 @@ from typing import Any
 
 import torch
 
+# A compiler takes the attribute of a name that a module imports another way: transformers imports this one.
+from torch import nn as ALL_ATTENTION_FUNCTIONS
+
 Code = tuple[tuple[str, Any], ...]
 
 
@@ -104,12 +107,66 @@ def rotate_half(x: Any) -> Any:
     return torch.cat((-x2, x1), dim=-1)
 
 
+apply_rotary_pos_emb: Any = None  # names that a forward reads, whatever they stand for
+eager_attention_forward: Any = None
+
+
+def _attention(self, x, position_embeddings=None, attention_mask=None, past_key_values=None, **kwargs):  # type: ignore[no-untyped-def]
+    input_shape = x.shape[:-1]
+    hidden_shape = (*input_shape, -1, self.head_dim)
+    q = self.q_proj(x).view(hidden_shape).transpose(1, 2)
+    k = self.k_proj(x).view(hidden_shape).transpose(1, 2)
+    v = self.v_proj(x).view(hidden_shape).transpose(1, 2)
+    cos, sin = position_embeddings
+    q, k = apply_rotary_pos_emb(q, k, cos, sin)
+    if past_key_values is not None:
+        k, v = past_key_values.update(k, v, self.layer_idx)
+    attention_interface: Any = ALL_ATTENTION_FUNCTIONS.get_interface(  # type: ignore[attr-defined]
+        self.config._attn_implementation, eager_attention_forward
+    )
+    y, attn_weights = attention_interface(
+        self,
+        q,
+        k,
+        v,
+        attention_mask,
+        dropout=0.0 if not self.training else self.attention_dropout,
+        scaling=self.scaling,
+        **kwargs,
+    )
+    y = y.reshape(*input_shape, -1).contiguous()
+    y = self.o_proj(y)
+    return y, attn_weights
+
+
+def _layer(self, x, mask=None, at=None, past=None, use_cache=None, angles=None, **kwargs):  # type: ignore[no-untyped-def]
+    residual = x
+    x = self.input_layernorm(x)
+    x, _ = self.self_attn(
+        hidden_states=x,
+        attention_mask=mask,
+        position_ids=at,
+        past_key_values=past,
+        use_cache=use_cache,
+        position_embeddings=angles,
+        **kwargs,
+    )
+    x = residual + x
+    residual = x
+    x = self.post_attention_layernorm(x)
+    x = self.mlp(x)
+    x = residual + x
+    return x
+
+
 ACTS = (_acts,)  # a module around a function
+ATTENTION = (_attention,)
 CONV1D = (_conv1d,)
 GEMMA_NORM = (_one_more,)
 GEMMA_NORM_INNER = (_norm,)
 NEW_GELU = (_new_gelu,)
 RMS_NORM = (_weight_after_rounding, _weight_before_rounding)
+DECODER_LAYER = (_layer,)
 GATED_MLP = (_gated, _gated_at_once)
 ROTARY = (_rotary,)
 ROTATE_HALF = (rotate_half,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -10,6 +11,11 @@ import torch
 OUTSIDE = "(outside of the model)"
 BACKWARD = "(in the backward pass)"
 _C: Any = torch._C
+
+
+def only_follow(hooks: Iterable[Any]) -> bool:
+    """Whether all of these hooks are those of `Modules`, which change nothing: a module may do without them for once."""
+    return all(getattr(hook, "follows", False) for hook in hooks)
 
 
 class Modules:
@@ -33,6 +39,7 @@ class Modules:
             if stack:  # a forward that began before the hooks were there has not entered
                 stack.pop()
 
+        enter.follows = leave.follows = True  # type: ignore[attr-defined]
         # First in and last out, so that what other hooks call belongs to the module as well.
         before = module.register_forward_pre_hook(enter, prepend=True)
         return before, module.register_forward_hook(leave, always_call=True)

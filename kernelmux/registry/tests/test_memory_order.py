@@ -107,3 +107,17 @@ def test_only_the_gradients_of_permuted_inputs_are_copied(backend, monkeypatch):
     v = torch.randn(1, 6, 2, 16, requires_grad=True).transpose(1, 2)
     kx.attention(q, q.detach(), v, backend=backend).sum().backward()
     assert copied == [(0, 2, 1, 3)]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int8])
+@pytest.mark.parametrize("columns", [16, 12, 7])
+@pytest.mark.parametrize("at", [0, 1])
+def test_bits_are_copied_between_tensors_that_lie_otherwise(dtype, columns, at):
+    x = torch.randint(-100, 100, (2, 3, 5, columns)).to(dtype)
+    room = torch.zeros(2, 5, 8, columns, dtype=dtype)
+    memory_format.copied(room.transpose(1, 2)[:, at : at + 3], x)
+    assert room[:, :, at : at + 3].equal(x.transpose(1, 2)) and not room[:, :, at + 3 :].any()
+    assert not room[:, :, :at].any()
+    turned = torch.zeros(columns, 5, dtype=dtype)
+    memory_format.copied(turned.t(), x[0, 0])
+    assert turned.t().equal(x[0, 0])

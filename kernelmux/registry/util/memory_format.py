@@ -69,10 +69,27 @@ def laid(x: torch.Tensor, wanted: Order) -> torch.Tensor:
     return moved.view(wide).contiguous().view(x.dtype).permute([wanted.index(axis) for axis in range(x.dim())])
 
 
+def copied(to: torch.Tensor, x: torch.Tensor) -> None:
+    """Copy x into a tensor of its shape and dtype that lies otherwise, as elements as wide as both allow."""
+    wide = _of_width(gcd(_common(to), _common(x)), x.element_size())
+    if wide is None or to.dtype != x.dtype or x.is_neg() or x.is_conj():
+        to.copy_(x)
+    else:
+        to.view(wide).copy_(x.view(wide))
+
+
 def _wide(x: torch.Tensor) -> torch.dtype | None:
-    """The widest elements that the bytes of x can be taken for, if wider than its own."""
-    if x.is_contiguous() or not x.numel() or x.stride(-1) != 1:
-        return None
+    """The widest elements that the bytes of x can be taken for, if wider than its own; None for what is contiguous."""
+    return None if x.is_contiguous() else _of_width(_common(x), x.element_size())
+
+
+def _common(x: torch.Tensor) -> int:
+    """A number of bytes that divides the distances between rows of x, their length and their address."""
+    if not x.numel() or x.stride(-1) != 1:
+        return x.element_size()
     steps = (*x.stride()[:-1], x.shape[-1], x.storage_offset())
-    common = gcd(x.data_ptr(), *(n * x.element_size() for n in steps))
-    return next((dtype for size, dtype in WIDE if size > x.element_size() and common % size == 0), None)
+    return gcd(x.data_ptr(), *(n * x.element_size() for n in steps))
+
+
+def _of_width(common: int, own: int) -> torch.dtype | None:
+    return next((dtype for size, dtype in WIDE if size > own and common % size == 0), None)
