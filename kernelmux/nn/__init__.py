@@ -11,14 +11,12 @@ from kernelmux.nn.convolution import Conv2d
 from kernelmux.nn.linear import Linear, SwiGLU
 from kernelmux.nn.loss import CrossEntropyLoss
 from kernelmux.nn.normalization import LayerNorm, RMSNorm
-from kernelmux.nn.optimizer import AdamW
 from kernelmux.nn.patching import Patch, patch
 from kernelmux.nn.pooling import MaxPool2d
 from kernelmux.nn.rotary import RotaryEmbedding
 
 __all__ = [
     "GELU",
-    "AdamW",
     "Conv2d",
     "CrossEntropyLoss",
     "LayerNorm",
