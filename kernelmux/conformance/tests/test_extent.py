@@ -1,6 +1,7 @@
 """Long axes of kernels whose blocks walk: longer ones are asked where shorter ones tell that their emulation ends."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -27,9 +28,11 @@ def test_a_longer_axis_is_asked_where_its_time_can_be_told(monkeypatch, each, fe
     monkeypatch.setattr(extent, "_long", ask)
     monkeypatch.setattr(extent, "_few_blocks", lambda *_: few)
     monkeypatch.setattr(extent.time, "process_time", lambda: clock[0])
-    probe = SimpleNamespace(skip=lambda trial, reason: skipped.append(trial))
-    base = SimpleNamespace(changed=lambda note: note)
-    extent._ever_longer(probe, base, None, "M", (131, 1031, 65537))
+    probe: Any = SimpleNamespace(skip=lambda trial, reason: skipped.append(trial))
+    base: Any = SimpleNamespace(changed=lambda note: note)
+    case: Any = None
+    axis: Any = "M"
+    extent._ever_longer(probe, base, case, axis, (131, 1031, 65537))
     assert long == asked
     assert skipped == [f"M = {length}" for length in left_out]
 
@@ -37,5 +40,6 @@ def test_a_longer_axis_is_asked_where_its_time_can_be_told(monkeypatch, each, fe
 def test_a_length_that_says_nothing_ends_the_axis(monkeypatch):
     long = []
     monkeypatch.setattr(extent, "_long", lambda probe, base, case, axis, length: bool(long.append(length)))
-    extent._ever_longer(None, None, None, "M", (131, 1031))
+    nothing: Any = None
+    extent._ever_longer(nothing, nothing, nothing, nothing, (131, 1031))
     assert long == [131]
