@@ -19,7 +19,7 @@ from kernelmux.backends.triton.attention._problem import apart
 from kernelmux.backends.triton.attention_backward._descriptors import descriptors
 from kernelmux.backends.triton.attention_backward._pointers import pointers
 from kernelmux.backends.triton.attention_backward._problem import AttentionGradientProblem, delta_plan, problem
-from kernelmux.backends.triton.attention_backward._specialised import specialised
+from kernelmux.backends.triton.attention_backward._specialised_plans import specialised
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Capability, Dtypes, Multiple, SharedMemory
 from kernelmux.registry.spec import Call
@@ -148,7 +148,7 @@ VARIANTS = {
         "one warp loads, two warpgroups compute, a kernel for each gradient",
         (
             Capability((9, 0), below=(10, 0)),
-            AtLeast("D", 129),
+            AtLeast("D", 64),
             AtMost("D", 256),
             Multiple("D", 8),  # rows of the gradients too
             Dtypes("q", torch.float16, torch.bfloat16),
