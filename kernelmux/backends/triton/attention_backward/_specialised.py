@@ -15,6 +15,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+from triton.language.extra import cuda
 
 from kernelmux.backends.triton._launch.hopper import barriers, copy_in, copy_out, copy_out_wait, ring
 from kernelmux.backends.triton.attention._online import key_range, located
@@ -260,7 +261,7 @@ def attention_gradient_specialised_kernel(
     out_rest, more_rest, a_rest, b_rest, c_rest, d_rest, H, SHARE, M, N, shift, window, scale, scale_log2, PITCH,
     LINES, SECTION, KIND: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, D: gl.constexpr, COLUMNS: gl.constexpr,
     REST: gl.constexpr, OWN: gl.constexpr, TILE: gl.constexpr, C_STAGES: gl.constexpr, D_STAGES: gl.constexpr,
-    BRANCH: gl.constexpr,
+    BRANCH: gl.constexpr, OVERLAPS: gl.constexpr,
 ):  # fmt: skip
     """KIND: whose gradient; a (and b, but for values) are the program's own rows, c and d walk by.
 
@@ -302,6 +303,12 @@ def attention_gradient_specialised_kernel(
     c_empty = barriers(C_STAGES, 2)
     d_full = barriers(D_STAGES, 1)
     d_empty = barriers(D_STAGES, 2)
+    if OVERLAPS:
+        # The gradients need nothing of one another: the next kernel begins where this one leaves multiprocessors free.
+        # Queries come first and wait for the rows; the others wait at their end, so that the last ends last.
+        if KIND == "queries":
+            cuda.gdc_wait()
+        cuda.gdc_launch_dependents()
     gl.warp_specialize(
         [
             (_differentiate, (rows_ptr, out_desc, out_rest, more_desc, more_rest, a_rows, b_rows, c_ring, d_ring, a_tail,
@@ -322,3 +329,6 @@ def attention_gradient_specialised_kernel(
         [4, 1],
         [WARPGROUP_REGISTERS, LOADER_REGISTERS],
     )  # fmt: skip
+    if OVERLAPS:
+        if KIND != "queries":
+            cuda.gdc_wait()

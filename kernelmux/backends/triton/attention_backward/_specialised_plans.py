@@ -8,8 +8,9 @@ import torch
 import triton
 import triton.language as tl
 from triton.experimental.gluon import language as gl
+from triton.language.extra import cuda
 
-from kernelmux.backends.triton._launch.launch import Config, Launch, Map, cdiv, plan
+from kernelmux.backends.triton._launch.launch import Config, Launch, Map, cdiv, overlaps, plan
 from kernelmux.backends.triton._launch.strides import contiguous
 from kernelmux.backends.triton.attention._problem import POINTER, block_strides, section
 from kernelmux.backends.triton.attention._specialised import pieces
@@ -32,9 +33,11 @@ FLAT = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
 @triton.jit
 def attention_rows_kernel(
     rows_ptr, lse_ptr, g_ptr, y_ptr, H, M, PITCH, g_strides, y_strides, D: tl.constexpr, COLUMNS: tl.constexpr,
-    ROWS: tl.constexpr,
+    ROWS: tl.constexpr, LEADS: tl.constexpr,
 ):  # fmt: skip
     """lse of each query in units of log(2) and, PITCH further, sum(grad_out * y); behind the last query inf and 0."""
+    if LEADS:
+        cuda.gdc_launch_dependents()
     blocks = PITCH // ROWS
     line = (tl.program_id(0) // blocks).to(tl.int64)
     batch = line // H
@@ -76,10 +79,10 @@ def gradient_plan(p: AttentionGradientProblem, kind: str, config: Config) -> Lau
         POINTER, Map((2 * p.B * p.H, pitch(p)), (pitch(p), 1), [1, tile], FLAT),
         *_maps(p, names, tile, columns), *_maps(p, names, tile, rest or columns),
     )  # fmt: skip
-    constants = p.constants | {"COLUMNS": columns, "REST": rest}
+    constants = p.constants | {"COLUMNS": columns, "REST": rest, "OVERLAPS": True, "launch_pdl": True}
     return Launch(
         attention_gradient_specialised_kernel, (cdiv(rows, 2 * OWN) * heads,), *p.sizes, pitch(p), heads, of_lines,
-        maps=maps, KIND=kind, OWN=OWN, num_warps=4, **constants, **config,
+        maps=maps, KIND=kind, OWN=OWN, num_warps=4, **(constants | config),
     )  # fmt: skip
 
 
@@ -87,7 +90,7 @@ def rows_plan(p: AttentionGradientProblem) -> Launch:
     """The launch for the rows."""
     return Launch(
         attention_rows_kernel, (cdiv(pitch(p), ROWS) * p.B * p.H,), p.H, p.M, pitch(p), p.g_strides[:3], p.y_strides[:3],
-        D=p.D, COLUMNS=p.columns, ROWS=ROWS, num_warps=4,
+        D=p.D, COLUMNS=p.columns, ROWS=ROWS, LEADS=overlaps(p.device), num_warps=4,
     )  # fmt: skip
 
 
