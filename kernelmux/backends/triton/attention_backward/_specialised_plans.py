@@ -98,15 +98,14 @@ def walks_rule(p: AttentionGradientProblem) -> dict[str, Config]:
     """The kernels of a call: whose gradient, the rows of a step, and the stages of what walks by."""
     if p.D <= 128:
         return {
-            "queries": {"TILE": 64, "C_STAGES": 2, "D_STAGES": 2, "BRANCH": True},
-            "both": {"TILE": 64, "C_STAGES": 2, "D_STAGES": 2, "BRANCH": True},
+            "queries": {"TILE": 64, "C_STAGES": 3, "D_STAGES": 2},
+            "both": {"TILE": 64, "C_STAGES": 2, "D_STAGES": 2},
         }
-    more = 2 if sum(pieces(p.D)) <= 192 else 1
-    return {
-        "queries": {"TILE": 64, "C_STAGES": 2, "D_STAGES": more, "BRANCH": True},
-        "keys": {"TILE": 64, "C_STAGES": 2, "D_STAGES": more, "BRANCH": True},
-        "values": {"TILE": 64, "C_STAGES": 2, "D_STAGES": 2, "BRANCH": True},
-    }
+    if sum(pieces(p.D)) <= 192:
+        one = {"TILE": 64, "C_STAGES": 3, "D_STAGES": 2}
+        return {"queries": one, "keys": one, "values": one}
+    one = {"TILE": 32, "C_STAGES": 3, "D_STAGES": 3}
+    return {"queries": one, "keys": one, "values": {"TILE": 64, "C_STAGES": 2, "D_STAGES": 2}}
 
 
 @plan
