@@ -166,10 +166,10 @@ def _weigh(scores, lse, partly, mine, theirs, N, shift, window, scale_log2, KIND
 @gluon.jit
 def _one_gradient(
     acc, rest, lse, delta, a_rows, b_rows, c_ring, d_ring, a_tail, b_tail, c_tail, d_tail, lse_ring, delta_ring,
-    own_full, c_full, c_empty, d_full, d_empty, first_row, mine, begin, tiles, steps, N, shift, window, scale_log2,
+    own_full, c_full, c_empty, d_full, d_empty, turns, first_row, mine, begin, tiles, steps, N, shift, window, scale_log2,
     HALF: gl.constexpr, KIND: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, OWN: gl.constexpr,
     TILE: gl.constexpr, COLUMNS: gl.constexpr, REST: gl.constexpr, C_STAGES: gl.constexpr, D_STAGES: gl.constexpr,
-    layout: gl.constexpr, out_layout: gl.constexpr, rest_layout: gl.constexpr,
+    TURNS: gl.constexpr, layout: gl.constexpr, out_layout: gl.constexpr, rest_layout: gl.constexpr,
 ):  # fmt: skip
     """The scores of a step beside what the step before it adds to the gradient."""
     groups: gl.constexpr = 2 if REST else 1  # of products that are waited for together
@@ -181,6 +181,8 @@ def _one_gradient(
     tile = 0
     for step in gl.static_range(1):
         theirs = begin + gl.arange(0, TILE, gl.SliceLayout(0, layout))
+        if TURNS:
+            mbarrier.wait(turns.index(HALF), (step + 1 - HALF) & 1)
         pending = _scores(a_rows, a_tail, c_ring, c_tail, 0, HALF, OWN, TILE, COLUMNS, REST, layout)
         if KIND == "queries":
             log = lse
@@ -188,6 +190,8 @@ def _one_gradient(
             log = lse_ring.index(0).reshape([TILE]).load(gl.SliceLayout(0, layout))[None, :]
         partly = _partly(first_row, OWN, begin, TILE, N, shift, window, KIND, CAUSAL, WINDOW)
         if KIND == "values":
+            if TURNS:
+                mbarrier.arrive(turns.index(1 - HALF))
             scores = warpgroup_mma_wait(0, deps=[pending])
             mbarrier.arrive(c_empty.index(0))
             p = _weigh(scores, log, partly, mine, theirs, N, shift, window, scale_log2, KIND, CAUSAL, WINDOW)
@@ -195,6 +199,8 @@ def _one_gradient(
         else:
             mbarrier.wait(d_full.index(0), 0)
             pending_gradient = _scores(b_rows, b_tail, d_ring, d_tail, 0, HALF, OWN, TILE, COLUMNS, REST, layout)
+            if TURNS:
+                mbarrier.arrive(turns.index(1 - HALF))
             scores = warpgroup_mma_wait(groups, deps=[pending])
             p = _weigh(scores, log, partly, mine, theirs, N, shift, window, scale_log2, KIND, CAUSAL, WINDOW)
             if KIND == "queries":
@@ -219,6 +225,8 @@ def _one_gradient(
         theirs = start + gl.arange(0, TILE, gl.SliceLayout(0, layout))
         # Always 0: ptxas would keep the 16 descriptors of a place that does not change, and spill them.
         moved = start >> 31
+        if TURNS:
+            mbarrier.wait(turns.index(HALF), (step + 1 - HALF) & 1)
         pending = _scores(a_rows, a_tail, c_ring, c_tail, slot, HALF + moved, OWN, TILE, COLUMNS, REST, layout)
         if KIND == "queries":
             log = lse
@@ -228,6 +236,8 @@ def _one_gradient(
         if KIND == "values":
             mbarrier.wait(d_full.index(last_old), ((step - 1) // D_STAGES) & 1)
             acc, rest = _add(acc, rest, factor, d_ring, d_tail, last_old, TILE, COLUMNS, REST, out_layout, rest_layout)
+            if TURNS:
+                mbarrier.arrive(turns.index(1 - HALF))
             scores = warpgroup_mma_wait(groups, deps=[pending])
             mbarrier.arrive(c_empty.index(slot))
             p = _weigh(scores, log, partly, mine, theirs, N, shift, window, scale_log2, KIND, CAUSAL, WINDOW)
@@ -239,6 +249,8 @@ def _one_gradient(
                 b_rows, b_tail, d_ring, d_tail, old, HALF + moved, OWN, TILE, COLUMNS, REST, layout
             )  # fmt: skip
             acc, rest = _add(acc, rest, factor, c_ring, c_tail, last, TILE, COLUMNS, REST, out_layout, rest_layout)
+            if TURNS:
+                mbarrier.arrive(turns.index(1 - HALF))
             scores = warpgroup_mma_wait(2 * groups, deps=[pending])
             p = _weigh(scores, log, partly, mine, theirs, N, shift, window, scale_log2, KIND, CAUSAL, WINDOW)
             # ptxas moves a wait for products up to the last branch: this one, behind the exponentials, lets them run
@@ -282,10 +294,10 @@ def _one_gradient(
 @gluon.jit
 def _both_gradients(
     grad_k, grad_v, k_tail, v_tail, a_rows, b_rows, c_ring, d_ring, a_tail, b_tail, c_tail, d_tail, lse_ring, delta_ring,
-    own_full, c_full, c_empty, d_full, d_empty, first_row, mine, begin, tiles, steps, N, shift, window, scale_log2,
+    own_full, c_full, c_empty, d_full, d_empty, turns, first_row, mine, begin, tiles, steps, N, shift, window, scale_log2,
     HALF: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, OWN: gl.constexpr,
     TILE: gl.constexpr, COLUMNS: gl.constexpr, REST: gl.constexpr, C_STAGES: gl.constexpr, D_STAGES: gl.constexpr,
-    layout: gl.constexpr, out_layout: gl.constexpr, rest_layout: gl.constexpr,
+    TURNS: gl.constexpr, layout: gl.constexpr, out_layout: gl.constexpr, rest_layout: gl.constexpr,
 ):  # fmt: skip
     """Of keys and values, whose sums leave no registers for what another step computes."""
     groups: gl.constexpr = 2 if REST else 1  # of products that are waited for together
@@ -299,12 +311,16 @@ def _both_gradients(
         theirs = start + gl.arange(0, TILE, gl.SliceLayout(0, layout))
         # Always 0: ptxas would keep the 16 descriptors of a place that does not change, and spill them.
         moved = start >> 31
+        if TURNS:
+            mbarrier.wait(turns.index(HALF), (step + 1 - HALF) & 1)
         pending = _scores(a_rows, a_tail, c_ring, c_tail, slot, HALF + moved, OWN, TILE, COLUMNS, REST, layout)
         lse = lse_ring.index(slot).reshape([TILE]).load(gl.SliceLayout(0, layout))[None, :]
         if step == 0:
             mbarrier.wait(own_full.index(1), 0)
         mbarrier.wait(d_full.index(old), (step // D_STAGES) & 1)
         pending_gradient = _scores(b_rows, b_tail, d_ring, d_tail, old, HALF + moved, OWN, TILE, COLUMNS, REST, layout)
+        if TURNS:
+            mbarrier.arrive(turns.index(1 - HALF))
         scores = warpgroup_mma_wait(groups, deps=[pending])
         partly = _partly(first_row, OWN, start, TILE, N, shift, window, "keys", CAUSAL, WINDOW)
         p = _weigh(scores, lse, partly, mine, theirs, N, shift, window, scale_log2, "keys", CAUSAL, WINDOW)
@@ -335,10 +351,11 @@ def _both_gradients(
 @gluon.jit
 def _differentiate(
     rows_ptr, out_desc, out_rest, more_desc, more_rest, a_rows, b_rows, c_ring, d_ring, a_tail, b_tail, c_tail, d_tail,
-    lse_ring, delta_ring, own_full, c_full, c_empty, d_full, d_empty,
+    lse_ring, delta_ring, own_full, c_full, c_empty, d_full, d_empty, turns,
     batch, own_head, first_head, share, own_row, begin, tiles, H, N, shift, window, scale, scale_log2, PITCH,
     HALF: gl.constexpr, KIND: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, OWN: gl.constexpr,
     TILE: gl.constexpr, COLUMNS: gl.constexpr, REST: gl.constexpr, C_STAGES: gl.constexpr, D_STAGES: gl.constexpr,
+    TURNS: gl.constexpr,
 ):  # fmt: skip
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE, 16])
     out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
@@ -353,8 +370,8 @@ def _differentiate(
         more_tail = gl.zeros([OWN, REST], gl.float32, rest_layout) if REST else share
         acc, rest, more, more_tail = _both_gradients(
             acc, more, rest, more_tail, a_rows, b_rows, c_ring, d_ring, a_tail, b_tail, c_tail, d_tail, lse_ring, delta_ring,
-            own_full, c_full, c_empty, d_full, d_empty, first_row, mine, begin, tiles, steps, N, shift, window,
-            scale_log2, HALF, CAUSAL, WINDOW, OWN, TILE, COLUMNS, REST, C_STAGES, D_STAGES, layout, out_layout,
+            own_full, c_full, c_empty, d_full, d_empty, turns, first_row, mine, begin, tiles, steps, N, shift, window,
+            scale_log2, HALF, CAUSAL, WINDOW, OWN, TILE, COLUMNS, REST, C_STAGES, D_STAGES, TURNS, layout, out_layout,
             rest_layout,
         )  # fmt: skip
     else:
@@ -367,8 +384,8 @@ def _differentiate(
         if steps > 0:
             acc, rest = _one_gradient(
                 acc, rest, lse, delta, a_rows, b_rows, c_ring, d_ring, a_tail, b_tail, c_tail, d_tail, lse_ring, delta_ring,
-                own_full, c_full, c_empty, d_full, d_empty, first_row, mine, begin, tiles, steps, N, shift, window,
-                scale_log2, HALF, KIND, CAUSAL, WINDOW, OWN, TILE, COLUMNS, REST, C_STAGES, D_STAGES, layout, out_layout,
+                own_full, c_full, c_empty, d_full, d_empty, turns, first_row, mine, begin, tiles, steps, N, shift, window,
+                scale_log2, HALF, KIND, CAUSAL, WINDOW, OWN, TILE, COLUMNS, REST, C_STAGES, D_STAGES, TURNS, layout, out_layout,
                 rest_layout,
             )  # fmt: skip
         else:  # the memory of the own rows takes the gradient
@@ -389,7 +406,7 @@ def attention_gradient_specialised_kernel(
     out_rest, more_rest, a_rest, b_rest, c_rest, d_rest, H, SHARE, M, N, shift, window, scale, scale_log2, PITCH,
     LINES, SECTION, KIND: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, D: gl.constexpr, COLUMNS: gl.constexpr,
     REST: gl.constexpr, OWN: gl.constexpr, TILE: gl.constexpr, C_STAGES: gl.constexpr, D_STAGES: gl.constexpr,
-    OVERLAPS: gl.constexpr,
+    TURNS: gl.constexpr, OVERLAPS: gl.constexpr,
 ):  # fmt: skip
     """KIND: whose gradient; a (and b, but for values) are the program's own rows, c and d walk by.
 
@@ -431,6 +448,7 @@ def attention_gradient_specialised_kernel(
     c_empty = barriers(C_STAGES, 2)
     d_full = barriers(D_STAGES, 1)
     d_empty = barriers(D_STAGES, 2)
+    turns = barriers(2, 1)
     if OVERLAPS:
         # The gradients need nothing of one another: the next kernel begins where this one leaves multiprocessors free.
         # Queries come first and wait for the rows; the others wait at their end, so that the last ends last.
@@ -440,15 +458,15 @@ def attention_gradient_specialised_kernel(
     gl.warp_specialize(
         [
             (_differentiate, (rows_ptr, out_desc, out_rest, more_desc, more_rest, a_rows, b_rows, c_ring, d_ring, a_tail,
-                              b_tail, c_tail, d_tail, lse_ring, delta_ring, own_full, c_full, c_empty, d_full, d_empty,
+                              b_tail, c_tail, d_tail, lse_ring, delta_ring, own_full, c_full, c_empty, d_full, d_empty, turns,
                               batch, own_head, first_head, share, own_row, begin, tiles, H, N, shift, window, scale,
                               scale_log2, PITCH, 0, KIND, CAUSAL, WINDOW, OWN, TILE, COLUMNS, REST, C_STAGES,
-                              D_STAGES)),
+                              D_STAGES, TURNS)),
             (_differentiate, (rows_ptr, out_desc, out_rest, more_desc, more_rest, a_rows, b_rows, c_ring, d_ring, a_tail,
-                              b_tail, c_tail, d_tail, lse_ring, delta_ring, own_full, c_full, c_empty, d_full, d_empty,
+                              b_tail, c_tail, d_tail, lse_ring, delta_ring, own_full, c_full, c_empty, d_full, d_empty, turns,
                               batch, own_head, first_head, share, own_row, begin, tiles, H, N, shift, window, scale,
                               scale_log2, PITCH, 1, KIND, CAUSAL, WINDOW, OWN, TILE, COLUMNS, REST, C_STAGES,
-                              D_STAGES)),
+                              D_STAGES, TURNS)),
             (_load, (rows_desc, a_desc, b_desc, c_desc, d_desc, a_rest, b_rest, c_rest, d_rest, a_rows, b_rows, c_ring,
                      d_ring, a_tail, b_tail, c_tail, d_tail, lse_ring, delta_ring, own_full, c_full, c_empty, d_full,
                      d_empty, batch, own_head, first_head, share, own_row, begin, tiles, H, KIND, OWN, TILE, COLUMNS,
