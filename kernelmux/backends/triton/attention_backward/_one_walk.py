@@ -1,0 +1,343 @@
+"""All gradients in one walk over the weights, warps specialised (in Gluon): five products in place of seven.
+
+A program owns 128 keys, and adds a part to the gradient of each tile of queries that sees them. Programs add in the order
+of their keys, so that sums have the same bits each time (Dao, FlashAttention-2, 2023; Shah et al., FlashAttention-3, 2024).
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from triton._C.libtriton import ir
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language._core import builtin
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from kernelmux.backends.triton._launch.hopper import barriers, copy_in, copy_out, copy_out_wait, ring
+from kernelmux.backends.triton._launch.launch import Launch, Map, cdiv, plan
+from kernelmux.backends.triton._launch.strides import contiguous
+from kernelmux.backends.triton.attention._online import key_range, located
+from kernelmux.backends.triton.attention._problem import POINTER, block_strides, section
+from kernelmux.backends.triton.attention_backward._descriptors import pitch
+from kernelmux.backends.triton.attention_backward._problem import AttentionGradientProblem, query_range
+from kernelmux.backends.triton.attention_backward._specialised_plans import FLAT, rows_plan
+from kernelmux.backends.triton.attention_backward._specialised_walks import _await, _masked, _scores
+
+T = torch.Tensor
+OWN, TILE = 64, 64
+ADDERS = gl.constexpr(3)  # odd, so that each has parts of both warpgroups in turn
+WARPGROUP_REGISTERS = gl.constexpr(240)
+LOADER_REGISTERS = gl.constexpr(24)
+
+
+@builtin
+def copy_add(desc, coord, src, _semantic=None):
+    """Adds what lies in shared memory, by the copy engine."""
+    coord = _semantic._convert_to_ir_values(coord, require_i64=False)
+    _semantic.builder.create_async_tma_reduce(ir.DESCRIPTOR_REDUCE_KIND.ADD, desc.handle, coord, src.handle)
+
+
+@gluon.jit
+def _row_of(step, share, end, TILE: gl.constexpr):
+    """The last tile of queries first, of all heads before the next: what is shared with later programs comes first."""
+    return (gl.cdiv(end, TILE) - 1 - step // share) * TILE
+
+
+@gluon.jit
+def _load_all(
+    rows_desc, g_desc, q_desc, k_desc, v_desc, k_rows, v_rows, q_ring, g_ring, lse_ring, delta_ring,
+    own_full, q_full, g_full, empty, batch, group, share, own_row, end, steps, H,
+    OWN: gl.constexpr, TILE: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    nbytes: gl.constexpr = TILE * COLUMNS * 2 + TILE * 4
+    mbarrier.expect(own_full.index(0), 2 * OWN * COLUMNS * 2)
+    for half in gl.static_range(2):
+        copy_in(k_desc, [batch, group, own_row + half * OWN, 0], own_full.index(0), k_rows.index(half))
+    for step in range(0, steps):
+        slot = step % STAGES
+        head = group * share + step % share
+        row = _row_of(step, share, end, TILE)
+        line = 2 * (batch * H + head)
+        mbarrier.wait(empty.index(slot), (step // STAGES + 1) & 1)
+        mbarrier.expect(q_full.index(slot), nbytes)
+        copy_in(q_desc, [batch, head, row, 0], q_full.index(slot), q_ring.index(slot))
+        copy_in(rows_desc, [line, row], q_full.index(slot), lse_ring.index(slot))
+        if step == 0:
+            mbarrier.expect(own_full.index(1), 2 * OWN * COLUMNS * 2)
+            for half in gl.static_range(2):
+                copy_in(v_desc, [batch, group, own_row + half * OWN, 0], own_full.index(1), v_rows.index(half))
+        mbarrier.expect(g_full.index(slot), nbytes)
+        copy_in(g_desc, [batch, head, row, 0], g_full.index(slot), g_ring.index(slot))
+        copy_in(rows_desc, [line + 1, row], g_full.index(slot), delta_ring.index(slot))
+
+
+@gluon.jit
+def _add_parts(
+    sums_desc, done_ptr, parts, part_full, part_empty, batch, group, share, block, end, steps, H, M, N, shift, window,
+    ADDER: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, OWN: gl.constexpr, TILE: gl.constexpr,
+):  # fmt: skip
+    """Each part in its turn: that of a step and a warpgroup."""
+    tiles = gl.cdiv(M, TILE)
+    for item in range(ADDER, 2 * steps, ADDERS):
+        step = item // 2
+        half = item % 2
+        row = _row_of(step, share, end, TILE)
+        line = batch * H + group * share + step % share
+        begin, _, _, _ = key_range(row, M, N, shift, window, CAUSAL, WINDOW, TILE, 2 * OWN)
+        turn = block - begin // (2 * OWN)
+        place = (line * tiles + row // TILE) * 2 + half
+        counter = done_ptr + place
+        mbarrier.wait(part_full.index(ADDER * 2 + half), item // (ADDERS * 2) & 1)
+        seen = gl.atomic_add(counter, 0, sem="acquire", scope="gpu")
+        while seen < turn:
+            seen = gl.atomic_add(counter, 0, sem="acquire", scope="gpu")
+        if turn == 0:
+            copy_out(sums_desc, [place, 0, 0], parts.index(half))
+        else:
+            copy_add(sums_desc, [place, 0, 0], parts.index(half))
+        copy_out_wait(0)
+        mbarrier.arrive(part_empty.index(half))
+        arrived = gl.inline_asm_elementwise(
+            "cp.async.bulk.wait_group 0; mov.b32 $0, $1;", "=r,r", [turn * 0 + 1], dtype=gl.int32, is_pure=False, pack=1
+        )  # fmt: skip
+        gl.atomic_add(counter, arrived, sem="release", scope="gpu")
+
+
+@gluon.jit
+def _part(k_rows, weights, buffer, HALF: gl.constexpr, OWN: gl.constexpr, TILE: gl.constexpr, COLUMNS: gl.constexpr,
+          part_layout: gl.constexpr):  # fmt: skip
+    """This warpgroup's columns of the part of grad_q, transposed, of both warpgroups' keys: under way."""
+    pending = gl.zeros([COLUMNS // 2, TILE], gl.float32, part_layout)
+    for half in gl.static_range(2):
+        keys = k_rows.index(half).reshape([OWN, COLUMNS]).slice(HALF * (COLUMNS // 2), COLUMNS // 2, dim=1)
+        theirs = weights.index(buffer * 2 + half)
+        pending = warpgroup_mma(keys.permute((1, 0)), theirs, pending, use_acc=half > 0, is_async=True)
+    return pending
+
+
+@gluon.jit
+def _walk(
+    grad_k_desc, grad_v_desc, k_rows, v_rows, q_ring, g_ring, weights, parts, lse_ring, delta_ring,
+    own_full, q_full, g_full, empty, ds_full, ds_empty, part_full, part_empty,
+    batch, group, share, own_row, end, steps, N, shift, window, scale, scale_log2,
+    HALF: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, OWN: gl.constexpr, TILE: gl.constexpr,
+    COLUMNS: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE, 16])
+    out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
+    factor_layout: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
+    first_row = own_row + HALF * OWN
+    mine = first_row + gl.arange(0, OWN, gl.SliceLayout(1, layout))
+    grad_k = gl.zeros([OWN, COLUMNS], gl.float32, out_layout)
+    grad_v = gl.zeros([OWN, COLUMNS], gl.float32, out_layout)
+    mbarrier.wait(own_full.index(0), 0)
+    if steps > 0:
+        mbarrier.wait(q_full.index(0), 0)
+        pending = _scores(k_rows, k_rows, q_ring, q_ring, 0, HALF, OWN, TILE, COLUMNS, 0, layout)
+        mbarrier.wait(own_full.index(1), 0)
+        # Step 0 is followed by the part of no step: zeros, which nobody takes.
+        weights.index(2 + HALF).store(gl.zeros([OWN, TILE], k_rows.dtype, layout))
+        fence_async_shared()
+        mbarrier.arrive(ds_full.index(1))
+        for step in range(0, steps):
+            slot = step % STAGES
+            phase = step // STAGES & 1
+            start = _row_of(step, share, end, TILE)
+            theirs = start + gl.arange(0, TILE, gl.SliceLayout(0, layout))
+            moved = start >> 31  # always 0: ptxas would keep the descriptors of a place that does not change
+            scores = warpgroup_mma_wait(0, deps=[pending])
+            mbarrier.wait(g_full.index(slot), phase)
+            pending_gradient = _scores(
+                v_rows, v_rows, g_ring, g_ring, slot, HALF + moved, OWN, TILE, COLUMNS, 0, layout
+            )  # fmt: skip
+            lse = lse_ring.index(slot).reshape([TILE]).load(gl.SliceLayout(0, layout))[None, :]
+            partly = first_row + OWN > N
+            if CAUSAL:
+                partly = partly | (first_row + OWN - 1 > start + shift)
+            if WINDOW:
+                partly = partly | (first_row <= start + TILE - 1 + shift - window)
+            p = gl.exp2(scores * scale_log2 - lse)
+            if partly:
+                p = _masked(p, mine, theirs, N, shift, window, "keys", CAUSAL, WINDOW)
+            buffer = step & 1
+            mbarrier.wait(ds_empty.index(buffer), ((step + 1) // 2 & 1) ^ 1)
+            delta = delta_ring.index(slot).reshape([TILE]).load(gl.SliceLayout(0, layout))[None, :]
+            gradient = warpgroup_mma_wait(0, deps=[pending_gradient])
+            ds = p * (gradient - delta)
+            if partly:
+                ds = gl.where(p == 0.0, 0.0, ds)
+            factor_v = p.to(k_rows.dtype)
+            factor_k = ds.to(k_rows.dtype)
+            q = q_ring.index(slot).reshape([TILE, COLUMNS])
+            g = g_ring.index(slot).reshape([TILE, COLUMNS])
+            grad_v = warpgroup_mma(gl.convert_layout(factor_v, factor_layout), g, grad_v, is_async=True)
+            grad_k = warpgroup_mma(gl.convert_layout(factor_k, factor_layout), q, grad_k, is_async=True)
+            weights.index(buffer * 2 + HALF).store(factor_k)
+            fence_async_shared()
+            mbarrier.arrive(ds_full.index(buffer))
+            before = 1 - buffer
+            mbarrier.wait(ds_full.index(before), step // 2 & 1)
+            part = _part(k_rows, weights, before, HALF, OWN, TILE, COLUMNS, layout)
+            grad_k, grad_v = warpgroup_mma_wait(2, deps=[grad_k, grad_v])
+            mbarrier.arrive(empty.index(slot))
+            _await(q_full, step + 1, steps, STAGES)
+            following = gl.where(step + 1 < steps, (step + 1) % STAGES, slot)  # behind the last nobody reads them
+            pending = _scores(k_rows, k_rows, q_ring, q_ring, following, HALF + moved, OWN, TILE, COLUMNS, 0, layout)
+            part = warpgroup_mma_wait(1, deps=[part])
+            mbarrier.arrive(ds_empty.index(before))
+            if step > 0:
+                item = (step - 1) * 2 + HALF
+                mbarrier.wait(part_empty.index(HALF), (step - 1 & 1) ^ 1)
+                parts.index(HALF).reshape([COLUMNS // 2, TILE]).store(part)
+                fence_async_shared()
+                mbarrier.arrive(part_full.index(item % ADDERS * 2 + HALF))
+        scores = warpgroup_mma_wait(0, deps=[pending])
+        last = (steps - 1) & 1
+        mbarrier.wait(ds_full.index(last), (steps // 2) & 1)
+        part = warpgroup_mma_wait(0, deps=[_part(k_rows, weights, last, HALF, OWN, TILE, COLUMNS, layout)])
+        item = (steps - 1) * 2 + HALF
+        mbarrier.wait(part_empty.index(HALF), (steps - 1 & 1) ^ 1)
+        parts.index(HALF).reshape([COLUMNS // 2, TILE]).store(part)
+        fence_async_shared()
+        mbarrier.arrive(part_full.index(item % ADDERS * 2 + HALF))
+        # Both warpgroups read all keys for their parts: no memory of these is free before both are done.
+        mbarrier.arrive(ds_empty.index(2))
+        mbarrier.wait(ds_empty.index(2), 0)
+    k_rows.index(HALF).reshape([OWN, COLUMNS]).store((grad_k * scale).to(k_rows.dtype))
+    v_rows.index(HALF).reshape([OWN, COLUMNS]).store(grad_v.to(k_rows.dtype))
+    fence_async_shared()
+    copy_out(grad_k_desc, [batch, group, first_row, 0], k_rows.index(HALF))
+    copy_out(grad_v_desc, [batch, group, first_row, 0], v_rows.index(HALF))
+    copy_out_wait(0)
+
+
+@gluon.jit
+def attention_gradient_one_walk_kernel(
+    done_ptr, rows_desc, sums_desc, grad_k_desc, grad_v_desc, g_desc, q_desc, k_desc, v_desc, H, SHARE, M, N, shift, window,
+    scale, scale_log2, PITCH, LINES, SECTION, TICKET, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, D: gl.constexpr,
+    COLUMNS: gl.constexpr, OWN: gl.constexpr, TILE: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """done_ptr: of parts of each tile and half of the columns that have been added, then of programs that have begun."""
+    # Programs take their work in the order in which they start: each waits only for some that run already.
+    ticket = gl.atomic_add(done_ptr + TICKET, 1, sem="relaxed", scope="gpu")
+    line, block = located(ticket, LINES, gl.cdiv(N, 2 * OWN), SECTION)
+    own_row = block * 2 * OWN
+    batch = line // (H // SHARE)
+    group = line % (H // SHARE)
+    begin, _, _, end = query_range(own_row, M, N, shift, window, CAUSAL, WINDOW, TILE, 2 * OWN)
+    steps = gl.maximum(gl.cdiv(end, TILE) - begin // TILE, 0) * SHARE
+    k_rows = ring(k_desc, 2)
+    v_rows = ring(v_desc, 2)
+    q_ring = ring(q_desc, STAGES)
+    g_ring = ring(g_desc, STAGES)
+    lse_ring = ring(rows_desc, STAGES)
+    delta_ring = ring(rows_desc, STAGES)
+    parts = ring(sums_desc, 2)
+    weights_layout: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
+    weights = gl.allocate_shared_memory(k_desc.dtype, [4, OWN, TILE], weights_layout)
+    own_full = barriers(2, 1)
+    q_full = barriers(STAGES, 1)
+    g_full = barriers(STAGES, 1)
+    empty = barriers(STAGES, 2)
+    ds_full = barriers(2, 2)
+    ds_empty = barriers(3, 2)
+    part_full = barriers(2 * ADDERS, 1)
+    part_empty = barriers(2, 1)
+    gl.warp_specialize(
+        [
+            (_walk, (grad_k_desc, grad_v_desc, k_rows, v_rows, q_ring, g_ring, weights, parts, lse_ring, delta_ring, own_full,
+                     q_full, g_full, empty, ds_full, ds_empty, part_full, part_empty, batch, group, SHARE, own_row, end,
+                     steps, N, shift, window, scale, scale_log2, 0, CAUSAL, WINDOW, OWN, TILE, COLUMNS, STAGES)),
+            (_walk, (grad_k_desc, grad_v_desc, k_rows, v_rows, q_ring, g_ring, weights, parts, lse_ring, delta_ring, own_full,
+                     q_full, g_full, empty, ds_full, ds_empty, part_full, part_empty, batch, group, SHARE, own_row, end,
+                     steps, N, shift, window, scale, scale_log2, 1, CAUSAL, WINDOW, OWN, TILE, COLUMNS, STAGES)),
+            (_load_all, (rows_desc, g_desc, q_desc, k_desc, v_desc, k_rows, v_rows, q_ring, g_ring, lse_ring, delta_ring,
+                         own_full, q_full, g_full, empty, batch, group, SHARE, own_row, end, steps, H, OWN, TILE, COLUMNS,
+                         STAGES)),
+            (_add_parts, (sums_desc, done_ptr, parts, part_full, part_empty, batch, group, SHARE, block, end, steps, H, M, N,
+                          shift, window, 0, CAUSAL, WINDOW, OWN, TILE)),
+            (_add_parts, (sums_desc, done_ptr, parts, part_full, part_empty, batch, group, SHARE, block, end, steps, H, M, N,
+                          shift, window, 1, CAUSAL, WINDOW, OWN, TILE)),
+            (_add_parts, (sums_desc, done_ptr, parts, part_full, part_empty, batch, group, SHARE, block, end, steps, H, M, N,
+                          shift, window, 2, CAUSAL, WINDOW, OWN, TILE)),
+        ],
+        [4, 1, 1, 1, 1],
+        [WARPGROUP_REGISTERS, LOADER_REGISTERS, LOADER_REGISTERS, LOADER_REGISTERS, LOADER_REGISTERS],
+    )  # fmt: skip
+
+
+@triton.jit
+def attention_finish_kernel(
+    grad_q_ptr, sums_ptr, M, N, shift, window, scale, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, D: tl.constexpr,
+    HALF: tl.constexpr, TILE: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """grad_q from the sums of parts: [columns of a half, queries of a tile], transposed."""
+    tiles = tl.cdiv(M, TILE)
+    place = tl.program_id(0)
+    half = place % 2
+    tile = place // 2 % tiles
+    line = (place // 2 // tiles).to(tl.int64)
+    columns = tl.arange(0, HALF)
+    rows = tl.arange(0, TILE)
+    begin, _, _, end = key_range(tile * TILE, M, N, shift, window, CAUSAL, WINDOW, TILE, BLOCK_N)
+    sums = tl.zeros([HALF, TILE], tl.float32)
+    if end > begin:
+        sums = tl.load(sums_ptr + place.to(tl.int64) * (HALF * TILE) + columns[:, None] * TILE + rows[None, :])
+    at_columns = half * HALF + columns
+    at_rows = tile * TILE + rows
+    at = (line * M + at_rows[:, None]) * D + at_columns[None, :]
+    there = (at_rows < M)[:, None] & (at_columns < D)[None, :]
+    tl.store(grad_q_ptr + at, (sums.T * scale).to(grad_q_ptr.dtype.element_ty), mask=there)
+
+
+@plan
+def one_walk_plans(p: AttentionGradientProblem, sections: int) -> tuple[Launch, Launch, Launch, int]:
+    """Launches for the rows, the walk and the end of grad_q, and how many tiles of grad_q there are."""
+    tiles, columns = cdiv(p.M, TILE), p.columns
+    queries, keys = (p.B, p.H, p.M, p.D), (p.B, p.G, p.N, p.D)
+    dtype = gl.float16 if p.dtype == torch.float16 else gl.bfloat16
+
+    def of(shape: tuple[int, ...], strides: tuple[int, ...]) -> Map:
+        block = [1, 1, TILE, columns]
+        return Map(shape, block_strides(shape, strides), block, gl.NVMMASharedLayout.get_default_for(block, dtype))
+
+    places = 2 * p.B * p.H * tiles
+    size = (places, columns // 2, TILE)
+    block = [1, columns // 2, TILE]
+    sums = Map(size, contiguous(size), block, gl.NVMMASharedLayout.get_default_for(block, gl.float32))
+    rows = Map((2 * p.B * p.H, pitch(p)), (pitch(p), 1), [1, TILE], FLAT)
+    maps = (
+        POINTER, rows, sums, of(keys, contiguous(keys)), of(keys, contiguous(keys)), of(queries, p.g_strides),
+        of(queries, p.q_strides), of(keys, p.k_strides), of(keys, p.v_strides),
+    )  # fmt: skip
+    lines = p.B * p.G
+    walk = Launch(
+        attention_gradient_one_walk_kernel, (cdiv(p.N, 2 * OWN) * lines,), *p.sizes, pitch(p), lines, min(lines, sections),
+        places, maps=maps, OWN=OWN, TILE=TILE, STAGES=2, num_warps=4, **p.constants,
+    )  # fmt: skip
+    _, _, M, N, shift, window, scale, _ = p.sizes
+    finish = Launch(
+        attention_finish_kernel, (places,), M, N, shift, window, scale, CAUSAL=p.mask.causal, WINDOW=p.mask.window > 0,
+        D=p.D, HALF=columns // 2, TILE=TILE, BLOCK_N=2 * OWN, num_warps=4,
+    )  # fmt: skip
+    return rows_plan(p), walk, finish, places
+
+
+def one_walk(
+    p: AttentionGradientProblem, grads: tuple[T, ...], grad_out: T, q: T, k: T, v: T, y: T, lse: T, sections: int = 8
+) -> None:  # fmt: skip
+    """Writes grads: of q, k and v."""
+    rows = lse.new_empty(p.B * p.H, 2, pitch(p))
+    first, walk, finish, places = one_walk_plans(p, sections)
+    sums = lse.new_empty(places * (p.columns // 2) * TILE)
+    done = lse.new_zeros(places + 1, dtype=torch.int32)
+    first(rows, lse, grad_out, y)
+    walk(done, rows, sums, grads[1], grads[2], grad_out, q, k, v)
+    finish(grads[0], sums)
