@@ -24,11 +24,13 @@ from kernelmux.backends.triton._launch.hopper import barriers, copy_in, copy_out
 from kernelmux.backends.triton._launch.launch import Launch, Map, cdiv, plan
 from kernelmux.backends.triton._launch.strides import contiguous
 from kernelmux.backends.triton.attention._online import key_range, located
-from kernelmux.backends.triton.attention._problem import POINTER, block_strides, section
+from kernelmux.backends.triton.attention._problem import POINTER, block_strides
+from kernelmux.backends.triton.attention._specialised import pieces
 from kernelmux.backends.triton.attention_backward._descriptors import pitch
 from kernelmux.backends.triton.attention_backward._problem import AttentionGradientProblem, query_range
 from kernelmux.backends.triton.attention_backward._specialised_plans import FLAT, rows_plan
-from kernelmux.backends.triton.attention_backward._specialised_walks import _await, _masked, _scores
+from kernelmux.backends.triton.attention_backward._specialised import copy_pieces, store_pieces
+from kernelmux.backends.triton.attention_backward._specialised_walks import _add, _await, _masked, _scores
 
 T = torch.Tensor
 OWN, TILE = 64, 64
@@ -52,14 +54,15 @@ def _row_of(step, share, end, TILE: gl.constexpr):
 
 @gluon.jit
 def _load_all(
-    rows_desc, g_desc, q_desc, k_desc, v_desc, k_rows, v_rows, q_ring, g_ring, lse_ring, delta_ring,
-    own_full, q_full, g_full, empty, batch, group, share, own_row, end, steps, H,
-    OWN: gl.constexpr, TILE: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr,
+    rows_desc, g_desc, q_desc, k_desc, v_desc, g_rest, q_rest, k_rest, v_rest, k_rows, v_rows, q_ring, g_ring,
+    k_tail, v_tail, q_tail, g_tail, lse_ring, delta_ring, own_full, q_full, g_full, empty, batch, group, share, own_row, end,
+    steps, H, OWN: gl.constexpr, TILE: gl.constexpr, COLUMNS: gl.constexpr, REST: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    nbytes: gl.constexpr = TILE * COLUMNS * 2 + TILE * 4
-    mbarrier.expect(own_full.index(0), 2 * OWN * COLUMNS * 2)
+    nbytes: gl.constexpr = TILE * (COLUMNS + REST) * 2 + TILE * 4
+    own_bytes: gl.constexpr = 2 * OWN * (COLUMNS + REST) * 2
+    mbarrier.expect(own_full.index(0), own_bytes)
     for half in gl.static_range(2):
-        copy_in(k_desc, [batch, group, own_row + half * OWN, 0], own_full.index(0), k_rows.index(half))
+        copy_pieces(k_desc, k_rest, own_full.index(0), k_rows, k_tail, half, batch, group, own_row + half * OWN, COLUMNS, REST)
     for step in range(0, steps):
         slot = step % STAGES
         head = group * share + step % share
@@ -67,21 +70,31 @@ def _load_all(
         line = 2 * (batch * H + head)
         mbarrier.wait(empty.index(slot), (step // STAGES + 1) & 1)
         mbarrier.expect(q_full.index(slot), nbytes)
-        copy_in(q_desc, [batch, head, row, 0], q_full.index(slot), q_ring.index(slot))
+        copy_pieces(q_desc, q_rest, q_full.index(slot), q_ring, q_tail, slot, batch, head, row, COLUMNS, REST)
         copy_in(rows_desc, [line, row], q_full.index(slot), lse_ring.index(slot))
         if step == 0:
-            mbarrier.expect(own_full.index(1), 2 * OWN * COLUMNS * 2)
+            mbarrier.expect(own_full.index(1), own_bytes)
             for half in gl.static_range(2):
-                copy_in(v_desc, [batch, group, own_row + half * OWN, 0], own_full.index(1), v_rows.index(half))
+                copy_pieces(v_desc, v_rest, own_full.index(1), v_rows, v_tail, half, batch, group, own_row + half * OWN, COLUMNS, REST)
         mbarrier.expect(g_full.index(slot), nbytes)
-        copy_in(g_desc, [batch, head, row, 0], g_full.index(slot), g_ring.index(slot))
+        copy_pieces(g_desc, g_rest, g_full.index(slot), g_ring, g_tail, slot, batch, head, row, COLUMNS, REST)
         copy_in(rows_desc, [line + 1, row], g_full.index(slot), delta_ring.index(slot))
 
 
 @gluon.jit
+def _hand_over(desc, parts, place, column: gl.constexpr, turn):
+    """The first part of a tile is stored, others are added."""
+    if turn == 0:
+        copy_out(desc, [place, 0, column], parts.index(0))
+    else:
+        copy_add(desc, [place, 0, column], parts.index(0))
+
+
+@gluon.jit
 def _add_parts(
-    sums_desc, done_ptr, parts, part_full, part_empty, batch, group, share, block, end, steps, H, M, N, shift, window,
+    sums_desc, sums_rest, done_ptr, parts, parts_rest, part_full, part_empty, batch, group, share, block, end, steps, H, M, N, shift, window,
     ADDER: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, OWN: gl.constexpr, TILE: gl.constexpr,
+    FIRST: gl.constexpr,
 ):  # fmt: skip
     """Each part in its turn: that of a step and a warpgroup."""
     tiles = gl.cdiv(M, TILE)
@@ -92,16 +105,16 @@ def _add_parts(
         line = batch * H + group * share + step % share
         begin, _, _, _ = key_range(row, M, N, shift, window, CAUSAL, WINDOW, TILE, 2 * OWN)
         turn = block - begin // (2 * OWN)
-        place = (line * tiles + row // TILE) * 2 + half
-        counter = done_ptr + place
+        place = line * tiles + row // TILE
+        counter = done_ptr + place * 2 + half
         mbarrier.wait(part_full.index(ADDER * 2 + half), item // (ADDERS * 2) & 1)
         seen = gl.atomic_add(counter, 0, sem="acquire", scope="gpu")
         while seen < turn:
             seen = gl.atomic_add(counter, 0, sem="acquire", scope="gpu")
-        if turn == 0:
-            copy_out(sums_desc, [place, 0, 0], parts.index(half))
+        if half == 0:
+            _hand_over(sums_desc, parts, place, 0, turn)
         else:
-            copy_add(sums_desc, [place, 0, 0], parts.index(half))
+            _hand_over(sums_rest, parts_rest, place, FIRST, turn)
         copy_out_wait(0)
         mbarrier.arrive(part_empty.index(half))
         arrived = gl.inline_asm_elementwise(
@@ -111,36 +124,47 @@ def _add_parts(
 
 
 @gluon.jit
-def _part(k_rows, weights, buffer, HALF: gl.constexpr, OWN: gl.constexpr, TILE: gl.constexpr, COLUMNS: gl.constexpr,
-          part_layout: gl.constexpr):  # fmt: skip
-    """This warpgroup's columns of the part of grad_q, transposed, of both warpgroups' keys: under way."""
-    pending = gl.zeros([COLUMNS // 2, TILE], gl.float32, part_layout)
+def _part(k_rows, k_tail, weights, buffer, HALF: gl.constexpr, OWN: gl.constexpr, TILE: gl.constexpr, COLUMNS: gl.constexpr,
+          REST: gl.constexpr, WIDTH: gl.constexpr, part_layout: gl.constexpr):  # fmt: skip
+    """This warpgroup's columns of the part of grad_q, of both warpgroups' keys: under way."""
+    pending = gl.zeros([TILE, WIDTH], gl.float32, part_layout)
     for half in gl.static_range(2):
-        keys = k_rows.index(half).reshape([OWN, COLUMNS]).slice(HALF * (COLUMNS // 2), COLUMNS // 2, dim=1)
-        theirs = weights.index(buffer * 2 + half)
-        pending = warpgroup_mma(keys.permute((1, 0)), theirs, pending, use_acc=half > 0, is_async=True)
+        if REST and HALF == 1:
+            keys = k_tail.index(half).reshape([OWN, REST])
+        elif REST:
+            keys = k_rows.index(half).reshape([OWN, COLUMNS])
+        else:
+            keys = k_rows.index(half).reshape([OWN, COLUMNS]).slice(HALF * WIDTH, WIDTH, dim=1)
+        factor = weights.index(buffer * 2 + half).permute((1, 0))
+        pending = warpgroup_mma(factor, keys, pending, use_acc=half > 0, is_async=True)
     return pending
 
 
 @gluon.jit
 def _walk(
-    grad_k_desc, grad_v_desc, k_rows, v_rows, q_ring, g_ring, weights, parts, lse_ring, delta_ring,
-    own_full, q_full, g_full, empty, ds_full, ds_empty, part_full, part_empty,
+    grad_k_desc, grad_v_desc, grad_k_rest, grad_v_rest, k_rows, v_rows, q_ring, g_ring, k_tail, v_tail, q_tail, g_tail,
+    weights, parts, parts_rest, lse_ring, delta_ring, own_full, q_full, g_full, empty, ds_full, ds_empty, part_full, part_empty,
     batch, group, share, own_row, end, steps, N, shift, window, scale, scale_log2,
     HALF: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, OWN: gl.constexpr, TILE: gl.constexpr,
-    COLUMNS: gl.constexpr, STAGES: gl.constexpr,
+    COLUMNS: gl.constexpr, REST: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE, 16])
     out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
-    factor_layout: gl.constexpr = gl.DotOperandLayout(0, out_layout, 2)
+    rest_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST if REST else COLUMNS, 16])
+    groups: gl.constexpr = 2 if REST else 1  # of products that are waited for together
+    width: gl.constexpr = (REST if HALF else COLUMNS) if REST else COLUMNS // 2
+    part_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, width, 16])
+    mine_of_parts = parts_rest if HALF else parts
     first_row = own_row + HALF * OWN
     mine = first_row + gl.arange(0, OWN, gl.SliceLayout(1, layout))
     grad_k = gl.zeros([OWN, COLUMNS], gl.float32, out_layout)
     grad_v = gl.zeros([OWN, COLUMNS], gl.float32, out_layout)
+    grad_k_tail = gl.zeros([OWN, REST], gl.float32, rest_layout) if REST else share
+    grad_v_tail = gl.zeros([OWN, REST], gl.float32, rest_layout) if REST else share
     mbarrier.wait(own_full.index(0), 0)
     if steps > 0:
         mbarrier.wait(q_full.index(0), 0)
-        pending = _scores(k_rows, k_rows, q_ring, q_ring, 0, HALF, OWN, TILE, COLUMNS, 0, layout)
+        pending = _scores(k_rows, k_tail, q_ring, q_tail, 0, HALF, OWN, TILE, COLUMNS, REST, layout)
         mbarrier.wait(own_full.index(1), 0)
         # Step 0 is followed by the part of no step: zeros, which nobody takes.
         weights.index(2 + HALF).store(gl.zeros([OWN, TILE], k_rows.dtype, layout))
@@ -155,7 +179,7 @@ def _walk(
             scores = warpgroup_mma_wait(0, deps=[pending])
             mbarrier.wait(g_full.index(slot), phase)
             pending_gradient = _scores(
-                v_rows, v_rows, g_ring, g_ring, slot, HALF + moved, OWN, TILE, COLUMNS, 0, layout
+                v_rows, v_tail, g_ring, g_tail, slot, HALF + moved, OWN, TILE, COLUMNS, REST, layout
             )  # fmt: skip
             lse = lse_ring.index(slot).reshape([TILE]).load(gl.SliceLayout(0, layout))[None, :]
             partly = first_row + OWN > N
@@ -173,56 +197,67 @@ def _walk(
             ds = p * (gradient - delta)
             if partly:
                 ds = gl.where(p == 0.0, 0.0, ds)
-            factor_v = p.to(k_rows.dtype)
-            factor_k = ds.to(k_rows.dtype)
-            q = q_ring.index(slot).reshape([TILE, COLUMNS])
-            g = g_ring.index(slot).reshape([TILE, COLUMNS])
-            grad_v = warpgroup_mma(gl.convert_layout(factor_v, factor_layout), g, grad_v, is_async=True)
-            grad_k = warpgroup_mma(gl.convert_layout(factor_k, factor_layout), q, grad_k, is_async=True)
-            weights.index(buffer * 2 + HALF).store(factor_k)
+            grad_v, grad_v_tail = _add(
+                grad_v, grad_v_tail, p.to(k_rows.dtype), g_ring, g_tail, slot, TILE, COLUMNS, REST, out_layout, rest_layout
+            )  # fmt: skip
+            factor = ds.to(k_rows.dtype)
+            grad_k, grad_k_tail = _add(
+                grad_k, grad_k_tail, factor, q_ring, q_tail, slot, TILE, COLUMNS, REST, out_layout, rest_layout
+            )  # fmt: skip
+            weights.index(buffer * 2 + HALF).store(factor)
             fence_async_shared()
             mbarrier.arrive(ds_full.index(buffer))
             before = 1 - buffer
             mbarrier.wait(ds_full.index(before), step // 2 & 1)
-            part = _part(k_rows, weights, before, HALF, OWN, TILE, COLUMNS, layout)
-            grad_k, grad_v = warpgroup_mma_wait(2, deps=[grad_k, grad_v])
+            part = _part(k_rows, k_tail, weights, before, HALF, OWN, TILE, COLUMNS, REST, width, part_layout)
+            if REST:
+                grad_k, grad_k_tail, grad_v, grad_v_tail = warpgroup_mma_wait(
+                    2, deps=[grad_k, grad_k_tail, grad_v, grad_v_tail]
+                )  # fmt: skip
+            else:
+                grad_k, grad_v = warpgroup_mma_wait(2, deps=[grad_k, grad_v])
             mbarrier.arrive(empty.index(slot))
             _await(q_full, step + 1, steps, STAGES)
             following = gl.where(step + 1 < steps, (step + 1) % STAGES, slot)  # behind the last nobody reads them
-            pending = _scores(k_rows, k_rows, q_ring, q_ring, following, HALF + moved, OWN, TILE, COLUMNS, 0, layout)
-            part = warpgroup_mma_wait(1, deps=[part])
+            pending = _scores(k_rows, k_tail, q_ring, q_tail, following, HALF + moved, OWN, TILE, COLUMNS, REST, layout)
+            part = warpgroup_mma_wait(groups, deps=[part])
             mbarrier.arrive(ds_empty.index(before))
             if step > 0:
                 item = (step - 1) * 2 + HALF
                 mbarrier.wait(part_empty.index(HALF), (step - 1 & 1) ^ 1)
-                parts.index(HALF).reshape([COLUMNS // 2, TILE]).store(part)
+                mine_of_parts.index(0).reshape([TILE, width]).store(part)
                 fence_async_shared()
                 mbarrier.arrive(part_full.index(item % ADDERS * 2 + HALF))
         scores = warpgroup_mma_wait(0, deps=[pending])
         last = (steps - 1) & 1
         mbarrier.wait(ds_full.index(last), (steps // 2) & 1)
-        part = warpgroup_mma_wait(0, deps=[_part(k_rows, weights, last, HALF, OWN, TILE, COLUMNS, layout)])
+        part = warpgroup_mma_wait(0, deps=[_part(k_rows, k_tail, weights, last, HALF, OWN, TILE, COLUMNS, REST, width, part_layout)])
         item = (steps - 1) * 2 + HALF
         mbarrier.wait(part_empty.index(HALF), (steps - 1 & 1) ^ 1)
-        parts.index(HALF).reshape([COLUMNS // 2, TILE]).store(part)
+        mine_of_parts.index(0).reshape([TILE, width]).store(part)
         fence_async_shared()
         mbarrier.arrive(part_full.index(item % ADDERS * 2 + HALF))
         # Both warpgroups read all keys for their parts: no memory of these is free before both are done.
         mbarrier.arrive(ds_empty.index(2))
         mbarrier.wait(ds_empty.index(2), 0)
-    k_rows.index(HALF).reshape([OWN, COLUMNS]).store((grad_k * scale).to(k_rows.dtype))
-    v_rows.index(HALF).reshape([OWN, COLUMNS]).store(grad_v.to(k_rows.dtype))
-    fence_async_shared()
-    copy_out(grad_k_desc, [batch, group, first_row, 0], k_rows.index(HALF))
-    copy_out(grad_v_desc, [batch, group, first_row, 0], v_rows.index(HALF))
+    grad_k = grad_k * scale
+    if REST:
+        grad_k_tail = grad_k_tail * scale
+    store_pieces(
+        grad_k, grad_k_tail, grad_k_desc, grad_k_rest, k_rows, k_tail, HALF, batch, group, first_row, OWN, COLUMNS, REST
+    )  # fmt: skip
+    store_pieces(
+        grad_v, grad_v_tail, grad_v_desc, grad_v_rest, v_rows, v_tail, HALF, batch, group, first_row, OWN, COLUMNS, REST
+    )  # fmt: skip
     copy_out_wait(0)
 
 
 @gluon.jit
 def attention_gradient_one_walk_kernel(
-    done_ptr, rows_desc, sums_desc, grad_k_desc, grad_v_desc, g_desc, q_desc, k_desc, v_desc, H, SHARE, M, N, shift, window,
+    done_ptr, rows_desc, sums_desc, sums_rest, grad_k_desc, grad_v_desc, g_desc, q_desc, k_desc, v_desc,
+    grad_k_rest, grad_v_rest, g_rest, q_rest, k_rest, v_rest, H, SHARE, M, N, shift, window,
     scale, scale_log2, PITCH, LINES, SECTION, TICKET, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, D: gl.constexpr,
-    COLUMNS: gl.constexpr, OWN: gl.constexpr, TILE: gl.constexpr, STAGES: gl.constexpr,
+    COLUMNS: gl.constexpr, REST: gl.constexpr, OWN: gl.constexpr, TILE: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """done_ptr: of parts of each tile and half of the columns that have been added, then of programs that have begun."""
     # Programs take their work in the order in which they start: each waits only for some that run already.
@@ -239,7 +274,12 @@ def attention_gradient_one_walk_kernel(
     g_ring = ring(g_desc, STAGES)
     lse_ring = ring(rows_desc, STAGES)
     delta_ring = ring(rows_desc, STAGES)
-    parts = ring(sums_desc, 2)
+    k_tail = ring(k_rest, 2) if REST else k_rows
+    v_tail = ring(v_rest, 2) if REST else v_rows
+    q_tail = ring(q_rest, STAGES) if REST else q_ring
+    g_tail = ring(g_rest, STAGES) if REST else g_ring
+    parts = ring(sums_desc, 1)
+    parts_rest = ring(sums_rest, 1)
     weights_layout: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     weights = gl.allocate_shared_memory(k_desc.dtype, [4, OWN, TILE], weights_layout)
     own_full = barriers(2, 1)
@@ -252,21 +292,24 @@ def attention_gradient_one_walk_kernel(
     part_empty = barriers(2, 1)
     gl.warp_specialize(
         [
-            (_walk, (grad_k_desc, grad_v_desc, k_rows, v_rows, q_ring, g_ring, weights, parts, lse_ring, delta_ring, own_full,
+            (_walk, (grad_k_desc, grad_v_desc, grad_k_rest, grad_v_rest, k_rows, v_rows, q_ring, g_ring, k_tail, v_tail, q_tail,
+                     g_tail, weights, parts, parts_rest, lse_ring, delta_ring, own_full,
                      q_full, g_full, empty, ds_full, ds_empty, part_full, part_empty, batch, group, SHARE, own_row, end,
-                     steps, N, shift, window, scale, scale_log2, 0, CAUSAL, WINDOW, OWN, TILE, COLUMNS, STAGES)),
-            (_walk, (grad_k_desc, grad_v_desc, k_rows, v_rows, q_ring, g_ring, weights, parts, lse_ring, delta_ring, own_full,
+                     steps, N, shift, window, scale, scale_log2, 0, CAUSAL, WINDOW, OWN, TILE, COLUMNS, REST, STAGES)),
+            (_walk, (grad_k_desc, grad_v_desc, grad_k_rest, grad_v_rest, k_rows, v_rows, q_ring, g_ring, k_tail, v_tail, q_tail,
+                     g_tail, weights, parts, parts_rest, lse_ring, delta_ring, own_full,
                      q_full, g_full, empty, ds_full, ds_empty, part_full, part_empty, batch, group, SHARE, own_row, end,
-                     steps, N, shift, window, scale, scale_log2, 1, CAUSAL, WINDOW, OWN, TILE, COLUMNS, STAGES)),
-            (_load_all, (rows_desc, g_desc, q_desc, k_desc, v_desc, k_rows, v_rows, q_ring, g_ring, lse_ring, delta_ring,
+                     steps, N, shift, window, scale, scale_log2, 1, CAUSAL, WINDOW, OWN, TILE, COLUMNS, REST, STAGES)),
+            (_load_all, (rows_desc, g_desc, q_desc, k_desc, v_desc, g_rest, q_rest, k_rest, v_rest, k_rows, v_rows, q_ring, g_ring,
+                         k_tail, v_tail, q_tail, g_tail, lse_ring, delta_ring,
                          own_full, q_full, g_full, empty, batch, group, SHARE, own_row, end, steps, H, OWN, TILE, COLUMNS,
-                         STAGES)),
-            (_add_parts, (sums_desc, done_ptr, parts, part_full, part_empty, batch, group, SHARE, block, end, steps, H, M, N,
-                          shift, window, 0, CAUSAL, WINDOW, OWN, TILE)),
-            (_add_parts, (sums_desc, done_ptr, parts, part_full, part_empty, batch, group, SHARE, block, end, steps, H, M, N,
-                          shift, window, 1, CAUSAL, WINDOW, OWN, TILE)),
-            (_add_parts, (sums_desc, done_ptr, parts, part_full, part_empty, batch, group, SHARE, block, end, steps, H, M, N,
-                          shift, window, 2, CAUSAL, WINDOW, OWN, TILE)),
+                         REST, STAGES)),
+            (_add_parts, (sums_desc, sums_rest, done_ptr, parts, parts_rest, part_full, part_empty, batch, group, SHARE, block, end, steps, H, M, N,
+                          shift, window, 0, CAUSAL, WINDOW, OWN, TILE, COLUMNS if REST else COLUMNS // 2)),
+            (_add_parts, (sums_desc, sums_rest, done_ptr, parts, parts_rest, part_full, part_empty, batch, group, SHARE, block, end, steps, H, M, N,
+                          shift, window, 1, CAUSAL, WINDOW, OWN, TILE, COLUMNS if REST else COLUMNS // 2)),
+            (_add_parts, (sums_desc, sums_rest, done_ptr, parts, parts_rest, part_full, part_empty, batch, group, SHARE, block, end, steps, H, M, N,
+                          shift, window, 2, CAUSAL, WINDOW, OWN, TILE, COLUMNS if REST else COLUMNS // 2)),
         ],
         [4, 1, 1, 1, 1],
         [WARPGROUP_REGISTERS, LOADER_REGISTERS, LOADER_REGISTERS, LOADER_REGISTERS, LOADER_REGISTERS],
@@ -276,58 +319,57 @@ def attention_gradient_one_walk_kernel(
 @triton.jit
 def attention_finish_kernel(
     grad_q_ptr, sums_ptr, M, N, shift, window, scale, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, D: tl.constexpr,
-    HALF: tl.constexpr, TILE: tl.constexpr, BLOCK_N: tl.constexpr,
+    WHOLE: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """grad_q from the sums of parts: [columns of a half, queries of a tile], transposed."""
+    """grad_q of a tile of queries from its sums, whose rows are WHOLE numbers long."""
     tiles = tl.cdiv(M, TILE)
-    place = tl.program_id(0)
-    half = place % 2
-    tile = place // 2 % tiles
-    line = (place // 2 // tiles).to(tl.int64)
-    columns = tl.arange(0, HALF)
-    rows = tl.arange(0, TILE)
+    place = tl.program_id(0).to(tl.int64)
+    tile = tl.program_id(0) % tiles
+    columns = tl.arange(0, COLUMNS)[None, :]
+    rows = tl.arange(0, TILE)[:, None]
+    there = (columns < D) & (tile * TILE + rows < M)
     begin, _, _, end = key_range(tile * TILE, M, N, shift, window, CAUSAL, WINDOW, TILE, BLOCK_N)
-    sums = tl.zeros([HALF, TILE], tl.float32)
-    if end > begin:
-        sums = tl.load(sums_ptr + place.to(tl.int64) * (HALF * TILE) + columns[:, None] * TILE + rows[None, :])
-    at_columns = half * HALF + columns
-    at_rows = tile * TILE + rows
-    at = (line * M + at_rows[:, None]) * D + at_columns[None, :]
-    there = (at_rows < M)[:, None] & (at_columns < D)[None, :]
-    tl.store(grad_q_ptr + at, (sums.T * scale).to(grad_q_ptr.dtype.element_ty), mask=there)
+    sums = tl.load(sums_ptr + (place * TILE + rows) * WHOLE + columns, mask=there & (end > begin), other=0.0)
+    at = (place // tiles * M + tile * TILE + rows) * D + columns
+    tl.store(grad_q_ptr + at, (sums * scale).to(grad_q_ptr.dtype.element_ty), mask=there)
 
 
 @plan
-def one_walk_plans(p: AttentionGradientProblem, sections: int) -> tuple[Launch, Launch, Launch, int]:
-    """Launches for the rows, the walk and the end of grad_q, and how many tiles of grad_q there are."""
-    tiles, columns = cdiv(p.M, TILE), p.columns
+def one_walk_plans(p: AttentionGradientProblem, sections: int) -> tuple[Launch, Launch, Launch, tuple[int, ...]]:
+    """Launches for the rows, the walk and the end of grad_q, and the shape of the sums."""
+    tiles = cdiv(p.M, TILE)
+    columns, rest = pieces(p.D)
     queries, keys = (p.B, p.H, p.M, p.D), (p.B, p.G, p.N, p.D)
     dtype = gl.float16 if p.dtype == torch.float16 else gl.bfloat16
+    places = p.B * p.H * tiles
 
-    def of(shape: tuple[int, ...], strides: tuple[int, ...]) -> Map:
-        block = [1, 1, TILE, columns]
+    def of(shape: tuple[int, ...], strides: tuple[int, ...], width: int) -> Map:
+        block = [1, 1, TILE, width]
         return Map(shape, block_strides(shape, strides), block, gl.NVMMASharedLayout.get_default_for(block, dtype))
 
-    places = 2 * p.B * p.H * tiles
-    size = (places, columns // 2, TILE)
-    block = [1, columns // 2, TILE]
-    sums = Map(size, contiguous(size), block, gl.NVMMASharedLayout.get_default_for(block, gl.float32))
+    def of_sums(width: int) -> Map:
+        size, block = (places, TILE, columns + rest), [1, TILE, width]
+        return Map(size, contiguous(size), block, gl.NVMMASharedLayout.get_default_for(block, gl.float32))
+
+    def all_of(width: int) -> tuple[Map, ...]:
+        given = (queries, p.g_strides), (queries, p.q_strides), (keys, p.k_strides), (keys, p.v_strides)
+        return tuple(of(*x, width) for x in ((keys, contiguous(keys)), (keys, contiguous(keys)), *given))
+
     rows = Map((2 * p.B * p.H, pitch(p)), (pitch(p), 1), [1, TILE], FLAT)
-    maps = (
-        POINTER, rows, sums, of(keys, contiguous(keys)), of(keys, contiguous(keys)), of(queries, p.g_strides),
-        of(queries, p.q_strides), of(keys, p.k_strides), of(keys, p.v_strides),
-    )  # fmt: skip
+    halves = (of_sums(columns), of_sums(rest)) if rest else (of_sums(columns // 2),) * 2
     lines = p.B * p.G
+    constants = p.constants | {"COLUMNS": columns}
     walk = Launch(
         attention_gradient_one_walk_kernel, (cdiv(p.N, 2 * OWN) * lines,), *p.sizes, pitch(p), lines, min(lines, sections),
-        places, maps=maps, OWN=OWN, TILE=TILE, STAGES=2, num_warps=4, **p.constants,
+        2 * places, maps=(POINTER, rows, *halves, *all_of(columns), *all_of(rest or columns)), REST=rest, OWN=OWN, TILE=TILE,
+        STAGES=2, num_warps=4, **constants,
     )  # fmt: skip
     _, _, M, N, shift, window, scale, _ = p.sizes
     finish = Launch(
         attention_finish_kernel, (places,), M, N, shift, window, scale, CAUSAL=p.mask.causal, WINDOW=p.mask.window > 0,
-        D=p.D, HALF=columns // 2, TILE=TILE, BLOCK_N=2 * OWN, num_warps=4,
+        D=p.D, WHOLE=columns + rest, COLUMNS=p.columns, TILE=TILE, BLOCK_N=2 * OWN, num_warps=4,
     )  # fmt: skip
-    return rows_plan(p), walk, finish, places
+    return rows_plan(p), walk, finish, (places, TILE, columns + rest)
 
 
 def one_walk(
@@ -335,9 +377,10 @@ def one_walk(
 ) -> None:  # fmt: skip
     """Writes grads: of q, k and v."""
     rows = lse.new_empty(p.B * p.H, 2, pitch(p))
-    first, walk, finish, places = one_walk_plans(p, sections)
-    sums = lse.new_empty(places * (p.columns // 2) * TILE)
-    done = lse.new_zeros(places + 1, dtype=torch.int32)
+    first, walk, finish, size = one_walk_plans(p, sections)
+    sums = lse.new_empty(size)
+    done = lse.new_zeros(2 * size[0] + 1, dtype=torch.int32)
+    own = grads[1], grads[2], grad_out, q, k, v
     first(rows, lse, grad_out, y)
-    walk(done, rows, sums, grads[1], grads[2], grad_out, q, k, v)
+    walk(done, rows, sums, sums, *own, *own)
     finish(grads[0], sums)

@@ -25,7 +25,7 @@ LOADER_REGISTERS = gl.constexpr(24)
 
 
 @gluon.jit
-def _copy(
+def copy_pieces(
     desc, desc_rest, full, ring_of, rest_ring, slot, batch, head, row, COLUMNS: gl.constexpr, REST: gl.constexpr
 ):  # fmt: skip
     """Both pieces of some rows."""
@@ -47,7 +47,7 @@ def _load(
     tile_bytes: gl.constexpr = TILE * (COLUMNS + REST) * 2
     mbarrier.expect(own_full.index(0), own_bytes)
     for half in gl.static_range(2):
-        _copy(a_desc, a_rest, own_full.index(0), a_rows, a_tail, half, batch, own_head, own_row + half * OWN, COLUMNS, REST)
+        copy_pieces(a_desc, a_rest, own_full.index(0), a_rows, a_tail, half, batch, own_head, own_row + half * OWN, COLUMNS, REST)
     for head in range(0, share):
         for tile in range(0, tiles):
             step = head * tiles + tile
@@ -60,12 +60,12 @@ def _load(
             else:
                 mbarrier.expect(c_full.index(slot), tile_bytes + TILE * 4)
                 copy_in(rows_desc, [line, row], c_full.index(slot), lse_ring.index(slot))
-            _copy(c_desc, c_rest, c_full.index(slot), c_ring, c_tail, slot, batch, first_head + head, row, COLUMNS, REST)
+            copy_pieces(c_desc, c_rest, c_full.index(slot), c_ring, c_tail, slot, batch, first_head + head, row, COLUMNS, REST)
             if KIND != "values":
                 if step == 0:
                     mbarrier.expect(own_full.index(1), own_bytes)
                     for half in gl.static_range(2):
-                        _copy(b_desc, b_rest, own_full.index(1), b_rows, b_tail, half, batch, own_head, own_row + half * OWN,
+                        copy_pieces(b_desc, b_rest, own_full.index(1), b_rows, b_tail, half, batch, own_head, own_row + half * OWN,
                               COLUMNS, REST)  # fmt: skip
             old = step % D_STAGES
             mbarrier.wait(d_empty.index(old), (step // D_STAGES + 1) & 1)
@@ -74,11 +74,11 @@ def _load(
                 copy_in(rows_desc, [line + 1, row], d_full.index(old), delta_ring.index(old))
             else:
                 mbarrier.expect(d_full.index(old), tile_bytes)
-            _copy(d_desc, d_rest, d_full.index(old), d_ring, d_tail, old, batch, first_head + head, row, COLUMNS, REST)
+            copy_pieces(d_desc, d_rest, d_full.index(old), d_ring, d_tail, old, batch, first_head + head, row, COLUMNS, REST)
 
 
 @gluon.jit
-def _store(acc, rest, desc, desc_rest, rows, tail, half, batch, head, row, OWN: gl.constexpr, COLUMNS: gl.constexpr,
+def store_pieces(acc, rest, desc, desc_rest, rows, tail, half, batch, head, row, OWN: gl.constexpr, COLUMNS: gl.constexpr,
            REST: gl.constexpr):  # fmt: skip
     """By way of the memory of the own rows, which are used up; the copy engine cuts at the last row."""
     rows.index(half).reshape([OWN, COLUMNS]).store(acc.to(rows.dtype))
@@ -136,9 +136,9 @@ def _differentiate(
         acc = acc * scale
         if REST:
             rest = rest * scale
-    _store(acc, rest, out_desc, out_rest, a_rows, a_tail, HALF, batch, own_head, first_row, OWN, COLUMNS, REST)
+    store_pieces(acc, rest, out_desc, out_rest, a_rows, a_tail, HALF, batch, own_head, first_row, OWN, COLUMNS, REST)
     if KIND == "both":
-        _store(more, more_tail, more_desc, more_rest, b_rows, b_tail, HALF, batch, own_head, first_row, OWN, COLUMNS, REST)
+        store_pieces(more, more_tail, more_desc, more_rest, b_rows, b_tail, HALF, batch, own_head, first_row, OWN, COLUMNS, REST)
     copy_out_wait(0)
 
 
