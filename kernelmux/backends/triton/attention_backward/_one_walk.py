@@ -6,6 +6,8 @@ of their keys, so that sums have the same bits each time (Dao, FlashAttention-2,
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -21,7 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from kernelmux.backends.triton._launch.hopper import barriers, copy_in, copy_out, copy_out_wait, ring
-from kernelmux.backends.triton._launch.launch import Launch, Map, cdiv, plan
+from kernelmux.backends.triton._launch.launch import Config, Launch, Map, cdiv, plan
 from kernelmux.backends.triton._launch.strides import contiguous
 from kernelmux.backends.triton.attention._online import key_range, located
 from kernelmux.backends.triton.attention._problem import POINTER, block_strides
@@ -55,8 +57,9 @@ def _row_of(step, share, end, TILE: gl.constexpr):
 @gluon.jit
 def _load_all(
     rows_desc, g_desc, q_desc, k_desc, v_desc, g_rest, q_rest, k_rest, v_rest, k_rows, v_rows, q_ring, g_ring,
-    k_tail, v_tail, q_tail, g_tail, lse_ring, delta_ring, own_full, q_full, g_full, empty, batch, group, share, own_row, end,
-    steps, H, OWN: gl.constexpr, TILE: gl.constexpr, COLUMNS: gl.constexpr, REST: gl.constexpr, STAGES: gl.constexpr,
+    k_tail, v_tail, q_tail, g_tail, lse_ring, delta_ring, own_full, q_full, g_full, q_empty, g_empty, batch, group, share,
+    own_row, end, steps, H, OWN: gl.constexpr, TILE: gl.constexpr, COLUMNS: gl.constexpr, REST: gl.constexpr, Q_STAGES: gl.constexpr,
+    G_STAGES: gl.constexpr,
 ):  # fmt: skip
     nbytes: gl.constexpr = TILE * (COLUMNS + REST) * 2 + TILE * 4
     own_bytes: gl.constexpr = 2 * OWN * (COLUMNS + REST) * 2
@@ -64,21 +67,24 @@ def _load_all(
     for half in gl.static_range(2):
         copy_pieces(k_desc, k_rest, own_full.index(0), k_rows, k_tail, half, batch, group, own_row + half * OWN, COLUMNS, REST)
     for step in range(0, steps):
-        slot = step % STAGES
+        slot = step % Q_STAGES
         head = group * share + step % share
         row = _row_of(step, share, end, TILE)
         line = 2 * (batch * H + head)
-        mbarrier.wait(empty.index(slot), (step // STAGES + 1) & 1)
+        mbarrier.wait(q_empty.index(slot), (step // Q_STAGES + 1) & 1)
         mbarrier.expect(q_full.index(slot), nbytes)
         copy_pieces(q_desc, q_rest, q_full.index(slot), q_ring, q_tail, slot, batch, head, row, COLUMNS, REST)
         copy_in(rows_desc, [line, row], q_full.index(slot), lse_ring.index(slot))
         if step == 0:
             mbarrier.expect(own_full.index(1), own_bytes)
             for half in gl.static_range(2):
-                copy_pieces(v_desc, v_rest, own_full.index(1), v_rows, v_tail, half, batch, group, own_row + half * OWN, COLUMNS, REST)
-        mbarrier.expect(g_full.index(slot), nbytes)
-        copy_pieces(g_desc, g_rest, g_full.index(slot), g_ring, g_tail, slot, batch, head, row, COLUMNS, REST)
-        copy_in(rows_desc, [line + 1, row], g_full.index(slot), delta_ring.index(slot))
+                copy_pieces(v_desc, v_rest, own_full.index(1), v_rows, v_tail, half, batch, group, own_row + half * OWN,
+                            COLUMNS, REST)  # fmt: skip
+        old = step % G_STAGES
+        mbarrier.wait(g_empty.index(old), (step // G_STAGES + 1) & 1)
+        mbarrier.expect(g_full.index(old), nbytes)
+        copy_pieces(g_desc, g_rest, g_full.index(old), g_ring, g_tail, old, batch, head, row, COLUMNS, REST)
+        copy_in(rows_desc, [line + 1, row], g_full.index(old), delta_ring.index(old))
 
 
 @gluon.jit
@@ -143,10 +149,11 @@ def _part(k_rows, k_tail, weights, buffer, HALF: gl.constexpr, OWN: gl.constexpr
 @gluon.jit
 def _walk(
     grad_k_desc, grad_v_desc, grad_k_rest, grad_v_rest, k_rows, v_rows, q_ring, g_ring, k_tail, v_tail, q_tail, g_tail,
-    weights, parts, parts_rest, lse_ring, delta_ring, own_full, q_full, g_full, empty, ds_full, ds_empty, part_full, part_empty,
+    weights, parts, parts_rest, lse_ring, delta_ring, own_full, q_full, g_full, q_empty, g_empty, turns, ds_full, ds_empty, part_full, part_empty,
     batch, group, share, own_row, end, steps, N, shift, window, scale, scale_log2,
     HALF: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, OWN: gl.constexpr, TILE: gl.constexpr,
-    COLUMNS: gl.constexpr, REST: gl.constexpr, STAGES: gl.constexpr,
+    COLUMNS: gl.constexpr, REST: gl.constexpr, Q_STAGES: gl.constexpr,
+    G_STAGES: gl.constexpr, TURNS: gl.constexpr,
 ):  # fmt: skip
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE, 16])
     out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
@@ -171,15 +178,15 @@ def _walk(
         fence_async_shared()
         mbarrier.arrive(ds_full.index(1))
         for step in range(0, steps):
-            slot = step % STAGES
-            phase = step // STAGES & 1
+            slot = step % Q_STAGES
+            old = step % G_STAGES
             start = _row_of(step, share, end, TILE)
             theirs = start + gl.arange(0, TILE, gl.SliceLayout(0, layout))
             moved = start >> 31  # always 0: ptxas would keep the descriptors of a place that does not change
             scores = warpgroup_mma_wait(0, deps=[pending])
-            mbarrier.wait(g_full.index(slot), phase)
+            mbarrier.wait(g_full.index(old), step // G_STAGES & 1)
             pending_gradient = _scores(
-                v_rows, v_tail, g_ring, g_tail, slot, HALF + moved, OWN, TILE, COLUMNS, REST, layout
+                v_rows, v_tail, g_ring, g_tail, old, HALF + moved, OWN, TILE, COLUMNS, REST, layout
             )  # fmt: skip
             lse = lse_ring.index(slot).reshape([TILE]).load(gl.SliceLayout(0, layout))[None, :]
             partly = first_row + OWN > N
@@ -192,13 +199,15 @@ def _walk(
                 p = _masked(p, mine, theirs, N, shift, window, "keys", CAUSAL, WINDOW)
             buffer = step & 1
             mbarrier.wait(ds_empty.index(buffer), ((step + 1) // 2 & 1) ^ 1)
-            delta = delta_ring.index(slot).reshape([TILE]).load(gl.SliceLayout(0, layout))[None, :]
+            delta = delta_ring.index(old).reshape([TILE]).load(gl.SliceLayout(0, layout))[None, :]
             gradient = warpgroup_mma_wait(0, deps=[pending_gradient])
             ds = p * (gradient - delta)
             if partly:
                 ds = gl.where(p == 0.0, 0.0, ds)
+            if TURNS:
+                mbarrier.wait(turns.index(HALF), (step + 1 - HALF) & 1)
             grad_v, grad_v_tail = _add(
-                grad_v, grad_v_tail, p.to(k_rows.dtype), g_ring, g_tail, slot, TILE, COLUMNS, REST, out_layout, rest_layout
+                grad_v, grad_v_tail, p.to(k_rows.dtype), g_ring, g_tail, old, TILE, COLUMNS, REST, out_layout, rest_layout
             )  # fmt: skip
             factor = ds.to(k_rows.dtype)
             grad_k, grad_k_tail = _add(
@@ -216,10 +225,13 @@ def _walk(
                 )  # fmt: skip
             else:
                 grad_k, grad_v = warpgroup_mma_wait(2, deps=[grad_k, grad_v])
-            mbarrier.arrive(empty.index(slot))
-            _await(q_full, step + 1, steps, STAGES)
-            following = gl.where(step + 1 < steps, (step + 1) % STAGES, slot)  # behind the last nobody reads them
+            mbarrier.arrive(q_empty.index(slot))
+            mbarrier.arrive(g_empty.index(old))
+            _await(q_full, step + 1, steps, Q_STAGES)
+            following = gl.where(step + 1 < steps, (step + 1) % Q_STAGES, slot)  # behind the last nobody reads them
             pending = _scores(k_rows, k_tail, q_ring, q_tail, following, HALF + moved, OWN, TILE, COLUMNS, REST, layout)
+            if TURNS:
+                mbarrier.arrive(turns.index(1 - HALF))
             part = warpgroup_mma_wait(groups, deps=[part])
             mbarrier.arrive(ds_empty.index(before))
             if step > 0:
@@ -257,7 +269,8 @@ def attention_gradient_one_walk_kernel(
     done_ptr, rows_desc, sums_desc, sums_rest, grad_k_desc, grad_v_desc, g_desc, q_desc, k_desc, v_desc,
     grad_k_rest, grad_v_rest, g_rest, q_rest, k_rest, v_rest, H, SHARE, M, N, shift, window,
     scale, scale_log2, PITCH, LINES, SECTION, TICKET, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, D: gl.constexpr,
-    COLUMNS: gl.constexpr, REST: gl.constexpr, OWN: gl.constexpr, TILE: gl.constexpr, STAGES: gl.constexpr,
+    COLUMNS: gl.constexpr, REST: gl.constexpr, OWN: gl.constexpr, TILE: gl.constexpr, Q_STAGES: gl.constexpr,
+    G_STAGES: gl.constexpr, TURNS: gl.constexpr,
 ):  # fmt: skip
     """done_ptr: of parts of each tile and half of the columns that have been added, then of programs that have begun."""
     # Programs take their work in the order in which they start: each waits only for some that run already.
@@ -270,22 +283,24 @@ def attention_gradient_one_walk_kernel(
     steps = gl.maximum(gl.cdiv(end, TILE) - begin // TILE, 0) * SHARE
     k_rows = ring(k_desc, 2)
     v_rows = ring(v_desc, 2)
-    q_ring = ring(q_desc, STAGES)
-    g_ring = ring(g_desc, STAGES)
-    lse_ring = ring(rows_desc, STAGES)
-    delta_ring = ring(rows_desc, STAGES)
+    q_ring = ring(q_desc, Q_STAGES)
+    g_ring = ring(g_desc, G_STAGES)
+    lse_ring = ring(rows_desc, Q_STAGES)
+    delta_ring = ring(rows_desc, G_STAGES)
     k_tail = ring(k_rest, 2) if REST else k_rows
     v_tail = ring(v_rest, 2) if REST else v_rows
-    q_tail = ring(q_rest, STAGES) if REST else q_ring
-    g_tail = ring(g_rest, STAGES) if REST else g_ring
+    q_tail = ring(q_rest, Q_STAGES) if REST else q_ring
+    g_tail = ring(g_rest, G_STAGES) if REST else g_ring
     parts = ring(sums_desc, 1)
     parts_rest = ring(sums_rest, 1)
     weights_layout: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     weights = gl.allocate_shared_memory(k_desc.dtype, [4, OWN, TILE], weights_layout)
     own_full = barriers(2, 1)
-    q_full = barriers(STAGES, 1)
-    g_full = barriers(STAGES, 1)
-    empty = barriers(STAGES, 2)
+    q_full = barriers(Q_STAGES, 1)
+    g_full = barriers(G_STAGES, 1)
+    q_empty = barriers(Q_STAGES, 2)
+    g_empty = barriers(G_STAGES, 2)
+    turns = barriers(2, 1)
     ds_full = barriers(2, 2)
     ds_empty = barriers(3, 2)
     part_full = barriers(2 * ADDERS, 1)
@@ -294,16 +309,18 @@ def attention_gradient_one_walk_kernel(
         [
             (_walk, (grad_k_desc, grad_v_desc, grad_k_rest, grad_v_rest, k_rows, v_rows, q_ring, g_ring, k_tail, v_tail, q_tail,
                      g_tail, weights, parts, parts_rest, lse_ring, delta_ring, own_full,
-                     q_full, g_full, empty, ds_full, ds_empty, part_full, part_empty, batch, group, SHARE, own_row, end,
-                     steps, N, shift, window, scale, scale_log2, 0, CAUSAL, WINDOW, OWN, TILE, COLUMNS, REST, STAGES)),
+                     q_full, g_full, q_empty, g_empty, turns, ds_full, ds_empty, part_full, part_empty, batch, group, SHARE, own_row, end,
+                     steps, N, shift, window, scale, scale_log2, 0, CAUSAL, WINDOW, OWN, TILE, COLUMNS, REST, Q_STAGES,
+                     G_STAGES, TURNS)),
             (_walk, (grad_k_desc, grad_v_desc, grad_k_rest, grad_v_rest, k_rows, v_rows, q_ring, g_ring, k_tail, v_tail, q_tail,
                      g_tail, weights, parts, parts_rest, lse_ring, delta_ring, own_full,
-                     q_full, g_full, empty, ds_full, ds_empty, part_full, part_empty, batch, group, SHARE, own_row, end,
-                     steps, N, shift, window, scale, scale_log2, 1, CAUSAL, WINDOW, OWN, TILE, COLUMNS, REST, STAGES)),
+                     q_full, g_full, q_empty, g_empty, turns, ds_full, ds_empty, part_full, part_empty, batch, group, SHARE, own_row, end,
+                     steps, N, shift, window, scale, scale_log2, 1, CAUSAL, WINDOW, OWN, TILE, COLUMNS, REST, Q_STAGES,
+                     G_STAGES, TURNS)),
             (_load_all, (rows_desc, g_desc, q_desc, k_desc, v_desc, g_rest, q_rest, k_rest, v_rest, k_rows, v_rows, q_ring, g_ring,
                          k_tail, v_tail, q_tail, g_tail, lse_ring, delta_ring,
-                         own_full, q_full, g_full, empty, batch, group, SHARE, own_row, end, steps, H, OWN, TILE, COLUMNS,
-                         REST, STAGES)),
+                         own_full, q_full, g_full, q_empty, g_empty, batch, group, SHARE, own_row, end, steps, H, OWN, TILE, COLUMNS,
+                         REST, Q_STAGES, G_STAGES)),
             (_add_parts, (sums_desc, sums_rest, done_ptr, parts, parts_rest, part_full, part_empty, batch, group, SHARE, block, end, steps, H, M, N,
                           shift, window, 0, CAUSAL, WINDOW, OWN, TILE, COLUMNS if REST else COLUMNS // 2)),
             (_add_parts, (sums_desc, sums_rest, done_ptr, parts, parts_rest, part_full, part_empty, batch, group, SHARE, block, end, steps, H, M, N,
@@ -334,10 +351,16 @@ def attention_finish_kernel(
     tl.store(grad_q_ptr + at, (sums * scale).to(grad_q_ptr.dtype.element_ty), mask=there)
 
 
+def one_walk_rule(p: AttentionGradientProblem) -> Config:
+    """Stages of what walks by, and how many heads run together."""
+    share = p.H // p.G
+    return {"Q_STAGES": 3, "G_STAGES": 2, "TURNS": True, "SECTION": 4 if p.mask.causal and share > 1 else 8}
+
+
 @plan
-def one_walk_plans(p: AttentionGradientProblem, sections: int) -> tuple[Launch, Launch, Launch, tuple[int, ...]]:
+def one_walk_plans(p: AttentionGradientProblem, rule: Any) -> tuple[Launch, Launch, Launch, tuple[int, ...]]:
     """Launches for the rows, the walk and the end of grad_q, and the shape of the sums."""
-    tiles = cdiv(p.M, TILE)
+    tiles, config = cdiv(p.M, TILE), dict(rule(p))
     columns, rest = pieces(p.D)
     queries, keys = (p.B, p.H, p.M, p.D), (p.B, p.G, p.N, p.D)
     dtype = gl.float16 if p.dtype == torch.float16 else gl.bfloat16
@@ -360,9 +383,9 @@ def one_walk_plans(p: AttentionGradientProblem, sections: int) -> tuple[Launch, 
     lines = p.B * p.G
     constants = p.constants | {"COLUMNS": columns}
     walk = Launch(
-        attention_gradient_one_walk_kernel, (cdiv(p.N, 2 * OWN) * lines,), *p.sizes, pitch(p), lines, min(lines, sections),
+        attention_gradient_one_walk_kernel, (cdiv(p.N, 2 * OWN) * lines,), *p.sizes, pitch(p), lines, min(lines, config.pop("SECTION")),
         2 * places, maps=(POINTER, rows, *halves, *all_of(columns), *all_of(rest or columns)), REST=rest, OWN=OWN, TILE=TILE,
-        STAGES=2, num_warps=4, **constants,
+        num_warps=4, **constants, **config,
     )  # fmt: skip
     _, _, M, N, shift, window, scale, _ = p.sizes
     finish = Launch(
@@ -373,11 +396,11 @@ def one_walk_plans(p: AttentionGradientProblem, sections: int) -> tuple[Launch, 
 
 
 def one_walk(
-    p: AttentionGradientProblem, grads: tuple[T, ...], grad_out: T, q: T, k: T, v: T, y: T, lse: T, sections: int = 8
+    p: AttentionGradientProblem, grads: tuple[T, ...], grad_out: T, q: T, k: T, v: T, y: T, lse: T, rule: Any = one_walk_rule
 ) -> None:  # fmt: skip
     """Writes grads: of q, k and v."""
     rows = lse.new_empty(p.B * p.H, 2, pitch(p))
-    first, walk, finish, size = one_walk_plans(p, sections)
+    first, walk, finish, size = one_walk_plans(p, rule)
     sums = lse.new_empty(size)
     done = lse.new_zeros(2 * size[0] + 1, dtype=torch.int32)
     own = grads[1], grads[2], grad_out, q, k, v
