@@ -5,7 +5,8 @@ bits. Both need the sum of grad_out * y of each query.
 
 pointers     loads by pointers; a first kernel takes that sum
 descriptors  loads and stores by the copy engine (TMA)
-specialised  beyond D = 128, one warp only loads; keys and values in a kernel each
+specialised  one warp only loads; beyond D = 128 keys and values in a kernel each
+one_walk     one kernel for all gradients: programs that own keys add to those of queries, one after another
 """
 
 from __future__ import annotations
@@ -17,11 +18,21 @@ from kernelmux.backends.triton._launch.card import TensorCores
 from kernelmux.backends.triton._launch.launch import Config, like
 from kernelmux.backends.triton.attention._problem import apart
 from kernelmux.backends.triton.attention_backward._descriptors import descriptors
+from kernelmux.backends.triton.attention_backward._one_walk import one_walk
 from kernelmux.backends.triton.attention_backward._pointers import pointers
 from kernelmux.backends.triton.attention_backward._problem import AttentionGradientProblem, delta_plan, problem
 from kernelmux.backends.triton.attention_backward._specialised_plans import specialised
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Capability, Dtypes, Multiple, SharedMemory
+from kernelmux.registry.conditions import (
+    Aligned,
+    AtLeast,
+    AtMost,
+    Capability,
+    Condition,
+    Dtypes,
+    Multiple,
+    SharedMemory,
+)
 from kernelmux.registry.spec import Call
 from kernelmux.registry.spec.sliding_windows import Limit
 
@@ -112,6 +123,18 @@ def attention_backward_specialised(
     return grads
 
 
+def attention_backward_one_walk(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
+) -> Three:
+    grads = like(q), like(k), like(v)
+    if not q.numel() or not k.numel():
+        return zeros(grads)
+    grad_out, y = apart(grad_out), apart(y)  # what is read by pointers too
+    p = problem(grad_out, q, k, v, y, causal, scale, window, precision, ahead)
+    one_walk(p, grads, grad_out, q, k, v, y, lse)
+    return grads
+
+
 def _least(call: Call) -> int:
     """Bytes of the smallest blocks of queries, keys, values and gradients in fp32; those of halves are at most as long."""
     columns = max(16, triton.next_power_of_2(call.axes["D"]))
@@ -119,6 +142,13 @@ def _least(call: Call) -> int:
 
 
 LAYOUT = dict.fromkeys(("grad_out", "q", "k", "v", "y"), "last") | {"lse": "contiguous"}
+
+_SPECIALISED: tuple[Condition, ...] = (
+    Capability((9, 0), below=(10, 0)),
+    Multiple("D", 8),  # rows of the gradients too
+    Dtypes("q", torch.float16, torch.bfloat16),
+    *(Aligned(name) for name in ("grad_out", "q", "k", "v")),
+)
 
 VARIANTS = {
     "pointers": Implementation(
@@ -142,18 +172,20 @@ VARIANTS = {
         LAYOUT,
         "mma",
     ),
-    # H200, causal, us: 2 x 16 x 4096, D = 256, 2408, descriptors 4225; 2 x 16/4 x 4096, D = 160, 2923 and 4708.
+    # H200, causal, us: 2 x 16 x 4096, D = 256, 1870, descriptors 4225; 2 x 16/4 x 4096, D = 160, 1178 and 4708; 4 x 16 x
+    # 2048, D = 96, 374 and 494; 1 x 16 x 10000, D = 128, 2079 and 2518. At D = 64 it is the other way round: 4 x 32 x 4096
+    # 1953 and 1814.
     "specialised": Implementation(
         attention_backward_specialised,
         "one warp loads, two warpgroups compute, a kernel for each gradient",
-        (
-            Capability((9, 0), below=(10, 0)),
-            AtLeast("D", 64),
-            AtMost("D", 256),
-            Multiple("D", 8),  # rows of the gradients too
-            Dtypes("q", torch.float16, torch.bfloat16),
-            *(Aligned(name) for name in ("grad_out", "q", "k", "v")),
-        ),
+        (AtLeast("D", 65), AtMost("D", 256), *_SPECIALISED),
+        LAYOUT,
+        "mma",
+    ),
+    "one_walk": Implementation(
+        attention_backward_one_walk,
+        "one walk, five products: programs that own keys add to the gradients of queries, one after another",
+        (AtLeast("D", 65), AtMost("D", 128), *_SPECIALISED),
         LAYOUT,
         "mma",
     ),

@@ -65,7 +65,9 @@ def _load_all(
     own_bytes: gl.constexpr = 2 * OWN * (COLUMNS + REST) * 2
     mbarrier.expect(own_full.index(0), own_bytes)
     for half in gl.static_range(2):
-        copy_pieces(k_desc, k_rest, own_full.index(0), k_rows, k_tail, half, batch, group, own_row + half * OWN, COLUMNS, REST)
+        copy_pieces(
+            k_desc, k_rest, own_full.index(0), k_rows, k_tail, half, batch, group, own_row + half * OWN, COLUMNS, REST
+        )
     for step in range(0, steps):
         slot = step % Q_STAGES
         head = group * share + step % share
@@ -243,7 +245,9 @@ def _walk(
         scores = warpgroup_mma_wait(0, deps=[pending])
         last = (steps - 1) & 1
         mbarrier.wait(ds_full.index(last), (steps // 2) & 1)
-        part = warpgroup_mma_wait(0, deps=[_part(k_rows, k_tail, weights, last, HALF, OWN, TILE, COLUMNS, REST, width, part_layout)])
+        part = warpgroup_mma_wait(
+            0, deps=[_part(k_rows, k_tail, weights, last, HALF, OWN, TILE, COLUMNS, REST, width, part_layout)]
+        )
         item = (steps - 1) * 2 + HALF
         mbarrier.wait(part_empty.index(HALF), (steps - 1 & 1) ^ 1)
         mine_of_parts.index(0).reshape([TILE, width]).store(part)

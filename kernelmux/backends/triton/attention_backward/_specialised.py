@@ -47,7 +47,19 @@ def _load(
     tile_bytes: gl.constexpr = TILE * (COLUMNS + REST) * 2
     mbarrier.expect(own_full.index(0), own_bytes)
     for half in gl.static_range(2):
-        copy_pieces(a_desc, a_rest, own_full.index(0), a_rows, a_tail, half, batch, own_head, own_row + half * OWN, COLUMNS, REST)
+        copy_pieces(
+            a_desc,
+            a_rest,
+            own_full.index(0),
+            a_rows,
+            a_tail,
+            half,
+            batch,
+            own_head,
+            own_row + half * OWN,
+            COLUMNS,
+            REST,
+        )
     for head in range(0, share):
         for tile in range(0, tiles):
             step = head * tiles + tile
@@ -60,7 +72,9 @@ def _load(
             else:
                 mbarrier.expect(c_full.index(slot), tile_bytes + TILE * 4)
                 copy_in(rows_desc, [line, row], c_full.index(slot), lse_ring.index(slot))
-            copy_pieces(c_desc, c_rest, c_full.index(slot), c_ring, c_tail, slot, batch, first_head + head, row, COLUMNS, REST)
+            copy_pieces(
+                c_desc, c_rest, c_full.index(slot), c_ring, c_tail, slot, batch, first_head + head, row, COLUMNS, REST
+            )
             if KIND != "values":
                 if step == 0:
                     mbarrier.expect(own_full.index(1), own_bytes)
@@ -74,7 +88,9 @@ def _load(
                 copy_in(rows_desc, [line + 1, row], d_full.index(old), delta_ring.index(old))
             else:
                 mbarrier.expect(d_full.index(old), tile_bytes)
-            copy_pieces(d_desc, d_rest, d_full.index(old), d_ring, d_tail, old, batch, first_head + head, row, COLUMNS, REST)
+            copy_pieces(
+                d_desc, d_rest, d_full.index(old), d_ring, d_tail, old, batch, first_head + head, row, COLUMNS, REST
+            )
 
 
 @gluon.jit
@@ -138,7 +154,9 @@ def _differentiate(
             rest = rest * scale
     store_pieces(acc, rest, out_desc, out_rest, a_rows, a_tail, HALF, batch, own_head, first_row, OWN, COLUMNS, REST)
     if KIND == "both":
-        store_pieces(more, more_tail, more_desc, more_rest, b_rows, b_tail, HALF, batch, own_head, first_row, OWN, COLUMNS, REST)
+        store_pieces(
+            more, more_tail, more_desc, more_rest, b_rows, b_tail, HALF, batch, own_head, first_row, OWN, COLUMNS, REST
+        )
     copy_out_wait(0)
 
 

@@ -79,7 +79,14 @@ def gradient_plan(p: AttentionGradientProblem, kind: str, config: Config) -> Lau
         POINTER, Map((2 * p.B * p.H, pitch(p)), (pitch(p), 1), [1, tile], FLAT),
         *_maps(p, names, tile, columns), *_maps(p, names, tile, rest or columns),
     )  # fmt: skip
-    constants = p.constants | {"COLUMNS": columns, "REST": rest, "OVERLAPS": True, "TURNS": False, "BEHIND": True, "launch_pdl": True}
+    constants = p.constants | {
+        "COLUMNS": columns,
+        "REST": rest,
+        "OVERLAPS": True,
+        "TURNS": False,
+        "BEHIND": True,
+        "launch_pdl": True,
+    }
     return Launch(
         attention_gradient_specialised_kernel, (cdiv(rows, 2 * OWN) * heads,), *p.sizes, pitch(p), heads, of_lines,
         maps=maps, KIND=kind, OWN=OWN, num_warps=4, **(constants | config),

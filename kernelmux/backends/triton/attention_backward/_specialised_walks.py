@@ -67,7 +67,9 @@ def _add(acc, rest, weights, ring_of, tail_ring, slot, TILE: gl.constexpr, COLUM
     acc = warpgroup_mma(gl.convert_layout(factor, gl.DotOperandLayout(0, out_layout, 2)), rows, acc, is_async=True)
     if REST:
         tail = tail_ring.index(slot).reshape([TILE, REST])
-        rest = warpgroup_mma(gl.convert_layout(factor, gl.DotOperandLayout(0, rest_layout, 2)), tail, rest, is_async=True)
+        rest = warpgroup_mma(
+            gl.convert_layout(factor, gl.DotOperandLayout(0, rest_layout, 2)), tail, rest, is_async=True
+        )
     return acc, rest
 
 
@@ -251,7 +253,9 @@ def both_gradients(
         # the products do.
         _await(c_full, step + 1, steps, C_STAGES)
         weights = p.to(a_rows.dtype)
-        grad_v, v_tail = _add(grad_v, v_tail, weights, d_ring, d_tail, old, TILE, COLUMNS, REST, out_layout, rest_layout)
+        grad_v, v_tail = _add(
+            grad_v, v_tail, weights, d_ring, d_tail, old, TILE, COLUMNS, REST, out_layout, rest_layout
+        )
         gradient = warpgroup_mma_wait(groups, deps=[pending_gradient])
         delta = delta_ring.index(old).reshape([TILE]).load(gl.SliceLayout(0, layout))[None, :]
         ds = p * (gradient - delta)
@@ -259,7 +263,9 @@ def both_gradients(
             if partly:  # what is not seen has no part, whatever stands there
                 ds = gl.where(p == 0.0, 0.0, ds)
         factor = ds.to(a_rows.dtype)
-        grad_k, k_tail = _add(grad_k, k_tail, factor, c_ring, c_tail, slot, TILE, COLUMNS, REST, out_layout, rest_layout)
+        grad_k, k_tail = _add(
+            grad_k, k_tail, factor, c_ring, c_tail, slot, TILE, COLUMNS, REST, out_layout, rest_layout
+        )
         if REST:
             grad_k, k_tail, grad_v, v_tail = warpgroup_mma_wait(0, deps=[grad_k, k_tail, grad_v, v_tail])
         else:
