@@ -185,7 +185,7 @@ VARIANTS = {
     "one_walk": Implementation(
         attention_backward_one_walk,
         "one walk, five products: programs that own keys add to the gradients of queries, one after another",
-        (AtLeast("D", 65), AtMost("D", 128), *_SPECIALISED),
+        (AtLeast("D", 64), AtMost("D", 128), *_SPECIALISED),
         LAYOUT,
         "mma",
     ),

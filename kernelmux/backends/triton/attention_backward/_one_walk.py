@@ -102,19 +102,19 @@ def _hand_over(desc, parts, place, column: gl.constexpr, turn):
 def _add_parts(
     sums_desc, sums_rest, done_ptr, parts, parts_rest, part_full, part_empty, batch, group, share, block, end, steps, H, M, N, shift, window,
     ADDER: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, OWN: gl.constexpr, TILE: gl.constexpr,
-    FIRST: gl.constexpr,
+    FIRST: gl.constexpr, EACH: gl.constexpr,
 ):  # fmt: skip
     """Each part in its turn: that of a step and a warpgroup."""
     tiles = gl.cdiv(M, TILE)
-    for item in range(ADDER, 2 * steps, ADDERS):
-        step = item // 2
+    for item in range(ADDER, steps * (1 if EACH else 2), ADDERS):
+        step = item if EACH else item // 2
         half = item % 2
         row = _row_of(step, share, end, TILE)
         line = batch * H + group * share + step % share
         begin, _, _, _ = key_range(row, M, N, shift, window, CAUSAL, WINDOW, TILE, 2 * OWN)
         turn = block - begin // (2 * OWN)
         place = line * tiles + row // TILE
-        counter = done_ptr + place * 2 + half
+        counter = done_ptr + (place if EACH else place * 2 + half)
         mbarrier.wait(part_full.index(ADDER * 2 + half), item // (ADDERS * 2) & 1)
         seen = gl.atomic_add(counter, 0, sem="acquire", scope="gpu")
         while seen < turn:
@@ -122,7 +122,7 @@ def _add_parts(
         if half == 0:
             _hand_over(sums_desc, parts, place, 0, turn)
         else:
-            _hand_over(sums_rest, parts_rest, place, FIRST, turn)
+            _hand_over(sums_rest, parts_rest, place, 0 if EACH else FIRST, turn)
         copy_out_wait(0)
         mbarrier.arrive(part_empty.index(half))
         arrived = gl.inline_asm_elementwise(
@@ -139,7 +139,7 @@ def _part(k_rows, k_tail, weights, buffer, HALF: gl.constexpr, OWN: gl.constexpr
     for half in gl.static_range(2):
         if REST and HALF == 1:
             keys = k_tail.index(half).reshape([OWN, REST])
-        elif REST:
+        elif REST or WIDTH == COLUMNS:
             keys = k_rows.index(half).reshape([OWN, COLUMNS])
         else:
             keys = k_rows.index(half).reshape([OWN, COLUMNS]).slice(HALF * WIDTH, WIDTH, dim=1)
@@ -149,19 +149,35 @@ def _part(k_rows, k_tail, weights, buffer, HALF: gl.constexpr, OWN: gl.constexpr
 
 
 @gluon.jit
+def _make_part(
+    k_rows, k_tail, weights, buffer, step, parts, ds_empty, part_full, part_empty, HALF: gl.constexpr, OWN: gl.constexpr,
+    TILE: gl.constexpr, COLUMNS: gl.constexpr, REST: gl.constexpr, WIDTH: gl.constexpr, part_layout: gl.constexpr,
+):  # fmt: skip
+    """The whole part of a step, which this warpgroup makes alone."""
+    part = warpgroup_mma_wait(
+        0, deps=[_part(k_rows, k_tail, weights, buffer, HALF, OWN, TILE, COLUMNS, REST, WIDTH, part_layout)]
+    )
+    mbarrier.arrive(ds_empty.index(buffer))
+    mbarrier.wait(part_empty.index(HALF), (step // 2 & 1) ^ 1)
+    parts.index(0).reshape([TILE, WIDTH]).store(part)
+    fence_async_shared()
+    mbarrier.arrive(part_full.index(step % ADDERS * 2 + HALF))
+
+
+@gluon.jit
 def _walk(
     grad_k_desc, grad_v_desc, grad_k_rest, grad_v_rest, k_rows, v_rows, q_ring, g_ring, k_tail, v_tail, q_tail, g_tail,
-    weights, parts, parts_rest, lse_ring, delta_ring, own_full, q_full, g_full, q_empty, g_empty, turns, ds_full, ds_empty, part_full, part_empty,
+    weights, parts, parts_rest, lse_ring, delta_ring, own_full, q_full, g_full, q_empty, g_empty, turns, ds_full, ds_empty, done, part_full, part_empty,
     batch, group, share, own_row, end, steps, N, shift, window, scale, scale_log2,
     HALF: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, OWN: gl.constexpr, TILE: gl.constexpr,
     COLUMNS: gl.constexpr, REST: gl.constexpr, Q_STAGES: gl.constexpr,
-    G_STAGES: gl.constexpr, TURNS: gl.constexpr,
+    G_STAGES: gl.constexpr, TURNS: gl.constexpr, EACH: gl.constexpr,
 ):  # fmt: skip
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE, 16])
     out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     rest_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST if REST else COLUMNS, 16])
     groups: gl.constexpr = 2 if REST else 1  # of products that are waited for together
-    width: gl.constexpr = (REST if HALF else COLUMNS) if REST else COLUMNS // 2
+    width: gl.constexpr = (REST if HALF else COLUMNS) if REST else (COLUMNS if EACH else COLUMNS // 2)
     part_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, width, 16])
     mine_of_parts = parts_rest if HALF else parts
     first_row = own_row + HALF * OWN
@@ -175,10 +191,11 @@ def _walk(
         mbarrier.wait(q_full.index(0), 0)
         pending = _scores(k_rows, k_tail, q_ring, q_tail, 0, HALF, OWN, TILE, COLUMNS, REST, layout)
         mbarrier.wait(own_full.index(1), 0)
-        # Step 0 is followed by the part of no step: zeros, which nobody takes.
-        weights.index(2 + HALF).store(gl.zeros([OWN, TILE], k_rows.dtype, layout))
-        fence_async_shared()
-        mbarrier.arrive(ds_full.index(1))
+        if not EACH:
+            # Step 0 is followed by the part of no step: zeros, which nobody takes.
+            weights.index(2 + HALF).store(gl.zeros([OWN, TILE], k_rows.dtype, layout))
+            fence_async_shared()
+            mbarrier.arrive(ds_full.index(1))
         for step in range(0, steps):
             slot = step % Q_STAGES
             old = step % G_STAGES
@@ -200,7 +217,7 @@ def _walk(
             if partly:
                 p = _masked(p, mine, theirs, N, shift, window, "keys", CAUSAL, WINDOW)
             buffer = step & 1
-            mbarrier.wait(ds_empty.index(buffer), ((step + 1) // 2 & 1) ^ 1)
+            mbarrier.wait(ds_empty.index(buffer), ((step + (0 if EACH else 1)) // 2 & 1) ^ 1)
             delta = delta_ring.index(old).reshape([TILE]).load(gl.SliceLayout(0, layout))[None, :]
             gradient = warpgroup_mma_wait(0, deps=[pending_gradient])
             ds = p * (gradient - delta)
@@ -219,43 +236,72 @@ def _walk(
             fence_async_shared()
             mbarrier.arrive(ds_full.index(buffer))
             before = 1 - buffer
-            mbarrier.wait(ds_full.index(before), step // 2 & 1)
-            part = _part(k_rows, k_tail, weights, before, HALF, OWN, TILE, COLUMNS, REST, width, part_layout)
+            if EACH:
+                behind: gl.constexpr = 1
+                _await(q_full, step + 1, steps, Q_STAGES)
+                following = gl.where(step + 1 < steps, (step + 1) % Q_STAGES, slot)  # behind the last nobody reads them
+                pending = _scores(
+                    k_rows, k_tail, q_ring, q_tail, following, HALF + moved, OWN, TILE, COLUMNS, REST, layout
+                )  # fmt: skip
+                if TURNS:
+                    mbarrier.arrive(turns.index(1 - HALF))
+            else:
+                behind: gl.constexpr = 2
+                mbarrier.wait(ds_full.index(before), step // 2 & 1)
+                part = _part(k_rows, k_tail, weights, before, HALF, OWN, TILE, COLUMNS, REST, width, part_layout)
             if REST:
                 grad_k, grad_k_tail, grad_v, grad_v_tail = warpgroup_mma_wait(
-                    2, deps=[grad_k, grad_k_tail, grad_v, grad_v_tail]
+                    behind, deps=[grad_k, grad_k_tail, grad_v, grad_v_tail]
                 )  # fmt: skip
             else:
-                grad_k, grad_v = warpgroup_mma_wait(2, deps=[grad_k, grad_v])
+                grad_k, grad_v = warpgroup_mma_wait(behind, deps=[grad_k, grad_v])
             mbarrier.arrive(q_empty.index(slot))
             mbarrier.arrive(g_empty.index(old))
-            _await(q_full, step + 1, steps, Q_STAGES)
-            following = gl.where(step + 1 < steps, (step + 1) % Q_STAGES, slot)  # behind the last nobody reads them
-            pending = _scores(k_rows, k_tail, q_ring, q_tail, following, HALF + moved, OWN, TILE, COLUMNS, REST, layout)
-            if TURNS:
-                mbarrier.arrive(turns.index(1 - HALF))
-            part = warpgroup_mma_wait(groups, deps=[part])
-            mbarrier.arrive(ds_empty.index(before))
-            if step > 0:
-                item = (step - 1) * 2 + HALF
-                mbarrier.wait(part_empty.index(HALF), (step - 1 & 1) ^ 1)
-                mine_of_parts.index(0).reshape([TILE, width]).store(part)
-                fence_async_shared()
-                mbarrier.arrive(part_full.index(item % ADDERS * 2 + HALF))
+            if EACH:
+                if (step > 0) & ((step - 1) % 2 == HALF):
+                    mbarrier.wait(ds_full.index(before), (step - 1) // 2 & 1)
+                    _make_part(
+                        k_rows, k_tail, weights, before, step - 1, mine_of_parts, ds_empty, part_full, part_empty, HALF, OWN,
+                        TILE, COLUMNS, REST, width, part_layout,
+                    )  # fmt: skip
+            else:
+                _await(q_full, step + 1, steps, Q_STAGES)
+                following = gl.where(step + 1 < steps, (step + 1) % Q_STAGES, slot)  # behind the last nobody reads them
+                pending = _scores(
+                    k_rows, k_tail, q_ring, q_tail, following, HALF + moved, OWN, TILE, COLUMNS, REST, layout
+                )  # fmt: skip
+                if TURNS:
+                    mbarrier.arrive(turns.index(1 - HALF))
+                part = warpgroup_mma_wait(groups, deps=[part])
+                mbarrier.arrive(ds_empty.index(before))
+                if step > 0:
+                    item = (step - 1) * 2 + HALF
+                    mbarrier.wait(part_empty.index(HALF), (step - 1 & 1) ^ 1)
+                    mine_of_parts.index(0).reshape([TILE, width]).store(part)
+                    fence_async_shared()
+                    mbarrier.arrive(part_full.index(item % ADDERS * 2 + HALF))
         scores = warpgroup_mma_wait(0, deps=[pending])
         last = (steps - 1) & 1
-        mbarrier.wait(ds_full.index(last), (steps // 2) & 1)
-        part = warpgroup_mma_wait(
-            0, deps=[_part(k_rows, k_tail, weights, last, HALF, OWN, TILE, COLUMNS, REST, width, part_layout)]
-        )
-        item = (steps - 1) * 2 + HALF
-        mbarrier.wait(part_empty.index(HALF), (steps - 1 & 1) ^ 1)
-        mine_of_parts.index(0).reshape([TILE, width]).store(part)
-        fence_async_shared()
-        mbarrier.arrive(part_full.index(item % ADDERS * 2 + HALF))
+        if EACH:
+            if last == HALF:
+                mbarrier.wait(ds_full.index(last), (steps - 1) // 2 & 1)
+                _make_part(
+                    k_rows, k_tail, weights, last, steps - 1, mine_of_parts, ds_empty, part_full, part_empty, HALF, OWN,
+                    TILE, COLUMNS, REST, width, part_layout,
+                )  # fmt: skip
+        else:
+            mbarrier.wait(ds_full.index(last), (steps // 2) & 1)
+            part = warpgroup_mma_wait(
+                0, deps=[_part(k_rows, k_tail, weights, last, HALF, OWN, TILE, COLUMNS, REST, width, part_layout)]
+            )
+            item = (steps - 1) * 2 + HALF
+            mbarrier.wait(part_empty.index(HALF), (steps - 1 & 1) ^ 1)
+            mine_of_parts.index(0).reshape([TILE, width]).store(part)
+            fence_async_shared()
+            mbarrier.arrive(part_full.index(item % ADDERS * 2 + HALF))
         # Both warpgroups read all keys for their parts: no memory of these is free before both are done.
-        mbarrier.arrive(ds_empty.index(2))
-        mbarrier.wait(ds_empty.index(2), 0)
+        mbarrier.arrive(done.index(0))
+        mbarrier.wait(done.index(0), 0)
     grad_k = grad_k * scale
     if REST:
         grad_k_tail = grad_k_tail * scale
@@ -274,7 +320,7 @@ def attention_gradient_one_walk_kernel(
     grad_k_rest, grad_v_rest, g_rest, q_rest, k_rest, v_rest, H, SHARE, M, N, shift, window,
     scale, scale_log2, PITCH, LINES, SECTION, TICKET, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, D: gl.constexpr,
     COLUMNS: gl.constexpr, REST: gl.constexpr, OWN: gl.constexpr, TILE: gl.constexpr, Q_STAGES: gl.constexpr,
-    G_STAGES: gl.constexpr, TURNS: gl.constexpr,
+    G_STAGES: gl.constexpr, TURNS: gl.constexpr, EACH: gl.constexpr,
 ):  # fmt: skip
     """done_ptr: of parts of each tile and half of the columns that have been added, then of programs that have begun."""
     # Programs take their work in the order in which they start: each waits only for some that run already.
@@ -306,31 +352,32 @@ def attention_gradient_one_walk_kernel(
     g_empty = barriers(G_STAGES, 2)
     turns = barriers(2, 1)
     ds_full = barriers(2, 2)
-    ds_empty = barriers(3, 2)
+    ds_empty = barriers(2, 1 if EACH else 2)
+    done = barriers(1, 2)
     part_full = barriers(2 * ADDERS, 1)
     part_empty = barriers(2, 1)
     gl.warp_specialize(
         [
             (_walk, (grad_k_desc, grad_v_desc, grad_k_rest, grad_v_rest, k_rows, v_rows, q_ring, g_ring, k_tail, v_tail, q_tail,
                      g_tail, weights, parts, parts_rest, lse_ring, delta_ring, own_full,
-                     q_full, g_full, q_empty, g_empty, turns, ds_full, ds_empty, part_full, part_empty, batch, group, SHARE, own_row, end,
+                     q_full, g_full, q_empty, g_empty, turns, ds_full, ds_empty, done, part_full, part_empty, batch, group, SHARE, own_row, end,
                      steps, N, shift, window, scale, scale_log2, 0, CAUSAL, WINDOW, OWN, TILE, COLUMNS, REST, Q_STAGES,
-                     G_STAGES, TURNS)),
+                     G_STAGES, TURNS, EACH)),
             (_walk, (grad_k_desc, grad_v_desc, grad_k_rest, grad_v_rest, k_rows, v_rows, q_ring, g_ring, k_tail, v_tail, q_tail,
                      g_tail, weights, parts, parts_rest, lse_ring, delta_ring, own_full,
-                     q_full, g_full, q_empty, g_empty, turns, ds_full, ds_empty, part_full, part_empty, batch, group, SHARE, own_row, end,
+                     q_full, g_full, q_empty, g_empty, turns, ds_full, ds_empty, done, part_full, part_empty, batch, group, SHARE, own_row, end,
                      steps, N, shift, window, scale, scale_log2, 1, CAUSAL, WINDOW, OWN, TILE, COLUMNS, REST, Q_STAGES,
-                     G_STAGES, TURNS)),
+                     G_STAGES, TURNS, EACH)),
             (_load_all, (rows_desc, g_desc, q_desc, k_desc, v_desc, g_rest, q_rest, k_rest, v_rest, k_rows, v_rows, q_ring, g_ring,
                          k_tail, v_tail, q_tail, g_tail, lse_ring, delta_ring,
                          own_full, q_full, g_full, q_empty, g_empty, batch, group, SHARE, own_row, end, steps, H, OWN, TILE, COLUMNS,
                          REST, Q_STAGES, G_STAGES)),
             (_add_parts, (sums_desc, sums_rest, done_ptr, parts, parts_rest, part_full, part_empty, batch, group, SHARE, block, end, steps, H, M, N,
-                          shift, window, 0, CAUSAL, WINDOW, OWN, TILE, COLUMNS if REST else COLUMNS // 2)),
+                          shift, window, 0, CAUSAL, WINDOW, OWN, TILE, COLUMNS if REST else COLUMNS // 2, EACH)),
             (_add_parts, (sums_desc, sums_rest, done_ptr, parts, parts_rest, part_full, part_empty, batch, group, SHARE, block, end, steps, H, M, N,
-                          shift, window, 1, CAUSAL, WINDOW, OWN, TILE, COLUMNS if REST else COLUMNS // 2)),
+                          shift, window, 1, CAUSAL, WINDOW, OWN, TILE, COLUMNS if REST else COLUMNS // 2, EACH)),
             (_add_parts, (sums_desc, sums_rest, done_ptr, parts, parts_rest, part_full, part_empty, batch, group, SHARE, block, end, steps, H, M, N,
-                          shift, window, 2, CAUSAL, WINDOW, OWN, TILE, COLUMNS if REST else COLUMNS // 2)),
+                          shift, window, 2, CAUSAL, WINDOW, OWN, TILE, COLUMNS if REST else COLUMNS // 2, EACH)),
         ],
         [4, 1, 1, 1, 1],
         [WARPGROUP_REGISTERS, LOADER_REGISTERS, LOADER_REGISTERS, LOADER_REGISTERS, LOADER_REGISTERS],
@@ -383,12 +430,12 @@ def one_walk_plans(p: AttentionGradientProblem, rule: Any) -> tuple[Launch, Laun
         return tuple(of(*x, width) for x in ((keys, contiguous(keys)), (keys, contiguous(keys)), *given))
 
     rows = Map((2 * p.B * p.H, pitch(p)), (pitch(p), 1), [1, TILE], FLAT)
-    halves = (of_sums(columns), of_sums(rest)) if rest else (of_sums(columns // 2),) * 2
+    halves = (of_sums(columns), of_sums(rest)) if rest else (of_sums(columns if p.D <= 64 else columns // 2),) * 2
     lines = p.B * p.G
     constants = p.constants | {"COLUMNS": columns}
     walk = Launch(
         attention_gradient_one_walk_kernel, (cdiv(p.N, 2 * OWN) * lines,), *p.sizes, pitch(p), lines, min(lines, config.pop("SECTION")),
-        2 * places, maps=(POINTER, rows, *halves, *all_of(columns), *all_of(rest or columns)), REST=rest, OWN=OWN, TILE=TILE,
+        2 * places, maps=(POINTER, rows, *halves, *all_of(columns), *all_of(rest or columns)), REST=rest, EACH=p.D <= 64, OWN=OWN, TILE=TILE,
         num_warps=4, **constants, **config,
     )  # fmt: skip
     _, _, M, N, shift, window, scale, _ = p.sizes
