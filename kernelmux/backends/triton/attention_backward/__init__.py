@@ -18,7 +18,7 @@ from kernelmux.backends.triton._launch.card import TensorCores
 from kernelmux.backends.triton._launch.launch import Config, like
 from kernelmux.backends.triton.attention._problem import apart
 from kernelmux.backends.triton.attention_backward._descriptors import descriptors
-from kernelmux.backends.triton.attention_backward._one_walk import one_walk
+from kernelmux.backends.triton.attention_backward._one_walk_plans import one_walk
 from kernelmux.backends.triton.attention_backward._pointers import pointers
 from kernelmux.backends.triton.attention_backward._problem import AttentionGradientProblem, delta_plan, problem
 from kernelmux.backends.triton.attention_backward._specialised_plans import specialised

@@ -79,8 +79,10 @@ def _load(
                 if step == 0:
                     mbarrier.expect(own_full.index(1), own_bytes)
                     for half in gl.static_range(2):
-                        copy_pieces(b_desc, b_rest, own_full.index(1), b_rows, b_tail, half, batch, own_head, own_row + half * OWN,
-                              COLUMNS, REST)  # fmt: skip
+                        first = own_row + half * OWN
+                        copy_pieces(
+                            b_desc, b_rest, own_full.index(1), b_rows, b_tail, half, batch, own_head, first, COLUMNS, REST
+                        )  # fmt: skip
             old = step % D_STAGES
             mbarrier.wait(d_empty.index(old), (step // D_STAGES + 1) & 1)
             if KIND == "keys" or KIND == "both":
@@ -113,7 +115,7 @@ def _differentiate(
     batch, own_head, first_head, share, own_row, begin, tiles, H, N, shift, window, scale, scale_log2, PITCH,
     HALF: gl.constexpr, KIND: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, OWN: gl.constexpr,
     TILE: gl.constexpr, COLUMNS: gl.constexpr, REST: gl.constexpr, C_STAGES: gl.constexpr, D_STAGES: gl.constexpr,
-    TURNS: gl.constexpr, BEHIND: gl.constexpr,
+   
 ):  # fmt: skip
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE, 16])
     out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
@@ -127,9 +129,9 @@ def _differentiate(
         more = gl.zeros([OWN, COLUMNS], gl.float32, out_layout)
         more_tail = gl.zeros([OWN, REST], gl.float32, rest_layout) if REST else share
         acc, rest, more, more_tail = both_gradients(
-            acc, more, rest, more_tail, a_rows, b_rows, c_ring, d_ring, a_tail, b_tail, c_tail, d_tail, lse_ring, delta_ring,
-            own_full, c_full, c_empty, d_full, d_empty, turns, first_row, mine, begin, tiles, steps, N, shift, window,
-            scale_log2, HALF, KIND, CAUSAL, WINDOW, OWN, TILE, COLUMNS, REST, C_STAGES, D_STAGES, TURNS, layout, out_layout,
+            acc, more, rest, more_tail, a_rows, b_rows, c_ring, d_ring, a_tail, b_tail, c_tail, d_tail, lse_ring,
+            delta_ring, own_full, c_full, c_empty, d_full, d_empty, turns, first_row, mine, begin, tiles, steps, N, shift, window,
+            scale_log2, HALF, KIND, CAUSAL, WINDOW, OWN, TILE, COLUMNS, REST, C_STAGES, D_STAGES, layout, out_layout,
             rest_layout,
         )  # fmt: skip
     else:
@@ -143,7 +145,7 @@ def _differentiate(
             acc, rest = one_gradient(
                 acc, rest, lse, delta, a_rows, b_rows, c_ring, d_ring, a_tail, b_tail, c_tail, d_tail, lse_ring, delta_ring,
                 own_full, c_full, c_empty, d_full, d_empty, turns, first_row, mine, begin, tiles, steps, N, shift, window,
-                scale_log2, HALF, KIND, CAUSAL, WINDOW, OWN, TILE, COLUMNS, REST, C_STAGES, D_STAGES, TURNS, BEHIND, layout,
+                scale_log2, HALF, KIND, CAUSAL, WINDOW, OWN, TILE, COLUMNS, REST, C_STAGES, D_STAGES, layout,
                 out_layout, rest_layout,
             )  # fmt: skip
         else:  # the memory of the own rows takes the gradient
@@ -166,7 +168,6 @@ def attention_gradient_specialised_kernel(
     out_rest, more_rest, a_rest, b_rest, c_rest, d_rest, H, SHARE, M, N, shift, window, scale, scale_log2, PITCH,
     LINES, SECTION, KIND: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, D: gl.constexpr, COLUMNS: gl.constexpr,
     REST: gl.constexpr, OWN: gl.constexpr, TILE: gl.constexpr, C_STAGES: gl.constexpr, D_STAGES: gl.constexpr,
-    TURNS: gl.constexpr, BEHIND: gl.constexpr, OVERLAPS: gl.constexpr,
 ):  # fmt: skip
     """KIND: whose gradient; a (and b, but for values) are the program's own rows, c and d walk by.
 
@@ -209,24 +210,23 @@ def attention_gradient_specialised_kernel(
     d_full = barriers(D_STAGES, 1)
     d_empty = barriers(D_STAGES, 2)
     turns = barriers(2, 1)
-    if OVERLAPS:
-        # The gradients need nothing of one another: the next kernel begins where this one leaves multiprocessors free.
-        # Queries come first and wait for the rows; the others wait at their end, so that the last ends last.
-        if KIND == "queries":
-            cuda.gdc_wait()
-        cuda.gdc_launch_dependents()
+    # The gradients need nothing of one another: the next kernel begins where this one leaves multiprocessors free.
+    # Queries come first and wait for the rows; the others wait at their end, so that the last ends last.
+    if KIND == "queries":
+        cuda.gdc_wait()
+    cuda.gdc_launch_dependents()
     gl.warp_specialize(
         [
             (_differentiate, (rows_ptr, out_desc, out_rest, more_desc, more_rest, a_rows, b_rows, c_ring, d_ring, a_tail,
-                              b_tail, c_tail, d_tail, lse_ring, delta_ring, own_full, c_full, c_empty, d_full, d_empty, turns,
-                              batch, own_head, first_head, share, own_row, begin, tiles, H, N, shift, window, scale,
+                              b_tail, c_tail, d_tail, lse_ring, delta_ring, own_full, c_full, c_empty, d_full,
+                              d_empty, turns, batch, own_head, first_head, share, own_row, begin, tiles, H, N, shift, window, scale,
                               scale_log2, PITCH, 0, KIND, CAUSAL, WINDOW, OWN, TILE, COLUMNS, REST, C_STAGES,
-                              D_STAGES, TURNS, BEHIND)),
+                              D_STAGES)),
             (_differentiate, (rows_ptr, out_desc, out_rest, more_desc, more_rest, a_rows, b_rows, c_ring, d_ring, a_tail,
-                              b_tail, c_tail, d_tail, lse_ring, delta_ring, own_full, c_full, c_empty, d_full, d_empty, turns,
-                              batch, own_head, first_head, share, own_row, begin, tiles, H, N, shift, window, scale,
+                              b_tail, c_tail, d_tail, lse_ring, delta_ring, own_full, c_full, c_empty, d_full,
+                              d_empty, turns, batch, own_head, first_head, share, own_row, begin, tiles, H, N, shift, window, scale,
                               scale_log2, PITCH, 1, KIND, CAUSAL, WINDOW, OWN, TILE, COLUMNS, REST, C_STAGES,
-                              D_STAGES, TURNS, BEHIND)),
+                              D_STAGES)),
             (_load, (rows_desc, a_desc, b_desc, c_desc, d_desc, a_rest, b_rest, c_rest, d_rest, a_rows, b_rows, c_ring,
                      d_ring, a_tail, b_tail, c_tail, d_tail, lse_ring, delta_ring, own_full, c_full, c_empty, d_full,
                      d_empty, batch, own_head, first_head, share, own_row, begin, tiles, H, KIND, OWN, TILE, COLUMNS,
@@ -235,6 +235,5 @@ def attention_gradient_specialised_kernel(
         [4, 1],
         [WARPGROUP_REGISTERS, LOADER_REGISTERS],
     )  # fmt: skip
-    if OVERLAPS:
-        if KIND != "queries":
-            cuda.gdc_wait()
+    if KIND != "queries":
+        cuda.gdc_wait()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import torch
 import triton
@@ -10,7 +10,7 @@ import triton.language as tl
 from triton.experimental.gluon import language as gl
 from triton.language.extra import cuda
 
-from kernelmux.backends.triton._launch.launch import Config, Launch, Map, cdiv, overlaps, plan
+from kernelmux.backends.triton._launch.launch import Config, Launch, Map, cdiv, plan
 from kernelmux.backends.triton._launch.strides import contiguous
 from kernelmux.backends.triton.attention._problem import POINTER, block_strides, section
 from kernelmux.backends.triton.attention._specialised import pieces
@@ -24,6 +24,7 @@ from kernelmux.backends.triton.attention_backward._problem import (
 from kernelmux.backends.triton.attention_backward._specialised import attention_gradient_specialised_kernel
 
 T = torch.Tensor
+Rule = Callable[[AttentionGradientProblem], dict[str, Config]]
 
 OWN = 64  # rows of one warpgroup
 ROWS = 32  # of a program that sums grad_out * y
@@ -32,12 +33,16 @@ FLAT = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
 
 @triton.jit
 def attention_rows_kernel(
-    rows_ptr, lse_ptr, g_ptr, y_ptr, H, M, PITCH, g_strides, y_strides, D: tl.constexpr, COLUMNS: tl.constexpr,
-    ROWS: tl.constexpr, LEADS: tl.constexpr,
+    rows_ptr, counts_ptr, lse_ptr, g_ptr, y_ptr, H, M, PITCH, g_strides, y_strides, counts, D: tl.constexpr,
+    COLUMNS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """lse of each query in units of log(2) and, PITCH further, sum(grad_out * y); behind the last query inf and 0."""
-    if LEADS:
-        cuda.gdc_launch_dependents()
+    """lse of each query in units of log(2) and, PITCH further, sum(grad_out * y); behind the last query inf and 0.
+
+    counts_ptr: so many counters that become 0.
+    """
+    cuda.gdc_launch_dependents()
+    some = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    tl.store(counts_ptr + some, tl.zeros([ROWS], tl.int32), mask=some < counts)
     blocks = PITCH // ROWS
     line = (tl.program_id(0) // blocks).to(tl.int64)
     batch = line // H
@@ -50,7 +55,7 @@ def attention_rows_kernel(
     tl.store(rows + PITCH, row_terms(g, y))
 
 
-def _maps(p: AttentionGradientProblem, names: str, tile: int, width: int) -> tuple[Map, ...]:
+def maps(p: AttentionGradientProblem, names: str, tile: int, width: int) -> tuple[Map, ...]:
     """One piece, so many columns wide, of outputs, a, b, c and d, by a letter each."""
     queries, keys = (p.B, p.H, p.M, p.D), (p.B, p.G, p.N, p.D)
     dtype = gl.float16 if p.dtype == torch.float16 else gl.bfloat16
@@ -75,59 +80,55 @@ def gradient_plan(p: AttentionGradientProblem, kind: str, config: Config) -> Lau
     of_lines = section(p.B * p.G, walked) * share if p.mask.causal else 1
     columns, rest = pieces(p.D)
     names, tile = "QQqgkv" if kind == "queries" else "KKkvqg", config["TILE"]
-    maps: tuple[Any, ...] = (
-        POINTER, Map((2 * p.B * p.H, pitch(p)), (pitch(p), 1), [1, tile], FLAT),
-        *_maps(p, names, tile, columns), *_maps(p, names, tile, rest or columns),
-    )  # fmt: skip
-    constants = p.constants | {
-        "COLUMNS": columns,
-        "REST": rest,
-        "OVERLAPS": True,
-        "TURNS": False,
-        "BEHIND": True,
-        "launch_pdl": True,
-    }
+    all_maps = (POINTER, rows_map(p, tile), *maps(p, names, tile, columns), *maps(p, names, tile, rest or columns))
+    constants = p.constants | {"COLUMNS": columns, "REST": rest, "launch_pdl": True}
     return Launch(
         attention_gradient_specialised_kernel, (cdiv(rows, 2 * OWN) * heads,), *p.sizes, pitch(p), heads, of_lines,
-        maps=maps, KIND=kind, OWN=OWN, num_warps=4, **(constants | config),
+        maps=all_maps, KIND=kind, OWN=OWN, num_warps=4, **constants, **config,
     )  # fmt: skip
 
 
-def rows_plan(p: AttentionGradientProblem) -> Launch:
-    """The launch for the rows."""
+def rows_map(p: AttentionGradientProblem, tile: int) -> Map:
+    """Of the rows of all heads, in blocks of a tile."""
+    return Map((2 * p.B * p.H, pitch(p)), (pitch(p), 1), [1, tile], FLAT)
+
+
+def rows_plan(p: AttentionGradientProblem, counts: int = 0) -> Launch:
+    """The launch for the rows; it clears so many counters too."""
     return Launch(
         attention_rows_kernel, (cdiv(pitch(p), ROWS) * p.B * p.H,), p.H, p.M, pitch(p), p.g_strides[:3], p.y_strides[:3],
-        D=p.D, COLUMNS=p.columns, ROWS=ROWS, LEADS=overlaps(p.device), num_warps=4,
+        counts, D=p.D, COLUMNS=p.columns, ROWS=ROWS, num_warps=4,
     )  # fmt: skip
+
+
+def _walks(tile: int, c: int, d: int) -> Config:
+    return {"TILE": tile, "C_STAGES": c, "D_STAGES": d}
 
 
 def walks_rule(p: AttentionGradientProblem) -> dict[str, Config]:
     """The kernels of a call: whose gradient, the rows of a step, and the stages of what walks by."""
+    if p.D <= 96:
+        return {"queries": _walks(128, 3, 2), "both": _walks(64, 3, 3)}
     if p.D <= 128:
-        return {
-            "queries": {"TILE": 64, "C_STAGES": 3, "D_STAGES": 2},
-            "both": {"TILE": 64, "C_STAGES": 2, "D_STAGES": 2},
-        }
+        return {"queries": _walks(64, 3, 2), "both": _walks(64, 3, 3)}
     if sum(pieces(p.D)) <= 192:
-        one = {"TILE": 64, "C_STAGES": 3, "D_STAGES": 2}
-        return {"queries": one, "keys": one, "values": one}
-    one = {"TILE": 32, "C_STAGES": 3, "D_STAGES": 3}
-    return {"queries": one, "keys": one, "values": {"TILE": 64, "C_STAGES": 2, "D_STAGES": 2}}
+        return {"queries": _walks(64, 3, 2), "keys": _walks(64, 3, 2), "values": _walks(64, 3, 2)}
+    return {"queries": _walks(32, 3, 3), "keys": _walks(32, 3, 3), "values": _walks(64, 2, 2)}
 
 
 @plan
-def specialised_plans(p: AttentionGradientProblem, rule: Any) -> tuple[Launch, dict[str, Launch]]:
+def specialised_plans(p: AttentionGradientProblem, rule: Rule) -> tuple[Launch, dict[str, Launch]]:
     """Launches for the rows, and by name for the gradients."""
     return rows_plan(p), {kind: gradient_plan(p, kind, config) for kind, config in rule(p).items()}
 
 
 def specialised(
-    p: AttentionGradientProblem, grads: tuple[T, ...], grad_out: T, q: T, k: T, v: T, y: T, lse: T, rule: Any = walks_rule
+    p: AttentionGradientProblem, grads: tuple[T, ...], grad_out: T, q: T, k: T, v: T, y: T, lse: T, rule: Rule = walks_rule
 ) -> None:  # fmt: skip
     """Writes grads: of q, k and v."""
     rows = lse.new_empty(p.B * p.H, 2, pitch(p))
     first, launches = specialised_plans(p, rule)
-    first(rows, lse, grad_out, y)
+    first(rows, rows, lse, grad_out, y)
     for kind, launch in launches.items():
         if kind == "queries":
             own = (grads[0], grads[0], q, grad_out, k, v)
