@@ -161,10 +161,10 @@ def _hand_over(part, to, step, part_full, part_empty, HALF: gl.constexpr, WHOLE:
 def _walk(
     grad_k_desc, grad_v_desc, grad_k_rest, grad_v_rest, k_rows, v_rows, q_ring, g_ring, k_tail, v_tail, q_tail, g_tail,
     weights, part_of_first, part_of_second, lse_ring, delta_ring, own_full, q_full, g_full, q_empty, g_empty, turns,
-    ds_full, ds_empty, ended, part_full, part_empty, batch, group, share, own_row, end, steps, N, shift, window, scale, scale_log2,
-    HALF: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, OWN: gl.constexpr, TILE: gl.constexpr,
-    COLUMNS: gl.constexpr, REST: gl.constexpr, WHOLE: gl.constexpr, Q_STAGES: gl.constexpr, G_STAGES: gl.constexpr,
-    TURNS: gl.constexpr,
+    ds_full, ds_empty, ended, part_full, part_empty, batch, group, share, own_row, end, steps, N, shift, window,
+    scale, scale_log2, HALF: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, OWN: gl.constexpr,
+    TILE: gl.constexpr, COLUMNS: gl.constexpr, REST: gl.constexpr, WHOLE: gl.constexpr, Q_STAGES: gl.constexpr,
+    G_STAGES: gl.constexpr, TURNS: gl.constexpr,
 ):  # fmt: skip
     """One warpgroup's 64 keys.
 

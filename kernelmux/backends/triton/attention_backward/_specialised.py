@@ -130,9 +130,9 @@ def _differentiate(
         more_tail = gl.zeros([OWN, REST], gl.float32, rest_layout) if REST else share
         acc, rest, more, more_tail = both_gradients(
             acc, more, rest, more_tail, a_rows, b_rows, c_ring, d_ring, a_tail, b_tail, c_tail, d_tail, lse_ring,
-            delta_ring, own_full, c_full, c_empty, d_full, d_empty, turns, first_row, mine, begin, tiles, steps, N, shift, window,
-            scale_log2, HALF, KIND, CAUSAL, WINDOW, OWN, TILE, COLUMNS, REST, C_STAGES, D_STAGES, layout, out_layout,
-            rest_layout,
+            delta_ring, own_full, c_full, c_empty, d_full, d_empty, turns, first_row, mine, begin, tiles, steps, N,
+            shift, window, scale_log2, HALF, KIND, CAUSAL, WINDOW, OWN, TILE, COLUMNS, REST, C_STAGES, D_STAGES, layout,
+            out_layout, rest_layout,
         )  # fmt: skip
     else:
         lse = share
@@ -219,13 +219,13 @@ def attention_gradient_specialised_kernel(
         [
             (_differentiate, (rows_ptr, out_desc, out_rest, more_desc, more_rest, a_rows, b_rows, c_ring, d_ring, a_tail,
                               b_tail, c_tail, d_tail, lse_ring, delta_ring, own_full, c_full, c_empty, d_full,
-                              d_empty, turns, batch, own_head, first_head, share, own_row, begin, tiles, H, N, shift, window, scale,
-                              scale_log2, PITCH, 0, KIND, CAUSAL, WINDOW, OWN, TILE, COLUMNS, REST, C_STAGES,
+                              d_empty, turns, batch, own_head, first_head, share, own_row, begin, tiles, H, N, shift,
+                              window, scale, scale_log2, PITCH, 0, KIND, CAUSAL, WINDOW, OWN, TILE, COLUMNS, REST, C_STAGES,
                               D_STAGES)),
             (_differentiate, (rows_ptr, out_desc, out_rest, more_desc, more_rest, a_rows, b_rows, c_ring, d_ring, a_tail,
                               b_tail, c_tail, d_tail, lse_ring, delta_ring, own_full, c_full, c_empty, d_full,
-                              d_empty, turns, batch, own_head, first_head, share, own_row, begin, tiles, H, N, shift, window, scale,
-                              scale_log2, PITCH, 1, KIND, CAUSAL, WINDOW, OWN, TILE, COLUMNS, REST, C_STAGES,
+                              d_empty, turns, batch, own_head, first_head, share, own_row, begin, tiles, H, N, shift,
+                              window, scale, scale_log2, PITCH, 1, KIND, CAUSAL, WINDOW, OWN, TILE, COLUMNS, REST, C_STAGES,
                               D_STAGES)),
             (_load, (rows_desc, a_desc, b_desc, c_desc, d_desc, a_rest, b_rest, c_rest, d_rest, a_rows, b_rows, c_ring,
                      d_ring, a_tail, b_tail, c_tail, d_tail, lse_ring, delta_ring, own_full, c_full, c_empty, d_full,
