@@ -130,10 +130,10 @@ def _add_parts(
 
 
 @gluon.jit
-def _part(k_rows, k_tail, weights, buffer, HALF: gl.constexpr, OWN: gl.constexpr, COLUMNS: gl.constexpr,
-          REST: gl.constexpr, WIDTH: gl.constexpr, part_layout: gl.constexpr):  # fmt: skip
+def _part(k_rows, k_tail, weights, buffer, HALF: gl.constexpr, OWN: gl.constexpr, TILE: gl.constexpr,
+          COLUMNS: gl.constexpr, REST: gl.constexpr, WIDTH: gl.constexpr, part_layout: gl.constexpr):  # fmt: skip
     """This warpgroup's columns of a part of grad_q, by both warpgroups' keys: under way."""
-    pending = gl.zeros([weights.shape[2], WIDTH], gl.float32, part_layout)
+    pending = gl.zeros([TILE, WIDTH], gl.float32, part_layout)
     for half in gl.static_range(2):
         if REST and HALF == 1:
             keys = k_tail.index(half).reshape([OWN, REST])
@@ -147,12 +147,13 @@ def _part(k_rows, k_tail, weights, buffer, HALF: gl.constexpr, OWN: gl.constexpr
 
 
 @gluon.jit
-def _hand_over(part, to, step, part_full, part_empty, HALF: gl.constexpr, WHOLE: gl.constexpr):
+def _hand_over(part, to, step, part_full, part_empty, HALF: gl.constexpr, WHOLE: gl.constexpr, TILE: gl.constexpr,
+               WIDTH: gl.constexpr):  # fmt: skip
     """A finished part to the warp whose turn it is, once that of this warpgroup's part before has been read."""
     count = step // 2 if WHOLE else step
     item = step if WHOLE else step * 2 + HALF
     mbarrier.wait(part_empty.index(HALF), (count & 1) ^ 1)
-    to.index(0).reshape(part.shape).store(part)
+    to.index(0).reshape([TILE, WIDTH]).store(part)
     fence_async_shared()
     mbarrier.arrive(part_full.index(item % ADDERS * 2 + HALF))
 
@@ -249,7 +250,7 @@ def _walk(
                     mbarrier.arrive(turns.index(1 - HALF))
             else:
                 mbarrier.wait(ds_full.index(before), step // 2 & 1)
-                part = _part(k_rows, k_tail, weights, before, HALF, OWN, COLUMNS, REST, width, part_layout)
+                part = _part(k_rows, k_tail, weights, before, HALF, OWN, TILE, COLUMNS, REST, width, part_layout)
             if REST:
                 grad_k, grad_k_tail, grad_v, grad_v_tail = warpgroup_mma_wait(
                     behind, deps=[grad_k, grad_k_tail, grad_v, grad_v_tail]
@@ -261,10 +262,10 @@ def _walk(
             if WHOLE:
                 if (step > 0) & (before == HALF):
                     mbarrier.wait(ds_full.index(before), (step - 1) // 2 & 1)
-                    part = _part(k_rows, k_tail, weights, before, HALF, OWN, COLUMNS, REST, width, part_layout)
+                    part = _part(k_rows, k_tail, weights, before, HALF, OWN, TILE, COLUMNS, REST, width, part_layout)
                     part = warpgroup_mma_wait(0, deps=[part])
                     mbarrier.arrive(ds_empty.index(before))
-                    _hand_over(part, to, step - 1, part_full, part_empty, HALF, WHOLE)
+                    _hand_over(part, to, step - 1, part_full, part_empty, HALF, WHOLE, TILE, width)
             else:
                 await_tile(q_full, step + 1, steps, Q_STAGES)
                 pending = row_products(
@@ -275,14 +276,14 @@ def _walk(
                 part = warpgroup_mma_wait(groups, deps=[part])
                 mbarrier.arrive(ds_empty.index(before))
                 if step > 0:
-                    _hand_over(part, to, step - 1, part_full, part_empty, HALF, WHOLE)
+                    _hand_over(part, to, step - 1, part_full, part_empty, HALF, WHOLE, TILE, width)
         scores = warpgroup_mma_wait(0, deps=[pending])
         last = (steps - 1) & 1
         if last == HALF or not WHOLE:
             mbarrier.wait(ds_full.index(last), (steps - (1 if WHOLE else 0)) // 2 & 1)
-            part = _part(k_rows, k_tail, weights, last, HALF, OWN, COLUMNS, REST, width, part_layout)
+            part = _part(k_rows, k_tail, weights, last, HALF, OWN, TILE, COLUMNS, REST, width, part_layout)
             part = warpgroup_mma_wait(0, deps=[part])
-            _hand_over(part, to, steps - 1, part_full, part_empty, HALF, WHOLE)
+            _hand_over(part, to, steps - 1, part_full, part_empty, HALF, WHOLE, TILE, width)
         # Both warpgroups read all keys for their parts: no memory of these is free before both are done.
         mbarrier.arrive(ended.index(0))
         mbarrier.wait(ended.index(0), 0)
