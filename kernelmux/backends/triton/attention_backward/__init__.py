@@ -5,11 +5,13 @@ bits. Both need the sum of grad_out * y of each query.
 
 pointers     loads by pointers; a first kernel takes that sum
 descriptors  loads and stores by the copy engine (TMA)
-specialised  one warp only loads; beyond D = 128 keys and values in a kernel each
 one_walk     one kernel for all gradients: programs that own keys add to those of queries, one after another
+specialised  one warp only loads; beyond D = 128 keys and values in a kernel each
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -141,6 +143,25 @@ def _least(call: Call) -> int:
     return 4 * 16 * columns * 4 + 1024 if call.arguments["q"].dtype == torch.float32 else 0
 
 
+@dataclass(frozen=True)
+class FasterApart:
+    """Where a kernel for each gradient is faster than one walk, whose programs wait for one another at the start.
+
+    H200, in one walk and by a kernel each, us: D = 128, 1 x 16 x 10000 causal 1816 and 2056, 4 x 32/8 x 4096 causal 2666
+    and 3302, 2 x 16 x 4096 1206 and 1361, 2 x 16 x 1024 125 and 115, 1 x 4 x 512 causal 32 and 23; D = 112, 4 x 16 x 3000
+    causal 795 and 825; D = 96, 4 x 16 x 4096 2350 and 2261.
+    """
+
+    text: str = "D <= 96, D > 128, N < 2048 or B * H * N < 65536"
+
+    def check(self, call: Call) -> str | None:
+        """None, or what is long."""
+        D, heads, keys = call.axes["D"], call.axes["B"] * call.axes["H"], call.axes["N"]
+        if D <= 96 or D > 128 or keys < 2048 or heads * keys < 65536:
+            return None
+        return f"D = {D}, B * H = {heads}, N = {keys}, needs {self.text}"
+
+
 LAYOUT = dict.fromkeys(("grad_out", "q", "k", "v", "y"), "last") | {"lse": "contiguous"}
 
 _SPECIALISED: tuple[Condition, ...] = (
@@ -172,20 +193,20 @@ VARIANTS = {
         LAYOUT,
         "mma",
     ),
-    # H200, causal, us: 2 x 16 x 4096, D = 256, 1870, descriptors 4225; 2 x 16/4 x 4096, D = 160, 1178 and 4708; 4 x 16 x
-    # 2048, D = 96, 374 and 494; 1 x 16 x 10000, D = 128, 2079 and 2518. At D = 64 it is the other way round: 4 x 32 x 4096
+    "one_walk": Implementation(
+        attention_backward_one_walk,
+        "one walk, five products: programs that own keys add to the gradients of queries, one after another",
+        (AtLeast("D", 65), AtMost("D", 128), *_SPECIALISED),
+        LAYOUT,
+        "mma",
+    ),
+    # H200, causal, us: 2 x 16 x 4096, D = 256, 1774, descriptors 4225; 2 x 16/4 x 4096, D = 160, 1160 and 4708; 4 x 16 x
+    # 2048, D = 96, 365 and 492; 1 x 16 x 10000, D = 128, 2056 and 2476. At D = 64 it is the other way round: 4 x 32 x 4096
     # 1953 and 1814.
     "specialised": Implementation(
         attention_backward_specialised,
         "one warp loads, two warpgroups compute, a kernel for each gradient",
-        (AtLeast("D", 65), AtMost("D", 256), *_SPECIALISED),
-        LAYOUT,
-        "mma",
-    ),
-    "one_walk": Implementation(
-        attention_backward_one_walk,
-        "one walk, five products: programs that own keys add to the gradients of queries, one after another",
-        (AtLeast("D", 64), AtMost("D", 128), *_SPECIALISED),
+        (AtLeast("D", 65), AtMost("D", 256), FasterApart(), *_SPECIALISED),
         LAYOUT,
         "mma",
     ),

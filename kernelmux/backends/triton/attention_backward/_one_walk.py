@@ -26,7 +26,7 @@ from triton.language.extra import cuda
 from kernelmux.backends.triton._launch.hopper import barriers, copy_in, copy_out, copy_out_wait, ring
 from kernelmux.backends.triton.attention._online import key_range, located
 from kernelmux.backends.triton.attention_backward._problem import query_range
-from kernelmux.backends.triton.attention_backward._specialised import copy_pieces, store_pieces
+from kernelmux.backends.triton.attention_backward._specialised import store_pieces
 from kernelmux.backends.triton.attention_backward._specialised_walks import (
     add_products,
     await_tile,
@@ -55,71 +55,60 @@ def _row_of(step, share, end, TILE: gl.constexpr):
 
 @gluon.jit
 def _load(
-    rows_desc, g_desc, q_desc, k_desc, v_desc, g_rest, q_rest, k_rest, v_rest, k_rows, v_rows, q_ring, g_ring,
-    k_tail, v_tail, q_tail, g_tail, lse_ring, delta_ring, own_full, q_full, g_full, q_empty, g_empty, batch, group, share,
-    own_row, end, steps, H, OWN: gl.constexpr, TILE: gl.constexpr, COLUMNS: gl.constexpr, REST: gl.constexpr,
-    Q_STAGES: gl.constexpr, G_STAGES: gl.constexpr,
+    rows_desc, g_desc, q_desc, k_desc, v_desc, k_rows, v_rows, q_ring, g_ring, lse_ring, delta_ring, own_full, q_full,
+    g_full, q_empty, g_empty, batch, group, share, own_row, end, steps, H, OWN: gl.constexpr, TILE: gl.constexpr,
+    COLUMNS: gl.constexpr, Q_STAGES: gl.constexpr, G_STAGES: gl.constexpr,
 ):  # fmt: skip
-    tile_bytes: gl.constexpr = TILE * (COLUMNS + REST) * 2 + TILE * 4
-    own_bytes: gl.constexpr = 2 * OWN * (COLUMNS + REST) * 2
+    tile_bytes: gl.constexpr = TILE * COLUMNS * 2 + TILE * 4
+    own_bytes: gl.constexpr = 2 * OWN * COLUMNS * 2
     mbarrier.expect(own_full.index(0), own_bytes)
     for half in gl.static_range(2):
-        row = own_row + half * OWN
-        copy_pieces(k_desc, k_rest, own_full.index(0), k_rows, k_tail, half, batch, group, row, COLUMNS, REST)
+        copy_in(k_desc, [batch, group, own_row + half * OWN, 0], own_full.index(0), k_rows.index(half))
     for step in range(0, steps):
         slot = step % Q_STAGES
         head = group * share + step % share
-        first = _row_of(step, share, end, TILE)
+        row = _row_of(step, share, end, TILE)
         line = 2 * (batch * H + head)
         mbarrier.wait(q_empty.index(slot), (step // Q_STAGES + 1) & 1)
         mbarrier.expect(q_full.index(slot), tile_bytes)
-        copy_pieces(q_desc, q_rest, q_full.index(slot), q_ring, q_tail, slot, batch, head, first, COLUMNS, REST)
-        copy_in(rows_desc, [line, first], q_full.index(slot), lse_ring.index(slot))
+        copy_in(q_desc, [batch, head, row, 0], q_full.index(slot), q_ring.index(slot))
+        copy_in(rows_desc, [line, row], q_full.index(slot), lse_ring.index(slot))
         if step == 0:  # scores need none of it
             mbarrier.expect(own_full.index(1), own_bytes)
             for half in gl.static_range(2):
-                row = own_row + half * OWN
-                copy_pieces(v_desc, v_rest, own_full.index(1), v_rows, v_tail, half, batch, group, row, COLUMNS, REST)
+                copy_in(v_desc, [batch, group, own_row + half * OWN, 0], own_full.index(1), v_rows.index(half))
         old = step % G_STAGES
         mbarrier.wait(g_empty.index(old), (step // G_STAGES + 1) & 1)
         mbarrier.expect(g_full.index(old), tile_bytes)
-        copy_pieces(g_desc, g_rest, g_full.index(old), g_ring, g_tail, old, batch, head, first, COLUMNS, REST)
-        copy_in(rows_desc, [line + 1, first], g_full.index(old), delta_ring.index(old))
-
-
-@gluon.jit
-def _give(desc, part, place, column: gl.constexpr, turn):
-    """The first part of a tile is stored, others are added."""
-    if turn == 0:
-        copy_out(desc, [place, 0, column], part.index(0))
-    else:
-        copy_add(desc, [place, 0, column], part.index(0))
+        copy_in(g_desc, [batch, head, row, 0], g_full.index(old), g_ring.index(old))
+        copy_in(rows_desc, [line + 1, row], g_full.index(old), delta_ring.index(old))
 
 
 @gluon.jit
 def _add_parts(
-    sums_desc, sums_rest, done_ptr, part, part_rest, part_full, part_empty, batch, group, share, block, end, steps,
-    H, M, N, shift, window, ADDER: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, OWN: gl.constexpr,
-    TILE: gl.constexpr, SECOND: gl.constexpr, WHOLE: gl.constexpr,
+    sums_desc, done_ptr, parts, part_full, part_empty, batch, group, share, block, end, steps, H, M, N, shift, window,
+    ADDER: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, OWN: gl.constexpr, TILE: gl.constexpr,
+    COLUMNS: gl.constexpr,
 ):  # fmt: skip
     """Every third part, each when the programs of the keys before have added theirs."""
     tiles = gl.cdiv(M, TILE)
-    for item in range(ADDER, steps * (1 if WHOLE else 2), ADDERS):
-        step = item if WHOLE else item // 2
+    for item in range(ADDER, 2 * steps, ADDERS):
+        step = item // 2
         half = item % 2
         row = _row_of(step, share, end, TILE)
         place = (batch * H + group * share + step % share) * tiles + row // TILE
         begin, _, _, _ = key_range(row, M, N, shift, window, CAUSAL, WINDOW, TILE, 2 * OWN)
         turn = block - begin // (2 * OWN)
-        counter = done_ptr + (place if WHOLE else place * 2 + half)
+        counter = done_ptr + place * 2 + half
         mbarrier.wait(part_full.index(ADDER * 2 + half), item // (ADDERS * 2) & 1)
         added = gl.atomic_add(counter, 0, sem="acquire", scope="gpu")
         while added < turn:
             added = gl.atomic_add(counter, 0, sem="acquire", scope="gpu")
-        if half == 0:
-            _give(sums_desc, part, place, 0, turn)
+        column = half * (COLUMNS // 2)
+        if turn == 0:
+            copy_out(sums_desc, [place, 0, column], parts.index(half))
         else:
-            _give(sums_rest, part_rest, place, SECOND, turn)
+            copy_add(sums_desc, [place, 0, column], parts.index(half))
         copy_out_wait(0)  # until it is read
         mbarrier.arrive(part_empty.index(half))
         # Until it is written; Triton 3.6 has no name for this either.
@@ -130,71 +119,52 @@ def _add_parts(
 
 
 @gluon.jit
-def _part(k_rows, k_tail, weights, buffer, HALF: gl.constexpr, OWN: gl.constexpr, TILE: gl.constexpr,
-          COLUMNS: gl.constexpr, REST: gl.constexpr, WIDTH: gl.constexpr, part_layout: gl.constexpr):  # fmt: skip
-    """This warpgroup's columns of a part of grad_q, by both warpgroups' keys: under way."""
-    pending = gl.zeros([TILE, WIDTH], gl.float32, part_layout)
+def _part(k_rows, weights, buffer, HALF: gl.constexpr, OWN: gl.constexpr, TILE: gl.constexpr, COLUMNS: gl.constexpr,
+          part_layout: gl.constexpr):  # fmt: skip
+    """This warpgroup's half of the columns of a part of grad_q, by both warpgroups' keys: under way."""
+    width: gl.constexpr = COLUMNS // 2
+    pending = gl.zeros([TILE, width], gl.float32, part_layout)
     for half in gl.static_range(2):
-        if REST and HALF == 1:
-            keys = k_tail.index(half).reshape([OWN, REST])
-        elif REST or WIDTH == COLUMNS:
-            keys = k_rows.index(half).reshape([OWN, COLUMNS])
-        else:
-            keys = k_rows.index(half).reshape([OWN, COLUMNS]).slice(HALF * WIDTH, WIDTH, dim=1)
+        keys = k_rows.index(half).reshape([OWN, COLUMNS]).slice(HALF * width, width, dim=1)
         factor = weights.index(buffer * 2 + half).permute((1, 0))
         pending = warpgroup_mma(factor, keys, pending, use_acc=half > 0, is_async=True)
     return pending
 
 
 @gluon.jit
-def _hand_over(part, to, step, part_full, part_empty, HALF: gl.constexpr, WHOLE: gl.constexpr, TILE: gl.constexpr,
-               WIDTH: gl.constexpr):  # fmt: skip
-    """A finished part to the warp whose turn it is, once that of this warpgroup's part before has been read."""
-    count = step // 2 if WHOLE else step
-    item = step if WHOLE else step * 2 + HALF
-    mbarrier.wait(part_empty.index(HALF), (count & 1) ^ 1)
-    to.index(0).reshape([TILE, WIDTH]).store(part)
+def _hand_over(part, parts, step, part_full, part_empty, HALF: gl.constexpr, TILE: gl.constexpr, WIDTH: gl.constexpr):
+    """A finished part to the warp whose turn it is, once that of this warpgroup's step before has been read."""
+    mbarrier.wait(part_empty.index(HALF), (step & 1) ^ 1)
+    parts.index(HALF).reshape([TILE, WIDTH]).store(part)
     fence_async_shared()
-    mbarrier.arrive(part_full.index(item % ADDERS * 2 + HALF))
+    mbarrier.arrive(part_full.index((step * 2 + HALF) % ADDERS * 2 + HALF))
 
 
 @gluon.jit
 def _walk(
-    grad_k_desc, grad_v_desc, grad_k_rest, grad_v_rest, k_rows, v_rows, q_ring, g_ring, k_tail, v_tail, q_tail, g_tail,
-    weights, part_of_first, part_of_second, lse_ring, delta_ring, own_full, q_full, g_full, q_empty, g_empty, turns,
-    ds_full, ds_empty, ended, part_full, part_empty, batch, group, share, own_row, end, steps, N, shift, window,
-    scale, scale_log2, HALF: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, OWN: gl.constexpr,
-    TILE: gl.constexpr, COLUMNS: gl.constexpr, REST: gl.constexpr, WHOLE: gl.constexpr, Q_STAGES: gl.constexpr,
-    G_STAGES: gl.constexpr, TURNS: gl.constexpr,
+    grad_k_desc, grad_v_desc, k_rows, v_rows, q_ring, g_ring, weights, parts, lse_ring, delta_ring, own_full, q_full,
+    g_full, q_empty, g_empty, turns, ds_full, ds_empty, ended, part_full, part_empty, batch, group, share, own_row, end,
+    steps, N, shift, window, scale, scale_log2, HALF: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr,
+    OWN: gl.constexpr, TILE: gl.constexpr, COLUMNS: gl.constexpr, Q_STAGES: gl.constexpr, G_STAGES: gl.constexpr,
 ):  # fmt: skip
-    """One warpgroup's 64 keys.
-
-    A part of grad_q is multiplied a step later. Each warpgroup has half of the columns; WHOLE: all of every other step.
-    """
+    """One warpgroup's 64 keys. A part of grad_q is multiplied a step later; warpgroups issue their products in turn."""
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE, 16])
     out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
-    rest_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST if REST else COLUMNS, 16])
-    groups: gl.constexpr = 2 if REST else 1  # of products that are waited for together
-    behind: gl.constexpr = 1 if WHOLE else 2  # of products that are issued behind those of grad_k
-    width: gl.constexpr = (REST if HALF else COLUMNS) if REST else (COLUMNS if WHOLE else COLUMNS // 2)
+    width: gl.constexpr = COLUMNS // 2
     part_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, width, 16])
-    to = part_of_second if HALF else part_of_first
     first_row = own_row + HALF * OWN
     mine = first_row + gl.arange(0, OWN, gl.SliceLayout(1, layout))
     grad_k = gl.zeros([OWN, COLUMNS], gl.float32, out_layout)
     grad_v = gl.zeros([OWN, COLUMNS], gl.float32, out_layout)
-    grad_k_tail = gl.zeros([OWN, REST], gl.float32, rest_layout) if REST else share
-    grad_v_tail = gl.zeros([OWN, REST], gl.float32, rest_layout) if REST else share
     mbarrier.wait(own_full.index(0), 0)
     if steps > 0:
         mbarrier.wait(q_full.index(0), 0)
-        pending = row_products(k_rows, k_tail, q_ring, q_tail, 0, HALF, OWN, TILE, COLUMNS, REST, layout)
+        pending = row_products(k_rows, k_rows, q_ring, q_ring, 0, HALF, OWN, TILE, COLUMNS, 0, layout)
         mbarrier.wait(own_full.index(1), 0)
-        if not WHOLE:
-            # Step 0 is followed by the part of no step: zeros, which nobody takes.
-            weights.index(2 + HALF).store(gl.zeros([OWN, TILE], k_rows.dtype, layout))
-            fence_async_shared()
-            mbarrier.arrive(ds_full.index(1))
+        # Step 0 is followed by the part of no step: zeros, which nobody takes.
+        weights.index(2 + HALF).store(gl.zeros([OWN, TILE], k_rows.dtype, layout))
+        fence_async_shared()
+        mbarrier.arrive(ds_full.index(1))
         for step in range(0, steps):
             slot = step % Q_STAGES
             old = step % G_STAGES
@@ -207,7 +177,7 @@ def _walk(
             scores = warpgroup_mma_wait(0, deps=[pending])
             mbarrier.wait(g_full.index(old), step // G_STAGES & 1)
             pending_gradient = row_products(
-                v_rows, v_tail, g_ring, g_tail, old, HALF + moved, OWN, TILE, COLUMNS, REST, layout
+                v_rows, v_rows, g_ring, g_ring, old, HALF + moved, OWN, TILE, COLUMNS, 0, layout
             )  # fmt: skip
             lse = lse_ring.index(slot).reshape([TILE]).load(gl.SliceLayout(0, layout))[None, :]
             partly = first_row + OWN > N
@@ -220,97 +190,60 @@ def _walk(
                 p = masked(p, mine, theirs, N, shift, window, "keys", CAUSAL, WINDOW)
             # ptxas moves a wait for products up to the last branch: this one, behind the exponentials, lets them run
             # while the products do.
-            mbarrier.wait(ds_empty.index(buffer), ((step + (0 if WHOLE else 1)) // 2 & 1) ^ 1)
+            mbarrier.wait(ds_empty.index(buffer), ((step + 1) // 2 & 1) ^ 1)
             delta = delta_ring.index(old).reshape([TILE]).load(gl.SliceLayout(0, layout))[None, :]
             gradient = warpgroup_mma_wait(0, deps=[pending_gradient])
             ds = p * (gradient - delta)
             if partly:  # what is not seen has no part, whatever stands there
                 ds = gl.where(p == 0.0, 0.0, ds)
-            if TURNS:
-                mbarrier.wait(turns.index(HALF), (step + 1 - HALF) & 1)
-            grad_v, grad_v_tail = add_products(
-                grad_v, grad_v_tail, p.to(k_rows.dtype), g_ring, g_tail, old, TILE, COLUMNS, REST, out_layout, rest_layout
-            )  # fmt: skip
+            mbarrier.wait(turns.index(HALF), (step + 1 - HALF) & 1)
+            weight = p.to(k_rows.dtype)
+            grad_v, _ = add_products(grad_v, 0, weight, g_ring, g_ring, old, TILE, COLUMNS, 0, out_layout, out_layout)
             factor = ds.to(k_rows.dtype)
-            grad_k, grad_k_tail = add_products(
-                grad_k, grad_k_tail, factor, q_ring, q_tail, slot, TILE, COLUMNS, REST, out_layout, rest_layout
-            )  # fmt: skip
+            grad_k, _ = add_products(grad_k, 0, factor, q_ring, q_ring, slot, TILE, COLUMNS, 0, out_layout, out_layout)
             weights.index(buffer * 2 + HALF).store(factor)
             fence_async_shared()
             mbarrier.arrive(ds_full.index(buffer))
+            mbarrier.wait(ds_full.index(before), step // 2 & 1)
+            part = _part(k_rows, weights, before, HALF, OWN, TILE, COLUMNS, part_layout)
+            grad_k, grad_v = warpgroup_mma_wait(2, deps=[grad_k, grad_v])  # parts are two products
+            mbarrier.arrive(q_empty.index(slot))
+            mbarrier.arrive(g_empty.index(old))
+            await_tile(q_full, step + 1, steps, Q_STAGES)
             following = gl.where(
                 step + 1 < steps, (step + 1) % Q_STAGES, slot
             )  # behind the last nobody reads the scores
-            if WHOLE:
-                await_tile(q_full, step + 1, steps, Q_STAGES)
-                pending = row_products(
-                    k_rows, k_tail, q_ring, q_tail, following, HALF + moved, OWN, TILE, COLUMNS, REST, layout
-                )  # fmt: skip
-                if TURNS:
-                    mbarrier.arrive(turns.index(1 - HALF))
-            else:
-                mbarrier.wait(ds_full.index(before), step // 2 & 1)
-                part = _part(k_rows, k_tail, weights, before, HALF, OWN, TILE, COLUMNS, REST, width, part_layout)
-            if REST:
-                grad_k, grad_k_tail, grad_v, grad_v_tail = warpgroup_mma_wait(
-                    behind, deps=[grad_k, grad_k_tail, grad_v, grad_v_tail]
-                )  # fmt: skip
-            else:
-                grad_k, grad_v = warpgroup_mma_wait(behind, deps=[grad_k, grad_v])
-            mbarrier.arrive(q_empty.index(slot))
-            mbarrier.arrive(g_empty.index(old))
-            if WHOLE:
-                if (step > 0) & (before == HALF):
-                    mbarrier.wait(ds_full.index(before), (step - 1) // 2 & 1)
-                    part = _part(k_rows, k_tail, weights, before, HALF, OWN, TILE, COLUMNS, REST, width, part_layout)
-                    part = warpgroup_mma_wait(0, deps=[part])
-                    mbarrier.arrive(ds_empty.index(before))
-                    _hand_over(part, to, step - 1, part_full, part_empty, HALF, WHOLE, TILE, width)
-            else:
-                await_tile(q_full, step + 1, steps, Q_STAGES)
-                pending = row_products(
-                    k_rows, k_tail, q_ring, q_tail, following, HALF + moved, OWN, TILE, COLUMNS, REST, layout
-                )  # fmt: skip
-                if TURNS:
-                    mbarrier.arrive(turns.index(1 - HALF))
-                part = warpgroup_mma_wait(groups, deps=[part])
-                mbarrier.arrive(ds_empty.index(before))
-                if step > 0:
-                    _hand_over(part, to, step - 1, part_full, part_empty, HALF, WHOLE, TILE, width)
+            pending = row_products(
+                k_rows, k_rows, q_ring, q_ring, following, HALF + moved, OWN, TILE, COLUMNS, 0, layout
+            )  # fmt: skip
+            mbarrier.arrive(turns.index(1 - HALF))
+            part = warpgroup_mma_wait(1, deps=[part])
+            mbarrier.arrive(ds_empty.index(before))
+            if step > 0:
+                _hand_over(part, parts, step - 1, part_full, part_empty, HALF, TILE, width)
         scores = warpgroup_mma_wait(0, deps=[pending])
         last = (steps - 1) & 1
-        if last == HALF or not WHOLE:
-            mbarrier.wait(ds_full.index(last), (steps - (1 if WHOLE else 0)) // 2 & 1)
-            part = _part(k_rows, k_tail, weights, last, HALF, OWN, TILE, COLUMNS, REST, width, part_layout)
-            part = warpgroup_mma_wait(0, deps=[part])
-            _hand_over(part, to, steps - 1, part_full, part_empty, HALF, WHOLE, TILE, width)
+        mbarrier.wait(ds_full.index(last), steps // 2 & 1)
+        part = _part(k_rows, weights, last, HALF, OWN, TILE, COLUMNS, part_layout)
+        part = warpgroup_mma_wait(0, deps=[part])
+        _hand_over(part, parts, steps - 1, part_full, part_empty, HALF, TILE, width)
         # Both warpgroups read all keys for their parts: no memory of these is free before both are done.
         mbarrier.arrive(ended.index(0))
         mbarrier.wait(ended.index(0), 0)
     grad_k = grad_k * scale
-    if REST:
-        grad_k_tail = grad_k_tail * scale
-    store_pieces(
-        grad_k, grad_k_tail, grad_k_desc, grad_k_rest, k_rows, k_tail, HALF, batch, group, first_row, OWN, COLUMNS, REST
-    )  # fmt: skip
-    store_pieces(
-        grad_v, grad_v_tail, grad_v_desc, grad_v_rest, v_rows, v_tail, HALF, batch, group, first_row, OWN, COLUMNS, REST
-    )  # fmt: skip
+    at = first_row
+    store_pieces(grad_k, 0, grad_k_desc, grad_k_desc, k_rows, k_rows, HALF, batch, group, at, OWN, COLUMNS, 0)
+    store_pieces(grad_v, 0, grad_v_desc, grad_v_desc, v_rows, v_rows, HALF, batch, group, at, OWN, COLUMNS, 0)
     copy_out_wait(0)
 
 
 @gluon.jit
 def attention_gradient_one_walk_kernel(
-    done_ptr, rows_desc, sums_desc, sums_rest, grad_k_desc, grad_v_desc, g_desc, q_desc, k_desc, v_desc,
-    grad_k_rest, grad_v_rest, g_rest, q_rest, k_rest, v_rest, H, SHARE, M, N, shift, window, scale, scale_log2, PITCH,
-    LINES, SECTION, TICKET, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, D: gl.constexpr, COLUMNS: gl.constexpr,
-    REST: gl.constexpr, WHOLE: gl.constexpr, OWN: gl.constexpr, TILE: gl.constexpr, Q_STAGES: gl.constexpr,
-    G_STAGES: gl.constexpr, TURNS: gl.constexpr,
+    done_ptr, rows_desc, sums_desc, grad_k_desc, grad_v_desc, g_desc, q_desc, k_desc, v_desc, H, SHARE, M, N, shift, window,
+    scale, scale_log2, PITCH, LINES, SECTION, TICKET, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, D: gl.constexpr,
+    COLUMNS: gl.constexpr, OWN: gl.constexpr, TILE: gl.constexpr, Q_STAGES: gl.constexpr, G_STAGES: gl.constexpr,
 ):  # fmt: skip
-    """done_ptr: how many parts of a tile, by halves, have been added; at TICKET, how many programs have begun.
-
-    Descriptors of `rest` are of the second pieces of rows, from COLUMNS on, or of the second half of the sums.
-    """
+    """done_ptr: how many parts of a tile, by halves of columns, were added; at TICKET, how many programs have begun."""
     cuda.gdc_wait()
     cuda.gdc_launch_dependents()
     # Programs take their work in the order in which they start: each waits only for some that run already.
@@ -325,14 +258,9 @@ def attention_gradient_one_walk_kernel(
     v_rows = ring(v_desc, 2)
     q_ring = ring(q_desc, Q_STAGES)
     g_ring = ring(g_desc, G_STAGES)
-    k_tail = ring(k_rest, 2) if REST else k_rows
-    v_tail = ring(v_rest, 2) if REST else v_rows
-    q_tail = ring(q_rest, Q_STAGES) if REST else q_ring
-    g_tail = ring(g_rest, G_STAGES) if REST else g_ring
     lse_ring = ring(rows_desc, Q_STAGES)
     delta_ring = ring(rows_desc, G_STAGES)
-    part = ring(sums_desc, 1)
-    part_rest = ring(sums_rest, 1)
+    parts = ring(sums_desc, 2)
     weights_layout: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     weights = gl.allocate_shared_memory(k_desc.dtype, [4, OWN, TILE], weights_layout)
     own_full = barriers(2, 1)
@@ -342,34 +270,29 @@ def attention_gradient_one_walk_kernel(
     g_empty = barriers(G_STAGES, 2)
     turns = barriers(2, 1)
     ds_full = barriers(2, 2)
-    ds_empty = barriers(2, 1 if WHOLE else 2)
+    ds_empty = barriers(2, 2)
     ended = barriers(1, 2)
     part_full = barriers(2 * ADDERS, 1)
     part_empty = barriers(2, 1)
     gl.warp_specialize(
         [
-            (_walk, (grad_k_desc, grad_v_desc, grad_k_rest, grad_v_rest, k_rows, v_rows, q_ring, g_ring, k_tail, v_tail,
-                     q_tail, g_tail, weights, part, part_rest, lse_ring, delta_ring, own_full, q_full, g_full, q_empty,
-                     g_empty, turns, ds_full, ds_empty, ended, part_full, part_empty, batch, group, SHARE, own_row, end,
-                     steps, N, shift, window, scale, scale_log2, 0, CAUSAL, WINDOW, OWN, TILE, COLUMNS, REST, WHOLE,
-                     Q_STAGES, G_STAGES, TURNS)),
-            (_walk, (grad_k_desc, grad_v_desc, grad_k_rest, grad_v_rest, k_rows, v_rows, q_ring, g_ring, k_tail, v_tail,
-                     q_tail, g_tail, weights, part, part_rest, lse_ring, delta_ring, own_full, q_full, g_full, q_empty,
-                     g_empty, turns, ds_full, ds_empty, ended, part_full, part_empty, batch, group, SHARE, own_row, end,
-                     steps, N, shift, window, scale, scale_log2, 1, CAUSAL, WINDOW, OWN, TILE, COLUMNS, REST, WHOLE,
-                     Q_STAGES, G_STAGES, TURNS)),
-            (_load, (rows_desc, g_desc, q_desc, k_desc, v_desc, g_rest, q_rest, k_rest, v_rest, k_rows, v_rows, q_ring,
-                     g_ring, k_tail, v_tail, q_tail, g_tail, lse_ring, delta_ring, own_full, q_full, g_full, q_empty,
-                     g_empty, batch, group, SHARE, own_row, end, steps, H, OWN, TILE, COLUMNS, REST, Q_STAGES, G_STAGES)),
-            (_add_parts, (sums_desc, sums_rest, done_ptr, part, part_rest, part_full, part_empty, batch, group, SHARE,
-                          block, end, steps, H, M, N, shift, window, 0, CAUSAL, WINDOW, OWN, TILE,
-                          0 if WHOLE else COLUMNS if REST else COLUMNS // 2, WHOLE)),
-            (_add_parts, (sums_desc, sums_rest, done_ptr, part, part_rest, part_full, part_empty, batch, group, SHARE,
-                          block, end, steps, H, M, N, shift, window, 1, CAUSAL, WINDOW, OWN, TILE,
-                          0 if WHOLE else COLUMNS if REST else COLUMNS // 2, WHOLE)),
-            (_add_parts, (sums_desc, sums_rest, done_ptr, part, part_rest, part_full, part_empty, batch, group, SHARE,
-                          block, end, steps, H, M, N, shift, window, 2, CAUSAL, WINDOW, OWN, TILE,
-                          0 if WHOLE else COLUMNS if REST else COLUMNS // 2, WHOLE)),
+            (_walk, (grad_k_desc, grad_v_desc, k_rows, v_rows, q_ring, g_ring, weights, parts, lse_ring, delta_ring,
+                     own_full, q_full, g_full, q_empty, g_empty, turns, ds_full, ds_empty, ended, part_full, part_empty,
+                     batch, group, SHARE, own_row, end, steps, N, shift, window, scale, scale_log2, 0, CAUSAL, WINDOW, OWN,
+                     TILE, COLUMNS, Q_STAGES, G_STAGES)),
+            (_walk, (grad_k_desc, grad_v_desc, k_rows, v_rows, q_ring, g_ring, weights, parts, lse_ring, delta_ring,
+                     own_full, q_full, g_full, q_empty, g_empty, turns, ds_full, ds_empty, ended, part_full, part_empty,
+                     batch, group, SHARE, own_row, end, steps, N, shift, window, scale, scale_log2, 1, CAUSAL, WINDOW, OWN,
+                     TILE, COLUMNS, Q_STAGES, G_STAGES)),
+            (_load, (rows_desc, g_desc, q_desc, k_desc, v_desc, k_rows, v_rows, q_ring, g_ring, lse_ring, delta_ring,
+                     own_full, q_full, g_full, q_empty, g_empty, batch, group, SHARE, own_row, end, steps, H, OWN, TILE,
+                     COLUMNS, Q_STAGES, G_STAGES)),
+            (_add_parts, (sums_desc, done_ptr, parts, part_full, part_empty, batch, group, SHARE, block, end, steps, H, M,
+                          N, shift, window, 0, CAUSAL, WINDOW, OWN, TILE, COLUMNS)),
+            (_add_parts, (sums_desc, done_ptr, parts, part_full, part_empty, batch, group, SHARE, block, end, steps, H, M,
+                          N, shift, window, 1, CAUSAL, WINDOW, OWN, TILE, COLUMNS)),
+            (_add_parts, (sums_desc, done_ptr, parts, part_full, part_empty, batch, group, SHARE, block, end, steps, H, M,
+                          N, shift, window, 2, CAUSAL, WINDOW, OWN, TILE, COLUMNS)),
         ],
         [4, 1, 1, 1, 1],
         [WARPGROUP_REGISTERS, ASIDE_REGISTERS, ASIDE_REGISTERS, ASIDE_REGISTERS, ASIDE_REGISTERS],
