@@ -1,8 +1,9 @@
-"""Gradients of long rows, warps specialised (in Gluon): one loads, two warpgroups own 64 rows each of one gradient.
+"""Gradients by warps with different work (in Gluon): one loads, two warpgroups own 64 rows each of a gradient.
 
-A sum of 64 rows of 256 numbers takes half the registers of a warpgroup, so each gradient has a kernel of its own, which
-computes the scores again: eight products in place of seven, all of them by whole warpgroups. A warpgroup's exponentials
-are taken while the other one multiplies.
+Up to D = 128 one kernel has the gradients of keys and values, and one that of queries. Beyond, a sum of 64 rows takes half
+the registers of a warpgroup, so each gradient has a kernel of its own: eight products in place of seven. A warpgroup's
+exponentials are taken while the other one multiplies; the two issue their products in turn. Rows of 72 to 96 and of 136 to
+192 columns are two pieces, each a power of two.
 """
 
 from __future__ import annotations
