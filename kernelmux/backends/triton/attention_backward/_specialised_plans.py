@@ -109,8 +109,8 @@ def walks_rule(p: AttentionGradientProblem) -> dict[str, Config]:
     """The kernels of a call: whose gradient, the rows of a step, and the stages of what walks by.
 
     H200, causal, us: 4 x 16 x 2048, D = 96, in tiles of 128 keys for the queries 374, of 64 386, with three stages of both
-    for keys and values 379, with two 387; 1 x 16 x 10000, D = 128, with three 2056, with two 2149; 2 x 16 x 4096, D = 256, in
-    tiles of 32 1870, of 64 1888.
+    for keys and values 379, with two 387; 1 x 16 x 10000, D = 128, with three 2056, with two 2149; 2 x 16 x 4096, D = 256,
+    in tiles of 32 1870, of 64 1888.
     """
     if p.D <= 96:
         return {"queries": _walks(128, 3, 2), "both": _walks(64, 3, 3)}
