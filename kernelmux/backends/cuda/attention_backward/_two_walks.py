@@ -177,7 +177,7 @@ def wgmma_queries(call: AttentionGradientCall, config: Config) -> Callable[..., 
     )  # fmt: skip
     launch = kernel.bind(
         B * H * cdiv(M, own), 128 * (config["CONSUMERS"] + 1), *call.numbers, B * H, section_of(call, B * H, N * G // H),
-        shared=shared_bytes(call, config),
+        shared=shared_bytes(call, config), follows=True,
     )  # fmt: skip
 
     def run(inputs: tuple[T, ...], offsets: T, *grads: T) -> None:

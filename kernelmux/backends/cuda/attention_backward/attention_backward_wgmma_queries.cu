@@ -138,4 +138,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         store_rows(out + (i64)place.slice * M * HEAD_DIM, consumer.grad_q, scale,
                    first_query + 64 * consumer.group + 16 * warp, M);
     }
+    asm volatile("griddepcontrol.wait;" ::: "memory");  // the walk over queries ran beside: the last kernel ends last
 }

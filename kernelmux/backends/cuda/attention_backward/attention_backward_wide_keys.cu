@@ -207,6 +207,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         barrier_init_fence();
     }
     __syncthreads();
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");  // the queries need nothing of this
     const int warpgroup = warpgroup_index();
     if (warpgroup == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));

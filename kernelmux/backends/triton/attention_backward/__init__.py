@@ -5,10 +5,13 @@ bits. Both need the sum of grad_out * y of each query.
 
 pointers     loads by pointers; a first kernel takes that sum
 descriptors  loads and stores by the copy engine (TMA)
-specialised  beyond D = 128, one warp only loads; keys and values in a kernel each
+one_walk     one kernel for all gradients: programs that own keys add to those of queries, one after another
+specialised  one warp only loads; beyond D = 128 keys and values in a kernel each
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -17,11 +20,21 @@ from kernelmux.backends.triton._launch.card import TensorCores
 from kernelmux.backends.triton._launch.launch import Config, like
 from kernelmux.backends.triton.attention._problem import apart
 from kernelmux.backends.triton.attention_backward._descriptors import descriptors
+from kernelmux.backends.triton.attention_backward._one_walk_plans import one_walk
 from kernelmux.backends.triton.attention_backward._pointers import pointers
 from kernelmux.backends.triton.attention_backward._problem import AttentionGradientProblem, delta_plan, problem
-from kernelmux.backends.triton.attention_backward._specialised import specialised
+from kernelmux.backends.triton.attention_backward._specialised_plans import specialised
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Capability, Dtypes, Multiple, SharedMemory
+from kernelmux.registry.conditions import (
+    Aligned,
+    AtLeast,
+    AtMost,
+    Capability,
+    Condition,
+    Dtypes,
+    Multiple,
+    SharedMemory,
+)
 from kernelmux.registry.spec import Call
 from kernelmux.registry.spec.sliding_windows import Limit
 
@@ -112,13 +125,51 @@ def attention_backward_specialised(
     return grads
 
 
+def attention_backward_one_walk(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
+) -> Three:
+    grads = like(q), like(k), like(v)
+    if not q.numel() or not k.numel():
+        return zeros(grads)
+    grad_out, y = apart(grad_out), apart(y)  # what is read by pointers too
+    p = problem(grad_out, q, k, v, y, causal, scale, window, precision, ahead)
+    one_walk(p, grads, grad_out, q, k, v, y, lse)
+    return grads
+
+
 def _least(call: Call) -> int:
     """Bytes of the smallest blocks of queries, keys, values and gradients in fp32; those of halves are at most as long."""
     columns = max(16, triton.next_power_of_2(call.axes["D"]))
     return 4 * 16 * columns * 4 + 1024 if call.arguments["q"].dtype == torch.float32 else 0
 
 
+@dataclass(frozen=True)
+class FasterApart:
+    """Where a kernel for each gradient is faster than one walk, whose programs wait for one another at the start.
+
+    H200, in one walk and by a kernel each, us: D = 128, 1 x 16 x 10000 causal 1816 and 2056, 4 x 32/8 x 4096 causal 2666
+    and 3302, 2 x 16 x 4096 1206 and 1361, 2 x 16 x 1024 125 and 115, 1 x 4 x 512 causal 32 and 23; D = 112, 4 x 16 x 3000
+    causal 795 and 825; D = 96, 4 x 16 x 4096 2350 and 2261.
+    """
+
+    text: str = "D <= 96, D > 128, N < 2048 or B * H * N < 65536"
+
+    def check(self, call: Call) -> str | None:
+        """None, or what is long."""
+        D, heads, keys = call.axes["D"], call.axes["B"] * call.axes["H"], call.axes["N"]
+        if D <= 96 or D > 128 or keys < 2048 or heads * keys < 65536:
+            return None
+        return f"D = {D}, B * H = {heads}, N = {keys}, needs {self.text}"
+
+
 LAYOUT = dict.fromkeys(("grad_out", "q", "k", "v", "y"), "last") | {"lse": "contiguous"}
+
+_SPECIALISED: tuple[Condition, ...] = (
+    Capability((9, 0), below=(10, 0)),
+    Multiple("D", 8),  # rows of the gradients too
+    Dtypes("q", torch.float16, torch.bfloat16),
+    *(Aligned(name) for name in ("grad_out", "q", "k", "v")),
+)
 
 VARIANTS = {
     "pointers": Implementation(
@@ -142,18 +193,20 @@ VARIANTS = {
         LAYOUT,
         "mma",
     ),
-    # H200, causal, us: 2 x 16 x 4096, D = 256, 2408, descriptors 4225; 2 x 16/4 x 4096, D = 160, 2923 and 4708.
+    "one_walk": Implementation(
+        attention_backward_one_walk,
+        "one walk, five products: programs that own keys add to the gradients of queries, one after another",
+        (AtLeast("D", 65), AtMost("D", 128), *_SPECIALISED),
+        LAYOUT,
+        "mma",
+    ),
+    # H200, causal, us: 2 x 16 x 4096, D = 256, 1774, descriptors 4225; 2 x 16/4 x 4096, D = 160, 1160 and 4708; 4 x 16 x
+    # 2048, D = 96, 365 and 492; 1 x 16 x 10000, D = 128, 2056 and 2476. At D = 64 it is the other way round: 4 x 32 x 4096
+    # 1953 and 1814.
     "specialised": Implementation(
         attention_backward_specialised,
         "one warp loads, two warpgroups compute, a kernel for each gradient",
-        (
-            Capability((9, 0), below=(10, 0)),
-            AtLeast("D", 129),
-            AtMost("D", 256),
-            Multiple("D", 8),  # rows of the gradients too
-            Dtypes("q", torch.float16, torch.bfloat16),
-            *(Aligned(name) for name in ("grad_out", "q", "k", "v")),
-        ),
+        (AtLeast("D", 65), AtMost("D", 256), FasterApart(), *_SPECIALISED),
         LAYOUT,
         "mma",
     ),
