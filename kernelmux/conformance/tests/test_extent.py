@@ -38,8 +38,13 @@ def test_a_longer_axis_is_asked_where_its_time_can_be_told(monkeypatch, each, fe
 
 
 def test_a_length_that_says_nothing_ends_the_axis(monkeypatch):
-    long = []
-    monkeypatch.setattr(extent, "_long", lambda probe, base, case, axis, length: bool(long.append(length)))
+    long: list[int] = []
+
+    def ask(probe, base, case, axis, length):
+        long.append(length)
+        return False
+
+    monkeypatch.setattr(extent, "_long", ask)
     nothing: Any = None
     extent._ever_longer(nothing, nothing, nothing, nothing, (131, 1031))
     assert long == [131]
