@@ -3,7 +3,25 @@
 //
 // The SHARES blocks of a cluster have one tile of c and a share of K each. Their sums meet in shared memory, which blocks
 // of a cluster read from one another, and are added in order: a split of K without a second pass over memory.
+//
+// With TURNED the product is c^T = b^T a^T: the columns of b, which are many, are the rows of the products, and no more of a's
+// few rows than there are is multiplied. M and N are those of c^T then, and so are all names but those of the maps and c.
 #define STRIPS_IN_RING 1
+#include "warpgroup.cuh"
+
+#define NAMES_8 "%0, %1, %2, %3"
+#define NAMES_16 NAMES_8 ", %4, %5, %6, %7"
+#define NAMES_32 TEN() "%10, %11, %12, %13, %14, %15"
+#define SUMS_8 FOUR_SUMS(0)
+#define SUMS_16 FOUR_SUMS(0), FOUR_SUMS(1)
+#define SUMS_32 SIXTEEN_SUMS(0)
+#define FEW_PRODUCTS(TYPE, ELEMENT_TYPE)                              \
+    SHARED_PRODUCT(8, 16, TYPE, ELEMENT_TYPE, 4, 5, 6, ", %7, %8")    \
+    SHARED_PRODUCT(16, 16, TYPE, ELEMENT_TYPE, 8, 9, 10, ", %11, %12") \
+    SHARED_PRODUCT(32, 16, TYPE, ELEMENT_TYPE, 16, 17, 18, ", %19, %20")
+FEW_PRODUCTS("f16", __half)
+FEW_PRODUCTS("bf16", __nv_bfloat16)
+
 #include "matmul_wgmma.cuh"
 
 #ifndef SHARES
@@ -12,20 +30,28 @@
 #ifndef BLOCKS_PER_SM
 #define BLOCKS_PER_SM 1
 #endif
-#ifndef B_ONCE  // there is one row of tiles, so that b is read once
-#define B_ONCE 0
+#ifndef TURNED
+#define TURNED 0
 #endif
 #ifndef IS_REST  // the launch before this one computes the tiles before these; this one may begin when its blocks end
 #define IS_REST 0
 #endif
 
-constexpr int PITCH = BLOCK_N + 8;  // of a row of sums, so that the rows of a store are in different banks
+constexpr int ROWS = TURNED ? BLOCK_N : BLOCK_M, COLUMNS = TURNED ? BLOCK_M : BLOCK_N;  // of c
+constexpr int PITCH = COLUMNS + (TURNED ? 4 : 8);  // of a row of sums, so that the values of a store are in different banks
 constexpr int CONSUMER_THREADS = 128 * CONSUMERS;
-static_assert(BLOCK_M * PITCH * 4 <= STAGES * STAGE_BYTES, "the sums lie where the stages were");
+static_assert(ROWS * PITCH * 4 <= STAGES * STAGE_BYTES, "the sums lie where the stages were");
 
+__device__ __forceinline__ void consumers_sync() {
+    asm volatile("bar.sync 1, %0;" ::"n"(CONSUMER_THREADS) : "memory");
+}
+
+// Waits for all blocks that share a tile, and for their sums.
 __device__ __forceinline__ void share_sync() {
-    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+    if constexpr (SHARES > 1) {
+        asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+        asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+    }
 }
 
 // Four sums of the block of this rank, at the same place of its shared memory.
@@ -37,65 +63,70 @@ __device__ __forceinline__ void load_sums(float (&x)[4], const float* from, int 
         : "memory");
 }
 
-__device__ __forceinline__ void fetch(const Ring& ring, const Work& work, const TensorMap& a_map, const TensorMap& b_map) {
+__device__ __forceinline__ void fetch(const Ring& ring, const Work& work, const TensorMap& left, const TensorMap& right) {
     Place place;
     for (int k = work.k_begin; k < work.k_end; k += BLOCK_K) {
         Barrier& full = ring.full[place.stage];
         barrier_wait(ring.empty[place.stage], place.phase ^ 1);
         barrier_expect(full, LOADED_BYTES);
 #pragma unroll
-        for (int i = 0; i < (B_K_MAJOR ? 1 : cdiv(BLOCK_N, 64)); i++) {
-            unsigned char* to = ring.b(place.stage) + i * BOX_BYTES;
-            const int x = B_K_MAJOR ? k : work.n + 64 * i, y = B_K_MAJOR ? work.n : k;
-            if constexpr (B_ONCE) tma_load_once(to, b_map, full, x, y);
-            else tma_load(to, b_map, full, x, y);
+        for (int i = 0; i < (A_K_MAJOR ? 1 : BLOCK_M / 64); i++) {
+            unsigned char* to = ring.a(place.stage) + i * BOX_BYTES;
+            const int at = work.m + 64 * i, x = A_K_MAJOR ? k : at, y = A_K_MAJOR ? at : k;
+            if constexpr (TURNED) tma_load_once(to, left, full, x, y);
+            else tma_load(to, left, full, x, y);
         }
 #pragma unroll
-        for (int i = 0; i < (A_K_MAJOR ? 1 : BLOCK_M / 64); i++) {
-            const int at = work.m + 64 * i;
-            tma_load(ring.a(place.stage) + i * BOX_BYTES, a_map, full, A_K_MAJOR ? k : at, A_K_MAJOR ? at : k);
+        for (int i = 0; i < (B_K_MAJOR ? 1 : cdiv(BLOCK_N, 64)); i++) {
+            const int at = work.n + 64 * i;
+            tma_load(ring.b(place.stage) + i * BOX_BYTES, right, full, B_K_MAJOR ? k : at, B_K_MAJOR ? at : k);
         }
         place.advance();
     }
 }
 
-// Leaves the sums of a consumer where the stages were.
+// Leaves the sums of a consumer where the stages were, by the rows and columns of c.
 __device__ __forceinline__ void leave(float* sums, const Sums& sum) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 - 4;
 #pragma unroll
     for (int i = 0; i < HEIGHT; i++) {
-        float* mine = sums + ((warp / 4 * HEIGHT + i) * 64 + warp % 4 * 16 + lane / 4) * PITCH + lane % 4 * 2;
+        const int m = (warp / 4 * HEIGHT + i) * 64 + warp % 4 * 16 + lane / 4, n = lane % 4 * 2;
 #pragma unroll
         for (int j = 0; j < BLOCK_N / 8; j++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const float pair[2] = {sum[i][j][2 * half], sum[i][j][2 * half + 1]};
-                store(mine + 8 * half * PITCH + 8 * j, from_floats<float>(pair));
+                if constexpr (TURNED) {
+                    float* mine = sums + (n + 8 * j) * PITCH + m + 8 * half;
+                    mine[0] = pair[0], mine[PITCH] = pair[1];
+                } else {
+                    store(sums + (m + 8 * half) * PITCH + n + 8 * j, from_floats<float>(pair));
+                }
             }
     }
 }
 
-// Adds what the blocks left of a part of the tile's rows, and ends it.
-__device__ __forceinline__ void add(const float* sums, Element* c, const Epilogue<Element>& epilogue, const Work& work, int rank,
-                                    int M, int N) {
-    constexpr int UNITS = BLOCK_N / 4;  // of a row
-    const int rows = min(BLOCK_M, M - work.m);
+// Adds what the blocks left of a part of the tile at (row, column) of c [M, N], and ends it.
+__device__ __forceinline__ void add(const float* sums, Element* c, const Epilogue<Element>& epilogue, int rank, int row,
+                                    int column, int M, int N) {
+    constexpr int UNITS = COLUMNS / 4;  // of a row
+    const int rows = min(ROWS, M - row);
     for (int i = rank * CONSUMER_THREADS + threadIdx.x - 128; i < rows * UNITS; i += SHARES * CONSUMER_THREADS) {
-        const int row = i / UNITS, column = i % UNITS * 4;
+        const int y = i / UNITS, x = i % UNITS * 4;
         float total[4] = {}, part[SHARES][4];
 #pragma unroll
-        for (int s = 0; s < SHARES; s++) load_sums(part[s], sums + row * PITCH + column, s);
+        for (int s = 0; s < SHARES; s++) load_sums(part[s], sums + y * PITCH + x, s);
 #pragma unroll
         for (int s = 0; s < SHARES; s++)
 #pragma unroll
             for (int j = 0; j < 4; j++) total[j] = s ? add_gradual(total[j], part[s][j]) : part[s][j];
 #pragma unroll
         for (int j = 0; j < 4; j += C_VECTOR) {
-            const int n = work.n + column + j;
+            const int n = column + x + j;
             float piece[C_VECTOR];
 #pragma unroll
             for (int v = 0; v < C_VECTOR; v++) piece[v] = total[j + v];
-            if (n < N) epilogue.store(c, (i64)(work.m + row) * N + n, n, piece);
+            if (n < N) epilogue.store(c, (i64)(row + y) * N + n, n, piece);
         }
     }
 }
@@ -111,18 +142,20 @@ extern "C" __global__ void __cluster_dims__(SHARES, 1, 1) __launch_bounds__(THRE
     const Work work(rank * works + first + blockIdx.x / SHARES, {M, N, K, k_split, 1});
     float* sums = reinterpret_cast<float*>(shared);
     if (threadIdx.x < 128) {
-        if constexpr (CONSUMERS == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (threadIdx.x == 0) fetch(ring, work, a_map, b_map);
+        fetches();
+        if (threadIdx.x == 0) fetch(ring, work, TURNED ? b_map : a_map, TURNED ? a_map : b_map);
         share_sync();
     } else {
-        if constexpr (CONSUMERS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        Sums sum = {};
+        multiplies();
+        Sums sum;  // the first product sets it
         Place place;
         multiply(sum, ring, place, work);
-        asm volatile("bar.sync 1, %0;" ::"n"(CONSUMER_THREADS) : "memory");  // all consumers have left the stages
+        consumers_sync();  // all have left the stages
         leave(sums, sum);
-        share_sync();
-        add(sums, c, EPILOGUE(Element), work, rank, M, N);
+        if constexpr (SHARES > 1) share_sync();
+        else consumers_sync();
+        if constexpr (TURNED) add(sums, c, EPILOGUE(Element), rank, work.n, work.m, N, M);
+        else add(sums, c, EPILOGUE(Element), rank, work.m, work.n, M, N);
     }
     share_sync();  // nobody leaves while another reads its sums
     if constexpr (IS_REST) asm volatile("griddepcontrol.wait;" ::: "memory");

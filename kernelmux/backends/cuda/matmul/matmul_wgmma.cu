@@ -126,7 +126,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
     const int batch[] = {MAPS};
     const Sizes sizes = {M, N, K, k_split, batch[0]};
     if (threadIdx.x < 128) {
-        if constexpr (CONSUMERS == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        fetches();
         Place place;
         if (threadIdx.x == 0)
             for (int i = blockIdx.x; i < works; i += gridDim.x) {
@@ -136,7 +136,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
                 produce(ring, place, work, a, b, last);
             }
     } else {
-        if constexpr (CONSUMERS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        multiplies();
         consume(ring, c, EPILOGUE(Output), sizes, works);
     }
     cluster_sync();
