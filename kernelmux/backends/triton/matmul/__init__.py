@@ -28,6 +28,7 @@ from kernelmux.backends.triton._launch.launch import Config
 from kernelmux.backends.triton.matmul._blocked import blocked
 from kernelmux.backends.triton.matmul._epilogue import PLAIN, EpilogueTensors
 from kernelmux.backends.triton.matmul._few_rows import MOST_ROWS, few_rows, few_rows_rule
+from kernelmux.backends.triton.matmul._few_rows_lines import few_rows_lines
 from kernelmux.backends.triton.matmul._from_registers import from_registers
 from kernelmux.backends.triton.matmul._padded import Misaligned, padded
 from kernelmux.backends.triton.matmul._persistent import persistent
@@ -84,6 +85,8 @@ def matmul_persistent(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue
 
 
 def matmul_few_rows(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: EpilogueTensors) -> torch.Tensor:
+    if b.dim() == 2 and b.stride(0) == 1 and b.stride(1) % 8 and not b.data_ptr() % 16:
+        return few_rows_lines(a, b, epilogue)
     return few_rows(a, b, few_rows_rule, BY_SHAPE.choice, epilogue)
 
 
@@ -146,7 +149,7 @@ def _few(names: ProductNames) -> tuple[Condition, ...]:
     """What a tensor descriptor can describe, of few rows."""
     sizes = AtMost(names.rows, MOST_ROWS), AtLeast("N", 16), AtLeast("K", 16)
     halves = Capability((9, 0), below=(10, 0)), Dtypes(names.left, torch.float16, torch.bfloat16)
-    return *halves, *sizes, Aligned(names.left), Aligned(names.right)
+    return *halves, *sizes
 
 
 def _tf32(names: ProductNames) -> tuple[Condition, ...]:
