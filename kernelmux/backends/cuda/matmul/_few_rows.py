@@ -5,7 +5,7 @@ from math import gcd
 
 from kernelmux.backends.cuda._families.epilogue import PLAIN, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import Layout
-from kernelmux.backends.cuda._launch.runtime import cdiv, ctype
+from kernelmux.backends.cuda._launch.runtime import Tiles, cdiv, ctype
 from kernelmux.backends.cuda.matmul._choice import MatmulPlan, MatmulProblem, problem, split_length
 from kernelmux.backends.cuda.matmul._maps import NUMBERS, SWIZZLED, tiles
 from kernelmux.backends.cuda.matmul._shares import SOURCE
@@ -33,10 +33,16 @@ def takes(p: MatmulProblem) -> bool:
     return p.batch is None and p.M <= MOST_ROWS and p.dtype.itemsize == 2
 
 
+def in_turns(p: MatmulProblem) -> int:
+    """Of b's K-major lines, how many until one begins a multiple of 16 bytes behind the first; 1 where all do."""
+    return 16 // gcd(16, p.right.ld * p.dtype.itemsize)
+
+
 def tile_for(p: MatmulProblem, multiprocessors: int) -> FewRowsTile:
     """The tile, the number of blocks that share K, and a ring as long as there is room."""
     rows = next(n for n in (8, 16, 32, 64) if p.M <= n)
-    count, steps = cdiv(p.N, 64), cdiv(p.K, 64)
+    turns, steps = in_turns(p), cdiv(p.K, 64)
+    count = turns * cdiv(cdiv(p.N, turns), 64)
     shares = next((n for n in (8, 4, 2) if n * count <= 2 * multiprocessors and 4 * n <= steps), 1)
     room = 225 if count * shares <= multiprocessors else 111 if count * shares <= 2 * multiprocessors else 73
     stages = (room << 10) // ((64 + (rows if p.left.k_major else 64)) * SWIZZLED + 16)
@@ -45,18 +51,30 @@ def tile_for(p: MatmulProblem, multiprocessors: int) -> FewRowsTile:
 
 def plan(a: Layout, b: Layout, t: FewRowsTile, end: EpilogueKind = PLAIN.ending) -> MatmulPlan:
     """The product with a given tile; no extent is 0."""
-    p, steps = problem(a, b), SWIZZLED // a.dtype.itemsize
+    p, steps, turns = problem(a, b), SWIZZLED // a.dtype.itemsize, in_turns(problem(a, b))
     turned = p._replace(M=p.N, N=p.M, left=p.right, right=p.left)
-    k_split = split_length(p.K, t.shares, steps)
-    shares, count = cdiv(p.K, k_split), cdiv(p.N, t.columns)
+    shares = next(n for n in range(t.shares, 0, -1) if n == 1 or p.K - (n - 1) * split_length(p.K, n, steps) > steps)
+    k_split = split_length(p.K, shares, steps)
+    count = turns * cdiv(cdiv(p.N, turns), t.columns)
     stages = max(t.stages, cdiv(t.rows * (t.columns + 4) * 4, t.stage(p.left.k_major)))
+    more = {"TURNS": turns} if turns > 1 else {}
     kernel = SOURCE.kernel(
-        "matmul_shares", f"a:map b:map {end.tensors} {NUMBERS} first:i32",
-        ELEMENT=ctype(a.dtype), C_VECTOR=gcd(4, p.N), BLOCK_N=t.rows, CONSUMERS=1, HEIGHT=t.columns // 64, STAGES=stages,
-        SHARES=shares, BLOCKS_PER_SM=t.blocks, TURNED=1, **turned.macros, **end.macros,
+        "matmul_shares", f"a:map b:map {'fewer:map ' * (turns > 1)}{end.tensors} {NUMBERS} first:i32{' line:i32' * (turns > 1)}",
+        ELEMENT=ctype(a.dtype), C_VECTOR=gcd(4, p.N) if turns == 1 else 1, BLOCK_N=t.rows, CONSUMERS=1,
+        HEIGHT=t.columns // 64, STAGES=stages, SHARES=shares, BLOCKS_PER_SM=t.blocks, TURNED=1, **more,
+        **turned.macros, **end.macros,
     )  # fmt: skip
-    numbers = p.N, p.M, p.K, k_split, count, 0
+    numbers = (p.N, p.M, p.K, k_split, count, 0, *((p.right.ld,) if turns > 1 else ()))
     launch = kernel.bind(count * shares, 256, *numbers, shared=stages * (t.stage(p.left.k_major) + 16))
     a_tiles = tiles(p, p.left, p.M, t.rows if p.left.k_major else steps)
-    b_tiles = tiles(p, p.right, p.N, t.columns if p.right.k_major else steps)
-    return MatmulPlan(launch, p.shape, a_tiles, b_tiles)
+    if turns == 1:
+        return MatmulPlan(launch, p.shape, a_tiles, tiles(p, p.right, p.N, t.columns if p.right.k_major else steps))
+    last = (p.N - 1) % turns  # turn of the last line
+    all_turns, fewer = (_lines(p, turns, t.columns, *rows) for rows in ((cdiv(p.N, turns), last), (p.N // turns, turns - 1)))
+    return MatmulPlan(launch, p.shape, a_tiles, all_turns, last=fewer)
+
+
+def _lines(p: MatmulProblem, turns: int, columns: int, rows: int, last: int) -> Tiles:
+    """So many rows, each of the lines of b of all turns up to the last one."""
+    box = (columns, SWIZZLED // p.dtype.itemsize)
+    return Tiles((rows, last * p.right.ld + p.K), (turns * p.right.ld, 1), box, swizzle=SWIZZLED)

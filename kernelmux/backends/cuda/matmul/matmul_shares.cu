@@ -6,6 +6,10 @@
 //
 // With TURNED the product is c^T = b^T a^T: the columns of b, which are many, are the rows of the products, and no more of a's
 // few rows than there are is multiplied. M and N are those of c^T then, and so are all names but those of the maps and c.
+//
+// With TURNS above 1 the columns of b are K-major lines that begin anywhere. Those that are TURNS apart lie a multiple of 16
+// bytes apart, so that a map can have them as its rows. A tile has columns of one turn. Behind the end of a line is the next
+// one, so what the last step read beyond K is set to zero.
 #define STRIPS_IN_RING 1
 #include "warpgroup.cuh"
 
@@ -32,6 +36,18 @@ FEW_PRODUCTS("bf16", __nv_bfloat16)
 #endif
 #ifndef TURNED
 #define TURNED 0
+#endif
+#ifndef TURNS
+#define TURNS 1
+#endif
+#if TURNS > 1
+#define FEWER_MAP const __grid_constant__ TensorMap fewer_map,
+#define LINE_PARAMETER , int line
+#else
+#define FEWER_MAP
+#define LINE_PARAMETER
+#define fewer_map b_map
+#define line 0
 #endif
 #ifndef IS_REST  // the launch before this one computes the tiles before these; this one may begin when its blocks end
 #define IS_REST 0
@@ -63,7 +79,9 @@ __device__ __forceinline__ void load_sums(float (&x)[4], const float* from, int 
         : "memory");
 }
 
-__device__ __forceinline__ void fetch(const Ring& ring, const Work& work, const TensorMap& left, const TensorMap& right) {
+// first: where the lines of the left factor begin in the rows of its map.
+__device__ __forceinline__ void fetch(const Ring& ring, const Work& work, const TensorMap& left, const TensorMap& right,
+                                      int first) {
     Place place;
     for (int k = work.k_begin; k < work.k_end; k += BLOCK_K) {
         Barrier& full = ring.full[place.stage];
@@ -72,7 +90,7 @@ __device__ __forceinline__ void fetch(const Ring& ring, const Work& work, const 
 #pragma unroll
         for (int i = 0; i < (A_K_MAJOR ? 1 : BLOCK_M / 64); i++) {
             unsigned char* to = ring.a(place.stage) + i * BOX_BYTES;
-            const int at = work.m + 64 * i, x = A_K_MAJOR ? k : at, y = A_K_MAJOR ? at : k;
+            const int at = work.m + 64 * i, x = A_K_MAJOR ? first + k : at, y = A_K_MAJOR ? at : k;
             if constexpr (TURNED) tma_load_once(to, left, full, x, y);
             else tma_load(to, left, full, x, y);
         }
@@ -83,6 +101,29 @@ __device__ __forceinline__ void fetch(const Ring& ring, const Work& work, const 
         }
         place.advance();
     }
+}
+
+// The last product, of a step that is partly beyond K.
+__device__ __forceinline__ void multiply_last(Sums& sum, const Ring& ring, const Place& place, int inside) {
+    unsigned char* a = ring.a(place.stage);
+    barrier_wait(ring.full[place.stage], place.phase);
+    for (int i = threadIdx.x - 128; i < BLOCK_M * (BLOCK_K - inside); i += CONSUMER_THREADS) {
+        const int row = i / (BLOCK_K - inside), k = inside + i % (BLOCK_K - inside);
+        reinterpret_cast<Element*>(a + row * 128 + (k / 8 ^ row % 8) * 16)[k % 8] = Element(0.0f);
+    }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    consumers_sync();
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < 128 / 32; step++)
+#pragma unroll
+        for (int i = 0; i < HEIGHT; i++)
+            wgmma<A_K_MAJOR, B_K_MAJOR>(sum[i], describe<A_K_MAJOR>(a + i * BOX_BYTES, step),
+                                        describe<B_K_MAJOR>(ring.b(place.stage), step), true, Element());
+    wgmma_commit();
+    wgmma_wait<0>();
+#pragma unroll
+    for (int i = 0; i < HEIGHT; i++) pin(sum[i]);
 }
 
 // Leaves the sums of a consumer where the stages were, by the rows and columns of c.
@@ -106,9 +147,9 @@ __device__ __forceinline__ void leave(float* sums, const Sums& sum) {
     }
 }
 
-// Adds what the blocks left of a part of the tile at (row, column) of c [M, N], and ends it.
+// Adds what the blocks left of a part of the tile at (row, column) of c [M, N], and ends it; of a turn, its columns.
 __device__ __forceinline__ void add(const float* sums, Element* c, const Epilogue<Element>& epilogue, int rank, int row,
-                                    int column, int M, int N) {
+                                    int column, int M, int N, int turn = 0) {
     constexpr int UNITS = COLUMNS / 4;  // of a row
     const int rows = min(ROWS, M - row);
     for (int i = rank * CONSUMER_THREADS + threadIdx.x - 128; i < rows * UNITS; i += SHARES * CONSUMER_THREADS) {
@@ -122,7 +163,7 @@ __device__ __forceinline__ void add(const float* sums, Element* c, const Epilogu
             for (int j = 0; j < 4; j++) total[j] = s ? add_gradual(total[j], part[s][j]) : part[s][j];
 #pragma unroll
         for (int j = 0; j < 4; j += C_VECTOR) {
-            const int n = column + x + j;
+            const int n = (column + x + j) * TURNS + turn;
             float piece[C_VECTOR];
 #pragma unroll
             for (int v = 0; v < C_VECTOR; v++) piece[v] = total[j + v];
@@ -131,30 +172,36 @@ __device__ __forceinline__ void add(const float* sums, Element* c, const Epilogu
     }
 }
 
-// Block SHARES * tile + rank computes share `rank` of tile first + tile, of `works` tiles in all. k_split is a multiple of BLOCK_K,
-// and no share is empty.
+// Block SHARES * tile + rank computes share `rank` of tile first + tile, of `works` tiles in all. k_split is a multiple of
+// BLOCK_K, and no share is empty. fewer_map: as b_map, for turns that have one line less. line: elements from one to the next.
 extern "C" __global__ void __cluster_dims__(SHARES, 1, 1) __launch_bounds__(THREADS, BLOCKS_PER_SM)
-    matmul_shares(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
-                  Element* __restrict__ c EPILOGUE_PARAMETERS(Element), int M, int N, int K, int k_split, int works, int first) {
+    matmul_shares(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, FEWER_MAP
+                  Element* __restrict__ c EPILOGUE_PARAMETERS(Element), int M, int N, int K, int k_split, int works,
+                  int first LINE_PARAMETER) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const Ring ring(shared);
-    const int rank = blockIdx.x % SHARES;
-    const Work work(rank * works + first + blockIdx.x / SHARES, {M, N, K, k_split, 1});
+    const int rank = blockIdx.x % SHARES, tile = first + blockIdx.x / SHARES, turn = tile % TURNS;
+    Work work(rank * works + tile, {TURNS > 1 ? works * BLOCK_M : M, N, K, k_split, 1});
+    if constexpr (TURNS > 1) work.m = tile / TURNS * BLOCK_M;
     float* sums = reinterpret_cast<float*>(shared);
     if (threadIdx.x < 128) {
         fetches();
-        if (threadIdx.x == 0) fetch(ring, work, TURNED ? b_map : a_map, TURNED ? a_map : b_map);
+        const TensorMap& columns = turn <= (M - 1) % TURNS ? b_map : fewer_map;
+        if (threadIdx.x == 0) fetch(ring, work, TURNED ? columns : a_map, TURNED ? a_map : b_map, turn * line);
         share_sync();
     } else {
         multiplies();
         Sums sum;  // the first product sets it
         Place place;
+        const int rest = TURNS > 1 && work.k_end == K ? K % BLOCK_K : 0;
+        work.k_end -= rest;
         multiply(sum, ring, place, work);
+        if (rest) multiply_last(sum, ring, place, rest);
         consumers_sync();  // all have left the stages
         leave(sums, sum);
         if constexpr (SHARES > 1) share_sync();
         else consumers_sync();
-        if constexpr (TURNED) add(sums, c, EPILOGUE(Element), rank, work.n, work.m, N, M);
+        if constexpr (TURNED) add(sums, c, EPILOGUE(Element), rank, work.n, work.m, N, M, turn);
         else add(sums, c, EPILOGUE(Element), rank, work.m, work.n, M, N);
     }
     share_sync();  // nobody leaves while another reads its sums
