@@ -33,6 +33,13 @@ def takes(p: MatmulProblem) -> bool:
     return p.batch is None and p.M <= MOST_ROWS and p.dtype.itemsize == 2
 
 
+def any_lines(b: Layout, k_axis: int) -> bool:
+    """Whether K-major lines of b, one matrix, can be read where they lie although not all begin at multiples of 16 bytes:
+    the first one does."""
+    K, N = b.shape[k_axis], b.shape[1 - k_axis]
+    return b.strides[k_axis] == 1 and b.offset == 0 and N >= 64 and K >= 128
+
+
 def in_turns(p: MatmulProblem) -> int:
     """Of b's K-major lines, how many until one begins a multiple of 16 bytes behind the first; 1 where all do."""
     return 16 // gcd(16, p.right.ld * p.dtype.itemsize)

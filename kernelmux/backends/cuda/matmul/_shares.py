@@ -1,7 +1,7 @@
 """Products of few tiles through TMA and wgmma, on sm_90: blocks of a cluster share K, and add their sums among themselves.
 
-Few rows take the time of reading b, for which every multiprocessor has to ask. Of other products, the tiles that whole rounds
-of all multiprocessors leave over take a round of their own, in which most have nothing to do: shared, they are done sooner.
+The tiles that whole rounds of all multiprocessors leave over take a round of their own, in which most have nothing to do:
+shared, they are done sooner. So are products that have no more tiles than that.
 """
 
 from dataclasses import dataclass
@@ -14,20 +14,16 @@ from kernelmux.backends.cuda.matmul._choice import MatmulPlan, MatmulProblem, Ti
 from kernelmux.backends.cuda.matmul._maps import NUMBERS, SWIZZLED, tiles
 
 SOURCE = Source(__file__, "matmul_shares.cu")
-SHARES = (8, 4, 2)  # blocks of a cluster; six of them find no room often enough
-FEWEST, MOST = 0.9, 1.5  # blocks to a multiprocessor
-TILES = 0.25  # of one share to a multiprocessor: of more, those of one piece read as fast
 # Clusters of so many blocks, one to a multiprocessor, for which an H200 has room at one time, out of 132.
 ROOM = {2: 66, 3: 42, 4: 30, 6: 18, 8: 14}
 
 
 @dataclass(frozen=True)
 class SharedTiling(Tiling):
-    """Consumer warpgroups of `height` times 64 rows and `n` columns; blocks: that share a multiprocessor."""
+    """Consumer warpgroups of `height` times 64 rows and `n` columns."""
 
     stages: int
     height: int = 1
-    blocks: int = 1
     group_m: int = 16
 
     @property
@@ -42,34 +38,7 @@ class SharedTiling(Tiling):
     def holding_sums(self) -> "SharedTiling":
         """With stages enough for the sums, which take their place."""
         needed = cdiv(self.m * (self.n + 8) * 4, (self.m + self.n) * SWIZZLED)
-        return SharedTiling(self.m, self.n, self.rate, max(self.stages, needed), self.height, self.blocks, self.group_m)
-
-    def shares(self, p: MatmulProblem, multiprocessors: int) -> int:
-        """Into how many pieces K is best cut, each of 256 or more."""
-        tiles = self.tiles(p)
-        return next((n for n in SHARES if n * tiles <= MOST * multiprocessors and n * 256 <= p.K), 1)
-
-
-TILINGS = SharedTiling(64, 128, 2.15e6, 4, blocks=2), SharedTiling(64, 64, 1.4e6, 6, blocks=2)
-
-
-def takes(p: MatmulProblem) -> bool:
-    """Whether a product has few enough rows: the time is that of reading b, once."""
-    return p.batch is None and p.M <= 64 and p.dtype.itemsize == 2
-
-
-def choice(p: MatmulProblem, multiprocessors: int) -> tuple[SharedTiling, int] | None:
-    """The tiling and the number of shares; None where there is no use for several.
-
-    H200, bf16: 48 x 8192 by 8192 x 1024 takes 13.8 us in eight shares of tiles of 64 columns, 15.3 of 128, 27.9 in one
-    piece; 56 x 5120 by 5120 x 5120 22.1 in four shares and 22.5 in one, 64 x 3584 by 3584 x 4608 18.9 and 18.0.
-    """
-    if not takes(p) or TILINGS[0].tiles(p) > TILES * multiprocessors:
-        return None
-    found = [(t, t.shares(p, multiprocessors)) for t in TILINGS]
-    wide, narrow = (t.tiles(p) * shares for t, shares in found)
-    tiling, shares = found[0] if wide >= FEWEST * multiprocessors or wide >= narrow else found[1]
-    return (tiling, shares) if shares > 1 else None
+        return SharedTiling(self.m, self.n, self.rate, max(self.stages, needed), self.height, self.group_m)
 
 
 def most_shares(tiles: int, K: int, multiprocessors: int) -> int:
@@ -94,8 +63,7 @@ def launch(p: MatmulProblem, t: SharedTiling, shares: int, end: EpilogueKind, fi
     kernel = SOURCE.kernel(
         "matmul_shares", f"a:map b:map {end.tensors} {NUMBERS} first:i32",
         ELEMENT=ctype(p.dtype), C_VECTOR=gcd(4, p.N), BLOCK_N=t.n, CONSUMERS=t.consumers, HEIGHT=t.height, STAGES=t.stages,
-        GROUP_M=t.group_m, SHARES=shares, BLOCKS_PER_SM=t.blocks, **({"B_ONCE": 1} if p.M <= t.m else {}),
-        **({"IS_REST": 1} if first else {}), **p.macros, **end.macros,
+        GROUP_M=t.group_m, SHARES=shares, **({"IS_REST": 1} if first else {}), **p.macros, **end.macros,
     )  # fmt: skip
     count = t.tiles(p)
     numbers = p.M, p.N, p.K, k_split, count, first

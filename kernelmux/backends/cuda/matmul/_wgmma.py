@@ -8,6 +8,7 @@ import torch
 from kernelmux.backends.cuda._families.epilogue import PLAIN, Epilogue, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import Source, cdiv, ctype, multiprocessors
+from kernelmux.backends.cuda.matmul import _few_rows as few_rows
 from kernelmux.backends.cuda.matmul import _shares
 from kernelmux.backends.cuda.matmul._choice import (
     MatmulPlan,
@@ -171,7 +172,8 @@ def wgmma(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) 
     if a.dtype == torch.float32:
         a, b = k_contiguous(a, 1), k_contiguous(b, 0)
     p = problem(layout(a), layout(b))
-    a, b = a if p.left.aligned else padded(a, 1), b if p.right.aligned else padded(b, 0)
+    in_place = p.right.aligned or (few_rows.takes(p) and few_rows.any_lines(layout(b), 0))
+    a, b = a if p.left.aligned else padded(a, 1), b if in_place else padded(b, 0)
     return _best_plan(layout(a), layout(b), multiprocessors(a), epilogue.ending).run(a, b, epilogue)
 
 
@@ -194,11 +196,9 @@ def turned(x: torch.Tensor) -> torch.Tensor:
 @remembered
 def _best_plan(a: Layout, b: Layout, multiprocessors: int, end: EpilogueKind) -> MatmulPlan:
     p = problem(a, b)
-    if few := _shares.choice(p, multiprocessors):
-        return _shares.plan(a, b, *few, end)
-    # Few rows do not repay the second pass of splits: 56 x 5120 by 5120 x 5120 takes 28.3 us with it, 22.5 without.
-    most = 1 if _shares.takes(p) else 32
-    tiling, splits = choose(tilings(p, end), p, multiprocessors, most=most)
+    if few_rows.takes(p):
+        return few_rows.plan(a, b, few_rows.tile_for(p, multiprocessors), end)
+    tiling, splits = choose(tilings(p, end), p, multiprocessors)
     return plan(a, b, tiling, splits, multiprocessors, end)
 
 
