@@ -31,8 +31,9 @@ from kernelmux.backends.triton.matmul._few_rows import MOST_ROWS, few_rows, few_
 from kernelmux.backends.triton.matmul._few_rows_lines import few_rows_lines
 from kernelmux.backends.triton.matmul._from_registers import from_registers
 from kernelmux.backends.triton.matmul._padded import Misaligned, padded
+from kernelmux.backends.triton.matmul._padded import readable as readable_lines
 from kernelmux.backends.triton.matmul._persistent import persistent
-from kernelmux.backends.triton.matmul._problem import MatmulShapes
+from kernelmux.backends.triton.matmul._problem import MatmulShapes, problem
 from kernelmux.backends.triton.matmul._register_tiles import SPACE as FROM_REGISTERS
 from kernelmux.backends.triton.matmul._spaces import BY_SHAPE, K_MAJOR, PERSISTENT, SPECIALISED
 from kernelmux.backends.triton.matmul._specialised import specialised
@@ -85,9 +86,13 @@ def matmul_persistent(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue
 
 
 def matmul_few_rows(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: EpilogueTensors) -> torch.Tensor:
-    if b.dim() == 2 and b.stride(0) == 1 and b.stride(1) % 8 and not b.data_ptr() % 16:
-        return few_rows_lines(a, b, epilogue)
-    return few_rows(a, b, few_rows_rule, BY_SHAPE.choice, epilogue)
+    aligned = readable_lines(b) and (readable_lines(a) or a.numel() == a.shape[-1])
+    if problem(a, b, precision, epilogue.ending).batch is None and a.numel():
+        if aligned:
+            return few_rows(a, b, few_rows_rule, epilogue)
+        if b.stride(0) == 1 and b.data_ptr() % 16 == 0:
+            return few_rows_lines(a, b, epilogue)
+    return (matmul_by_shape if aligned else matmul_padded)(a, b, precision, epilogue)
 
 
 def matmul_k_major(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: EpilogueTensors) -> torch.Tensor:
@@ -200,7 +205,7 @@ def _variant(rung: TritonMatmulRung) -> Implementation:
         return rung.fn(*readable(a, b), precision, PLAIN)
 
     requires = (*rung.requires(NAMES), BATCHES)
-    layout = {"a": "matrix", "b": "matrix"} if rung.fn is matmul_padded or Aligned(NAMES.left) in requires else {}
+    layout = {"a": "matrix", "b": "matrix"} if rung.fn in (matmul_padded, matmul_few_rows) or Aligned(NAMES.left) in requires else {}
     return Implementation(matmul, rung.idea, requires, layout, arithmetic="mma", space=rung.space)
 
 

@@ -13,7 +13,7 @@ import triton.language as tl
 from triton.language.extra import cuda
 
 from kernelmux.backends.triton._launch.launch import Config, Launch, Map, cdiv, plan, processors
-from kernelmux.backends.triton.matmul._blocked import Rule, blocked
+from kernelmux.backends.triton.matmul._blocked import Rule
 from kernelmux.backends.triton.matmul._epilogue import PLAIN, EpilogueTensors, WholeTensor, activated, end_parts
 from kernelmux.backends.triton.matmul._problem import MatmulShapes, described, problem
 from kernelmux.registry.util.batch_strides import result
@@ -51,13 +51,10 @@ def matmul_few_rows_kernel(
         tl.store(c_ptr + offs, activated(acc, ACTIVATION).to(c_ptr.dtype.element_ty), mask=mask)
 
 
-def few_rows(a: torch.Tensor, b: torch.Tensor, rule: Rule, otherwise: Rule, epilogue: EpilogueTensors) -> torch.Tensor:
-    """a @ b of one matrix b; of a batch of them as by `blocked`."""
+def few_rows(a: torch.Tensor, b: torch.Tensor, rule: Rule, epilogue: EpilogueTensors) -> torch.Tensor:
+    """a @ b of one matrix b and at least one row."""
     c = result(a, b)
-    p = problem(a, b, "ieee", epilogue.ending)
-    if p.batch or c.numel() == 0:
-        return blocked(a, b, "ieee", otherwise, epilogue)
-    launch, end, split = _plan(p, rule)
+    launch, end, split = _plan(problem(a, b, "ieee", epilogue.ending), rule)
     if end is None:
         launch(c, a, b, *epilogue.arguments(c))
     else:
