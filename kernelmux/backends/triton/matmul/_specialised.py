@@ -283,10 +283,10 @@ def matmul_specialised_kernel(
 
 
 class SpecialisedPlan(NamedTuple):
-    """The launch of whole rounds of tiles; those of the tiles that they leave over, and of the end of these, whose sums in
-    fp32 are of this shape; None and () if the first one computes all."""
+    """The launch of whole rounds of tiles, if there are any; those of the tiles that they leave over, and of the end of these,
+    whose sums in fp32 are of this shape; None and () if the first one computes all."""
 
-    whole: Launch
+    whole: Launch | None
     rest: Launch | None = None
     end: Launch | None = None
     parts: Ints = ()
@@ -294,7 +294,8 @@ class SpecialisedPlan(NamedTuple):
     def run(self, c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, epilogue: EpilogueTensors) -> None:
         """Fills c, and what the epilogue saves."""
         ends = epilogue.arguments(c)
-        self.whole(c, a, b, b, *ends)
+        if self.whole:
+            self.whole(c, a, b, b, *ends)
         if self.rest and self.end:
             parts = c.new_empty(self.parts, dtype=torch.float32)
             self.rest(c, a, b, b, c, c, parts)
@@ -349,14 +350,14 @@ def _plan(p: MatmulShapes, rule: Rule, line: int) -> SpecialisedPlan:
     split = cdiv(p.K, share)
     rest = Launch(
         matmul_specialised_kernel, (left * split,), p.M, p.N, p.K, left * split, p.inner, works, left, share,
-        maps=(*maps, WholeTensor(), WholeTensor(), WholeTensor()), LEAVES_REST=False, launch_pdl=True,
+        maps=(*maps, WholeTensor(), WholeTensor(), WholeTensor()), LEAVES_REST=False, **({"launch_pdl": True} if works else {}),
         **PLAIN.ending.meta, **{**meta, "SPLIT": split},
     )  # fmt: skip
     end = Launch(
         end_rest_kernel, (block_m // END_ROWS, left), p.M, p.N, line, works, left, SPLIT=split, BLOCK_M=block_m,
         BLOCK_N=block_n, GROUP_M=config["GROUP_M"], ROWS=END_ROWS, num_warps=4, **p.end.meta,
     )  # fmt: skip
-    return SpecialisedPlan(whole, rest, end, (split * left, block_m, block_n))
+    return SpecialisedPlan(whole if works else None, rest, end, (split * left, block_m, block_n))
 
 
 @triton.jit
