@@ -114,7 +114,7 @@ class Tf32Layout:
 class RepaysCopies:
     """Operands that TMA can read where they lie, or a product large enough to repay copies of them; fp32 always does.
 
-    What is saved is the time of mma.sync, which reads any lines, above that of wgmma. For few rows, b is read where it lies.
+    What is saved is the time of mma.sync, which reads any lines, above that of wgmma. Of few rows, b is not copied.
 
     k_axis: of the right operand.
     """

@@ -65,8 +65,9 @@ def plan(a: Layout, b: Layout, t: FewRowsTile, end: EpilogueKind = PLAIN.ending)
     count = turns * cdiv(cdiv(p.N, turns), t.columns)
     stages = max(t.stages, cdiv(t.rows * (t.columns + 4) * 4, t.stage(p.left.k_major)))
     more = {"TURNS": turns} if turns > 1 else {}
+    fewer, line = ("fewer:map", "line:i32") if turns > 1 else ("", "")
     kernel = SOURCE.kernel(
-        "matmul_shares", f"a:map b:map {'fewer:map ' * (turns > 1)}{end.tensors} {NUMBERS} first:i32{' line:i32' * (turns > 1)}",
+        "matmul_shares", f"a:map b:map {fewer} {end.tensors} {NUMBERS} first:i32 {line}",
         ELEMENT=ctype(a.dtype), C_VECTOR=gcd(4, p.N) if turns == 1 else 1, BLOCK_N=t.rows, CONSUMERS=1,
         HEIGHT=t.columns // 64, STAGES=stages, SHARES=shares, BLOCKS_PER_SM=t.blocks, TURNED=1, **more,
         **turned.macros, **end.macros,
@@ -77,8 +78,10 @@ def plan(a: Layout, b: Layout, t: FewRowsTile, end: EpilogueKind = PLAIN.ending)
     if turns == 1:
         return MatmulPlan(launch, p.shape, a_tiles, tiles(p, p.right, p.N, t.columns if p.right.k_major else steps))
     last = (p.N - 1) % turns  # turn of the last line
-    all_turns, fewer = (_lines(p, turns, t.columns, *rows) for rows in ((cdiv(p.N, turns), last), (p.N // turns, turns - 1)))
-    return MatmulPlan(launch, p.shape, a_tiles, all_turns, last=fewer)
+    longer, shorter = (
+        _lines(p, turns, t.columns, *rows) for rows in ((cdiv(p.N, turns), last), (p.N // turns, turns - 1))
+    )
+    return MatmulPlan(launch, p.shape, a_tiles, longer, last=shorter)
 
 
 def _lines(p: MatmulProblem, turns: int, columns: int, rows: int, last: int) -> Tiles:

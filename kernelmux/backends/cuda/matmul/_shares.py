@@ -56,8 +56,7 @@ def plan(a: Layout, b: Layout, t: SharedTiling, shares: int, end: EpilogueKind =
 
 
 def launch(p: MatmulProblem, t: SharedTiling, shares: int, end: EpilogueKind, first: int = 0) -> BoundLaunch:
-    """Of the tiles from `first` on. If there are tiles before, they are those of the launch before, which lets this one begin
-    ahead of its end."""
+    """Of the tiles from `first` on. Tiles before these are those of the launch before, which lets this one begin early."""
     k_split = split_length(p.K, shares, SWIZZLED // p.dtype.itemsize)
     shares, t = cdiv(p.K, k_split), t.holding_sums()
     kernel = SOURCE.kernel(

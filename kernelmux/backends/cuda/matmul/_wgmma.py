@@ -11,9 +11,9 @@ from kernelmux.backends.cuda._launch.runtime import Source, cdiv, ctype, multipr
 from kernelmux.backends.cuda.matmul import _few_rows as few_rows
 from kernelmux.backends.cuda.matmul import _shares
 from kernelmux.backends.cuda.matmul._choice import (
+    HOPPER_MEMORY,
     MatmulPlan,
     MatmulProblem,
-    HOPPER_MEMORY,
     Tiling,
     adding,
     choose,
@@ -88,7 +88,7 @@ class WgmmaTiling(Tiling):
     ) -> float:
         """As of any tiling, or with the last round shared."""
         plain = super().microseconds(p, splits, multiprocessors, moved, memory)
-        left, shares = self.left_over(p, multiprocessors)
+        _, shares = self.left_over(p, multiprocessors)
         if splits > 1 or shares == 1:
             return plain
         round_of = self.m * self.n * p.K / self.rate

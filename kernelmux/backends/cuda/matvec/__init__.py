@@ -115,5 +115,7 @@ VARIANTS = {
     "tensor_cores": Implementation(
         tensor_cores, "mma.sync on operands as they come from memory", _ON_TENSOR_CORES, _LAYOUT, arithmetic="mma_16"
     ),
-    "wgmma": Implementation(wgmma, "as few rows of a product, in clusters that share K", _ON_HOPPER, _LAYOUT, arithmetic="mma_16"),
+    "wgmma": Implementation(
+        wgmma, "as few rows of a product, in clusters that share K", _ON_HOPPER, _LAYOUT, arithmetic="mma_16"
+    ),
 }

@@ -205,7 +205,11 @@ def _variant(rung: TritonMatmulRung) -> Implementation:
         return rung.fn(*readable(a, b), precision, PLAIN)
 
     requires = (*rung.requires(NAMES), BATCHES)
-    layout = {"a": "matrix", "b": "matrix"} if rung.fn in (matmul_padded, matmul_few_rows) or Aligned(NAMES.left) in requires else {}
+    layout = (
+        {"a": "matrix", "b": "matrix"}
+        if rung.fn in (matmul_padded, matmul_few_rows) or Aligned(NAMES.left) in requires
+        else {}
+    )
     return Implementation(matmul, rung.idea, requires, layout, arithmetic="mma", space=rung.space)
 
 

@@ -2,8 +2,8 @@
 
 Lines n, n + 8, n + 16, ... begin at one distance from a multiple of 16 bytes, and lie a multiple of 16 bytes apart. So a
 program has columns of c that are 8 apart (fewer where lines are less odd), and reads their lines in whole vectors from the
-first such multiple on. Rows of a, of which there are few, are copied to lines that begin with the same element. What lies in
-front of that and behind the last vector, 14 elements at most, is one more product.
+first such multiple on. Rows of a, of which there are few, are copied to lines that begin with the same element. What lies
+in front of that and behind the last vector, 14 elements at most, is one more product.
 """
 
 from __future__ import annotations
@@ -117,14 +117,16 @@ def launches(p: MatmulShapes, config: Config) -> tuple[Launch, Launch, Launch | 
     """The copy of a, the product, its end if programs share K; the shape of the copy, and how many share."""
     line, turns = p.b_strides[1], config["TURNS"]
     pitch = cdiv(p.K, LINE) * LINE
-    copy = Launch(copy_turns_kernel, (cdiv(pitch, BLOCK), p.M, turns), p.K, *p.a_strides, line, pitch, BLOCK=BLOCK, num_warps=4)
+    copy = Launch(
+        copy_turns_kernel, (cdiv(pitch, BLOCK), p.M, turns), p.K, *p.a_strides, line, pitch, BLOCK=BLOCK, num_warps=4
+    )
     share = cdiv(cdiv(p.K, config["SPLIT"]), config["BLOCK_K"]) * config["BLOCK_K"]
     split = cdiv(p.K, share)
     end = p.end if split == 1 else PLAIN.ending
     tiles = turns * cdiv(cdiv(p.N, turns), config["BLOCK_N"])
     launch = Launch(
-        few_rows_lines_kernel, (tiles, split), p.M, p.N, p.K, *p.a_strides, line, turns * line // VECTOR.value, pitch, share,
-        launch_pdl=True, **end.meta, **{**config, "SPLIT": split},
+        few_rows_lines_kernel, (tiles, split), p.M, p.N, p.K, *p.a_strides, line, turns * line // VECTOR.value, pitch,
+        share, launch_pdl=True, **end.meta, **{**config, "SPLIT": split},
     )  # fmt: skip
     last = None if split == 1 else end_parts(p.end, split, p.M, p.N, follows=True)
     return copy, launch, last, (turns, p.M, pitch), split

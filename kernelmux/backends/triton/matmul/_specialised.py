@@ -174,7 +174,8 @@ def _end(
 @gluon.jit
 def _multiply(
     c_desc, bias_ptr, z_desc, a_ring, b_ring, more_ring, piece, full, empty, M, N, K, works, first, left, share, parts_ptr,
-    SPLIT: gl.constexpr, PART: gl.constexpr, BIAS: gl.constexpr, ACTIVATION: gl.constexpr, BATCHED: gl.constexpr, A_ROWS: gl.constexpr, B_ROWS: gl.constexpr,
+    SPLIT: gl.constexpr, PART: gl.constexpr, BIAS: gl.constexpr, ACTIVATION: gl.constexpr, BATCHED: gl.constexpr,
+    A_ROWS: gl.constexpr, B_ROWS: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, MORE_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
     STAGES: gl.constexpr, ROWS: gl.constexpr, PIECE: gl.constexpr,
 ):  # fmt: skip
@@ -233,14 +234,15 @@ def _for_launches(SAYS: gl.constexpr, x):
 @gluon.jit
 def matmul_specialised_kernel(
     c_desc, a_desc, b_desc, more_desc, bias_ptr, z_desc, parts_ptr, M, N, K, works, inner, first, left, share,
-    SPLIT: gl.constexpr, LEAVES_REST: gl.constexpr, BIAS: gl.constexpr, ACTIVATION: gl.constexpr, BATCHED: gl.constexpr, A_OUTER: gl.constexpr, A_INNER: gl.constexpr,
+    SPLIT: gl.constexpr, LEAVES_REST: gl.constexpr, BIAS: gl.constexpr, ACTIVATION: gl.constexpr, BATCHED: gl.constexpr,
+    A_OUTER: gl.constexpr, A_INNER: gl.constexpr,
     B_OUTER: gl.constexpr, B_INNER: gl.constexpr, A_ROWS: gl.constexpr, B_ROWS: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, MORE_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
     STAGES: gl.constexpr, ROWS: gl.constexpr, PIECE: gl.constexpr, IN_TURN: gl.constexpr,
 ):  # fmt: skip
     """more_desc: of MORE_N columns of b behind BLOCK_N, for tiles whose width is no power of two. IN_TURN: the batch
-    is of the even rows of a and of the odd ones. LEAVES_REST: the launch that follows computes the tiles behind these. SPLIT:
-    this is that launch; so many programs share the K of a tile and leave sums in parts."""
+    is of the even rows of a and of the odd ones. LEAVES_REST: the launch that follows computes the tiles behind these.
+    SPLIT: this is that launch; so many programs share the K of a tile and leave sums in parts."""
     if LEAVES_REST:
         _for_launches("griddepcontrol.launch_dependents;", M)
     a_ring = ring(a_desc, STAGES)
@@ -253,8 +255,8 @@ def matmul_specialised_kernel(
         gl.warp_specialize(
             [
                 (_multiply, (c_desc, bias_ptr, z_desc, a_ring, b_ring, more_ring, pieces.index(0), full, empty, M, N, K,
-                             works, first, left, share, parts_ptr, SPLIT, 0, BIAS, ACTIVATION, BATCHED, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, MORE_N, BLOCK_K,
-                             GROUP_M, STAGES, ROWS, PIECE)),
+                             works, first, left, share, parts_ptr, SPLIT, 0, BIAS, ACTIVATION, BATCHED, A_ROWS, B_ROWS,
+                             BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, ROWS, PIECE)),
                 (_load, (a_desc, b_desc, more_desc, a_ring, b_ring, more_ring, full, empty, M, N, K, works,
                          inner, first, left, share, SPLIT, BATCHED, A_OUTER, A_INNER, B_OUTER, B_INNER, A_ROWS, B_ROWS,
                          BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, IN_TURN)),
@@ -266,11 +268,11 @@ def matmul_specialised_kernel(
         gl.warp_specialize(
             [
                 (_multiply, (c_desc, bias_ptr, z_desc, a_ring, b_ring, more_ring, pieces.index(0), full, empty, M, N, K,
-                             works, first, left, share, parts_ptr, SPLIT, 0, BIAS, ACTIVATION, BATCHED, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, MORE_N, BLOCK_K,
-                             GROUP_M, STAGES, ROWS, PIECE)),
+                             works, first, left, share, parts_ptr, SPLIT, 0, BIAS, ACTIVATION, BATCHED, A_ROWS, B_ROWS,
+                             BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, ROWS, PIECE)),
                 (_multiply, (c_desc, bias_ptr, z_desc, a_ring, b_ring, more_ring, pieces.index(1), full, empty, M, N, K,
-                             works, first, left, share, parts_ptr, SPLIT, 1, BIAS, ACTIVATION, BATCHED, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, MORE_N, BLOCK_K,
-                             GROUP_M, STAGES, ROWS, PIECE)),
+                             works, first, left, share, parts_ptr, SPLIT, 1, BIAS, ACTIVATION, BATCHED, A_ROWS, B_ROWS,
+                             BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, ROWS, PIECE)),
                 (_load, (a_desc, b_desc, more_desc, a_ring, b_ring, more_ring, full, empty, M, N, K, works,
                          inner, first, left, share, SPLIT, BATCHED, A_OUTER, A_INNER, B_OUTER, B_INNER, A_ROWS, B_ROWS,
                          BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, IN_TURN)),
@@ -283,8 +285,8 @@ def matmul_specialised_kernel(
 
 
 class SpecialisedPlan(NamedTuple):
-    """The launch of whole rounds of tiles, if there are any; those of the tiles that they leave over, and of the end of these,
-    whose sums in fp32 are of this shape; None and () if the first one computes all."""
+    """The launch of whole rounds of tiles, if there are any; those of the tiles that they leave over, and of the end of
+    these, whose sums in fp32 are of this shape; None and () if the first one computes all."""
 
     whole: Launch | None
     rest: Launch | None = None
@@ -350,7 +352,7 @@ def _plan(p: MatmulShapes, rule: Rule, line: int) -> SpecialisedPlan:
     split = cdiv(p.K, share)
     rest = Launch(
         matmul_specialised_kernel, (left * split,), p.M, p.N, p.K, left * split, p.inner, works, left, share,
-        maps=(*maps, WholeTensor(), WholeTensor(), WholeTensor()), LEAVES_REST=False, **({"launch_pdl": True} if works else {}),
+        maps=(*maps, WholeTensor(), WholeTensor(), WholeTensor()), LEAVES_REST=False, launch_pdl=works > 0,
         **PLAIN.ending.meta, **{**meta, "SPLIT": split},
     )  # fmt: skip
     end = Launch(
