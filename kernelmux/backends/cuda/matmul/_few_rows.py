@@ -35,9 +35,9 @@ def takes(p: MatmulProblem) -> bool:
 
 def any_lines(b: Layout, k_axis: int) -> bool:
     """Whether K-major lines of b, one matrix, can be read where they lie although not all begin at multiples of 16 bytes:
-    the first one does."""
+    the first one does, and they do not overlap."""
     K, N = b.shape[k_axis], b.shape[1 - k_axis]
-    return b.strides[k_axis] == 1 and b.offset == 0 and N >= 64 and K >= 128
+    return b.strides[k_axis] == 1 and b.strides[1 - k_axis] >= K >= 128 and b.offset == 0 and N >= 64
 
 
 def in_turns(p: MatmulProblem) -> int:
