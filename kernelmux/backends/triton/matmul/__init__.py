@@ -28,7 +28,7 @@ from kernelmux.backends.triton._launch.launch import Config
 from kernelmux.backends.triton.matmul._blocked import blocked
 from kernelmux.backends.triton.matmul._epilogue import PLAIN, EpilogueTensors
 from kernelmux.backends.triton.matmul._few_rows import MOST_ROWS, few_rows, few_rows_rule
-from kernelmux.backends.triton.matmul._few_rows_lines import few_rows_lines
+from kernelmux.backends.triton.matmul._few_rows_lines import few_rows_lines, few_rows_lines_rule
 from kernelmux.backends.triton.matmul._from_registers import from_registers
 from kernelmux.backends.triton.matmul._padded import Misaligned, padded
 from kernelmux.backends.triton.matmul._padded import readable as readable_lines
@@ -91,7 +91,7 @@ def matmul_few_rows(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: 
         if aligned:
             return few_rows(a, b, few_rows_rule, epilogue)
         if b.stride(0) == 1 and b.data_ptr() % 16 == 0:
-            return few_rows_lines(a, b, epilogue)
+            return few_rows_lines(a, b, few_rows_lines_rule, epilogue)
     return (matmul_by_shape if aligned else matmul_padded)(a, b, precision, epilogue)
 
 

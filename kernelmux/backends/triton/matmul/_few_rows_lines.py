@@ -16,6 +16,7 @@ import triton.language as tl
 from triton.language.extra import cuda
 
 from kernelmux.backends.triton._launch.launch import Config, Launch, cdiv, plan, processors
+from kernelmux.backends.triton.matmul._blocked import Rule
 from kernelmux.backends.triton.matmul._epilogue import PLAIN, EpilogueTensors, activated, end_parts
 from kernelmux.backends.triton.matmul._problem import MatmulShapes, problem
 from kernelmux.registry.util.batch_strides import result
@@ -92,11 +93,11 @@ def few_rows_lines_kernel(
         tl.store(c_ptr + offs, activated(acc, ACTIVATION).to(c_ptr.dtype.element_ty), mask=mask)
 
 
-def few_rows_lines(a: torch.Tensor, b: torch.Tensor, epilogue: EpilogueTensors) -> torch.Tensor:
+def few_rows_lines(a: torch.Tensor, b: torch.Tensor, rule: Rule, epilogue: EpilogueTensors) -> torch.Tensor:
     """a @ b, one matrix b with K contiguous, of which the first line begins at a multiple of 16 bytes; K is 16 or more."""
     c = result(a, b)
     p = problem(a, b, "ieee", epilogue.ending)
-    copy, launch, end, shape, split = _plan(p)
+    copy, launch, end, shape, split = _plan(p, rule)
     x = a.new_empty(shape)
     copy(x, a)
     if end is None:
@@ -109,8 +110,8 @@ def few_rows_lines(a: torch.Tensor, b: torch.Tensor, epilogue: EpilogueTensors) 
 
 
 @plan
-def _plan(p: MatmulShapes) -> tuple[Launch, Launch, Launch | None, tuple[int, ...], int]:
-    return launches(p, few_rows_lines_rule(p))
+def _plan(p: MatmulShapes, rule: Rule) -> tuple[Launch, Launch, Launch | None, tuple[int, ...], int]:
+    return launches(p, rule(p))
 
 
 def launches(p: MatmulShapes, config: Config) -> tuple[Launch, Launch, Launch | None, tuple[int, ...], int]:
