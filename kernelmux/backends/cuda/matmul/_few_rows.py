@@ -1,27 +1,30 @@
 """Products of few rows in 16 bits: the columns of b are the rows of the products, the blocks of a cluster share K."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 
 from kernelmux.backends.cuda._families.epilogue import PLAIN, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import Layout
-from kernelmux.backends.cuda._launch.runtime import Tiles, cdiv, ctype
+from kernelmux.backends.cuda._launch.runtime import cdiv, ctype
 from kernelmux.backends.cuda.matmul._choice import MatmulPlan, MatmulProblem, problem, split_length
 from kernelmux.backends.cuda.matmul._maps import NUMBERS, SWIZZLED, tiles
-from kernelmux.backends.cuda.matmul._shares import SOURCE
+from kernelmux.backends.cuda.matmul._shares import ROOM, SOURCE
 
 MOST_ROWS = 64
+FEWEST = 0.6  # blocks to a multiprocessor: of them no more than these read as fast
 
 
 @dataclass(frozen=True)
 class FewRowsTile:
-    """Rows and columns of c, stages of the ring, blocks of a cluster that share K, and that share a multiprocessor."""
+    """Rows and columns of c, stages of the ring, blocks of a cluster that share K, and that share a multiprocessor; stages that
+    are asked for together."""
 
     rows: int
     columns: int
     stages: int
     shares: int
     blocks: int
+    at_once: int = 1
 
     def stage(self, k_major: bool) -> int:
         """Bytes of a stage, with rows of a that have K contiguous or not."""
@@ -33,58 +36,38 @@ def takes(p: MatmulProblem) -> bool:
     return p.batch is None and p.M <= MOST_ROWS and p.dtype.itemsize == 2
 
 
-def any_lines(b: Layout, k_axis: int) -> bool:
-    """Whether K-major lines of b, one matrix, can be read where they lie although not all begin at multiples of 16 bytes:
-    the first one does, and they do not overlap."""
-    K, N = b.shape[k_axis], b.shape[1 - k_axis]
-    return b.strides[k_axis] == 1 and b.strides[1 - k_axis] >= K >= 128 and b.offset == 0 and N >= 64
-
-
-def in_turns(p: MatmulProblem) -> int:
-    """Of b's K-major lines, how many until one begins a multiple of 16 bytes behind the first; 1 where all do."""
-    return 16 // gcd(16, p.right.ld * p.dtype.itemsize)
-
-
 def tile_for(p: MatmulProblem, multiprocessors: int) -> FewRowsTile:
-    """The tile, the number of blocks that share K, and a ring as long as there is room."""
+    """Where tiles of 128 columns are few, blocks share their K until most multiprocessors have one, which may have all of its
+    shared memory: of two on one, others would have none."""
     rows = next(n for n in (8, 16, 32, 64) if p.M <= n)
-    turns, steps = in_turns(p), cdiv(p.K, 64)
-    count = turns * cdiv(cdiv(p.N, turns), 64)
-    shares = next((n for n in (8, 4, 2) if n * count <= 2 * multiprocessors and 4 * n <= steps), 1)
-    room = 225 if count * shares <= multiprocessors else 111 if count * shares <= 2 * multiprocessors else 73
-    stages = (room << 10) // ((64 + (rows if p.left.k_major else 64)) * SWIZZLED + 16)
-    return FewRowsTile(rows, 64, max(2, min(stages, cdiv(steps, shares))), shares, {225: 1, 111: 2, 73: 3}[room])
+    found = [(columns, _shares(cdiv(p.N, columns), p.K, multiprocessors)) for columns in (128, 64)]
+    columns, shares = max(found, key=lambda t: min(t[1] * cdiv(p.N, t[0]), FEWEST * multiprocessors))
+    room = 111 if shares == 1 and cdiv(p.N, columns) > multiprocessors // 2 else 200
+    tile = FewRowsTile(rows, columns, 2, shares, 2 if room == 111 else 1)
+    return replace(tile, stages=max(2, (room << 10) // (tile.stage(p.left.k_major) + 16)))
+
+
+def _shares(tiles: int, K: int, multiprocessors: int) -> int:
+    """The fewest blocks for each tile that make enough, or the most that find room."""
+    fit = [n for n in (1, *ROOM) if n == 1 or (tiles * 132 <= ROOM[n] * multiprocessors and n * 256 <= K)]
+    return next((n for n in fit if n * tiles >= FEWEST * multiprocessors), fit[-1])
 
 
 def plan(a: Layout, b: Layout, t: FewRowsTile, end: EpilogueKind = PLAIN.ending) -> MatmulPlan:
     """The product with a given tile; no extent is 0."""
-    p, steps, turns = problem(a, b), SWIZZLED // a.dtype.itemsize, in_turns(problem(a, b))
+    p, steps = problem(a, b), SWIZZLED // a.dtype.itemsize
     turned = p._replace(M=p.N, N=p.M, left=p.right, right=p.left)
-    shares = next(n for n in range(t.shares, 0, -1) if n == 1 or p.K - (n - 1) * split_length(p.K, n, steps) > steps)
-    k_split = split_length(p.K, shares, steps)
-    count = turns * cdiv(cdiv(p.N, turns), t.columns)
-    stages = max(t.stages, cdiv(t.rows * (t.columns + 4) * 4, t.stage(p.left.k_major)))
-    more = {"TURNS": turns} if turns > 1 else {}
-    fewer, line = ("fewer:map", "line:i32") if turns > 1 else ("", "")
+    k_split = split_length(p.K, t.shares, steps)
+    shares, count = cdiv(p.K, k_split), cdiv(p.N, t.columns)
+    stages = max(t.stages, cdiv(t.rows * (t.columns + 4) * 4, t.stage(p.left.k_major)), t.at_once + 1)
     kernel = SOURCE.kernel(
-        "matmul_shares", f"a:map b:map {fewer} {end.tensors} {NUMBERS} first:i32 {line}",
-        ELEMENT=ctype(a.dtype), C_VECTOR=gcd(4, p.N) if turns == 1 else 1, BLOCK_N=t.rows, CONSUMERS=1,
-        HEIGHT=t.columns // 64, STAGES=stages, SHARES=shares, BLOCKS_PER_SM=t.blocks, TURNED=1, **more,
+        "matmul_shares", f"a:map b:map {end.tensors} {NUMBERS} first:i32",
+        ELEMENT=ctype(a.dtype), C_VECTOR=gcd(4, p.N), BLOCK_N=t.rows, CONSUMERS=1, HEIGHT=t.columns // 64, STAGES=stages,
+        SHARES=shares, BLOCKS_PER_SM=t.blocks, TURNED=1, **({"AT_ONCE": t.at_once} if t.at_once > 1 else {}),
         **turned.macros, **end.macros,
     )  # fmt: skip
-    numbers = (p.N, p.M, p.K, k_split, count, 0, *((p.right.ld,) if turns > 1 else ()))
+    numbers = p.N, p.M, p.K, k_split, count, 0
     launch = kernel.bind(count * shares, 256, *numbers, shared=stages * (t.stage(p.left.k_major) + 16))
     a_tiles = tiles(p, p.left, p.M, t.rows if p.left.k_major else steps)
-    if turns == 1:
-        return MatmulPlan(launch, p.shape, a_tiles, tiles(p, p.right, p.N, t.columns if p.right.k_major else steps))
-    last = (p.N - 1) % turns  # turn of the last line
-    longer, shorter = (
-        _lines(p, turns, t.columns, *rows) for rows in ((cdiv(p.N, turns), last), (p.N // turns, turns - 1))
-    )
-    return MatmulPlan(launch, p.shape, a_tiles, longer, last=shorter)
-
-
-def _lines(p: MatmulProblem, turns: int, columns: int, rows: int, last: int) -> Tiles:
-    """So many rows, each of the lines of b of all turns up to the last one."""
-    box = (columns, SWIZZLED // p.dtype.itemsize)
-    return Tiles((rows, last * p.right.ld + p.K), (turns * p.right.ld, 1), box, swizzle=SWIZZLED)
+    b_tiles = tiles(p, p.right, p.N, t.columns if p.right.k_major else steps)
+    return MatmulPlan(launch, p.shape, a_tiles, b_tiles)

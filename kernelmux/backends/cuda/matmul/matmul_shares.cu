@@ -6,10 +6,6 @@
 //
 // With TURNED the product is c^T = b^T a^T: the columns of b, which are many, are the rows of the products, and no more of a's
 // few rows than there are is multiplied. M and N are those of c^T then, and so are all names but those of the maps and c.
-//
-// With TURNS above 1 the columns of b are K-major lines that begin anywhere. Those that are TURNS apart lie a multiple of 16
-// bytes apart, so that a map can have them as its rows. A tile has columns of one turn. Behind the end of a line is the next
-// one, so what the last step read beyond K is set to zero.
 #define STRIPS_IN_RING 1
 #include "warpgroup.cuh"
 
@@ -37,17 +33,8 @@ FEW_PRODUCTS("bf16", __nv_bfloat16)
 #ifndef TURNED
 #define TURNED 0
 #endif
-#ifndef TURNS
-#define TURNS 1
-#endif
-#if TURNS > 1
-#define FEWER_MAP const __grid_constant__ TensorMap fewer_map,
-#define LINE_PARAMETER , int line
-#else
-#define FEWER_MAP
-#define LINE_PARAMETER
-#define fewer_map b_map
-#define line 0
+#ifndef AT_ONCE
+#define AT_ONCE 1
 #endif
 #ifndef IS_REST  // the launch before this one computes the tiles before these; this one may begin when its blocks end
 #define IS_REST 0
@@ -56,17 +43,19 @@ FEW_PRODUCTS("bf16", __nv_bfloat16)
 constexpr int ROWS = TURNED ? BLOCK_N : BLOCK_M, COLUMNS = TURNED ? BLOCK_M : BLOCK_N;  // of c
 constexpr int PITCH = COLUMNS + (TURNED ? 4 : 8);  // of a row of sums, so that the values of a store are in different banks
 constexpr int CONSUMER_THREADS = 128 * CONSUMERS;
+constexpr bool ALL_ADD = CONSUMERS == 1;  // those who fetched as well; with more consumers they gave their registers away
+constexpr int ADDERS = ALL_ADD ? THREADS : CONSUMER_THREADS;
+static_assert(AT_ONCE < STAGES, "a stage is given back one step late");
 static_assert(ROWS * PITCH * 4 <= STAGES * STAGE_BYTES, "the sums lie where the stages were");
-
-__device__ __forceinline__ void consumers_sync() {
-    asm volatile("bar.sync 1, %0;" ::"n"(CONSUMER_THREADS) : "memory");
-}
 
 // Waits for all blocks that share a tile, and for their sums.
 __device__ __forceinline__ void share_sync() {
+    static_assert(SHARES > 1 || ALL_ADD, "all threads wait at one place");
     if constexpr (SHARES > 1) {
         asm volatile("barrier.cluster.arrive.release;" ::: "memory");
         asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+    } else {
+        __syncthreads();
     }
 }
 
@@ -79,51 +68,43 @@ __device__ __forceinline__ void load_sums(float (&x)[4], const float* from, int 
         : "memory");
 }
 
-// first: where the lines of the left factor begin in the rows of its map.
-__device__ __forceinline__ void fetch(const Ring& ring, const Work& work, const TensorMap& left, const TensorMap& right,
-                                      int first) {
-    Place place;
-    for (int k = work.k_begin; k < work.k_end; k += BLOCK_K) {
-        Barrier& full = ring.full[place.stage];
-        barrier_wait(ring.empty[place.stage], place.phase ^ 1);
-        barrier_expect(full, LOADED_BYTES);
+__device__ __forceinline__ void fetch_left(unsigned char* tile, const TensorMap& map, Barrier& full, int m, int k) {
 #pragma unroll
-        for (int i = 0; i < (A_K_MAJOR ? 1 : BLOCK_M / 64); i++) {
-            unsigned char* to = ring.a(place.stage) + i * BOX_BYTES;
-            const int at = work.m + 64 * i, x = A_K_MAJOR ? first + k : at, y = A_K_MAJOR ? at : k;
-            if constexpr (TURNED) tma_load_once(to, left, full, x, y);
-            else tma_load(to, left, full, x, y);
-        }
-#pragma unroll
-        for (int i = 0; i < (B_K_MAJOR ? 1 : cdiv(BLOCK_N, 64)); i++) {
-            const int at = work.n + 64 * i;
-            tma_load(ring.b(place.stage) + i * BOX_BYTES, right, full, B_K_MAJOR ? k : at, B_K_MAJOR ? at : k);
-        }
-        place.advance();
+    for (int i = 0; i < (A_K_MAJOR ? 1 : BLOCK_M / 64); i++) {
+        const int at = m + 64 * i, x = A_K_MAJOR ? k : at, y = A_K_MAJOR ? at : k;
+        if constexpr (TURNED) tma_load_once(tile + i * BOX_BYTES, map, full, x, y);
+        else tma_load(tile + i * BOX_BYTES, map, full, x, y);
     }
 }
 
-// The last product, of a step that is partly beyond K.
-__device__ __forceinline__ void multiply_last(Sums& sum, const Ring& ring, const Place& place, int inside) {
-    unsigned char* a = ring.a(place.stage);
-    barrier_wait(ring.full[place.stage], place.phase);
-    for (int i = threadIdx.x - 128; i < BLOCK_M * (BLOCK_K - inside); i += CONSUMER_THREADS) {
-        const int row = i / (BLOCK_K - inside), k = inside + i % (BLOCK_K - inside);
-        reinterpret_cast<Element*>(a + row * 128 + (k / 8 ^ row % 8) * 16)[k % 8] = Element(0.0f);
+__device__ __forceinline__ void fetch_right(unsigned char* tile, const TensorMap& map, Barrier& full, int n, int k) {
+#pragma unroll
+    for (int i = 0; i < (B_K_MAJOR ? 1 : cdiv(BLOCK_N, 64)); i++) {
+        const int at = n + 64 * i;
+        tma_load(tile + i * BOX_BYTES, map, full, B_K_MAJOR ? k : at, B_K_MAJOR ? at : k);
     }
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    consumers_sync();
-    wgmma_fence();
+}
+
+// AT_ONCE stages are asked for together, so that lines are read in longer pieces.
+__device__ __forceinline__ void fetch(const Ring& ring, const Work& work, const TensorMap& left, const TensorMap& right) {
+    Place place;
+    for (int k = work.k_begin; k < work.k_end; k += AT_ONCE * BLOCK_K) {
+        Place first = place;
 #pragma unroll
-    for (int step = 0; step < 128 / 32; step++)
+        for (int i = 0; i < AT_ONCE; i++)
+            if (i == 0 || k + i * BLOCK_K < work.k_end) {
+                barrier_wait(ring.empty[place.stage], place.phase ^ 1);
+                barrier_expect(ring.full[place.stage], LOADED_BYTES);
+                fetch_left(ring.a(place.stage), left, ring.full[place.stage], work.m, k + i * BLOCK_K);
+                place.advance();
+            }
 #pragma unroll
-        for (int i = 0; i < HEIGHT; i++)
-            wgmma<A_K_MAJOR, B_K_MAJOR>(sum[i], describe<A_K_MAJOR>(a + i * BOX_BYTES, step),
-                                        describe<B_K_MAJOR>(ring.b(place.stage), step), true, Element());
-    wgmma_commit();
-    wgmma_wait<0>();
-#pragma unroll
-    for (int i = 0; i < HEIGHT; i++) pin(sum[i]);
+        for (int i = 0; i < AT_ONCE; i++)
+            if (i == 0 || k + i * BLOCK_K < work.k_end) {
+                fetch_right(ring.b(first.stage), right, ring.full[first.stage], work.n, k + i * BLOCK_K);
+                first.advance();
+            }
+    }
 }
 
 // Leaves the sums of a consumer where the stages were, by the rows and columns of c.
@@ -147,62 +128,67 @@ __device__ __forceinline__ void leave(float* sums, const Sums& sum) {
     }
 }
 
-// Adds what the blocks left of a part of the tile at (row, column) of c [M, N], and ends it; of a turn, its columns.
+// Adds what the blocks left of a part of the tile at (row, column) of c [M, N], and ends it. What other blocks have comes after
+// a microsecond, so that a thread asks for much of it at a time.
 __device__ __forceinline__ void add(const float* sums, Element* c, const Epilogue<Element>& epilogue, int rank, int row,
-                                    int column, int M, int N, int turn = 0) {
-    constexpr int UNITS = COLUMNS / 4;  // of a row
-    const int rows = min(ROWS, M - row);
-    for (int i = rank * CONSUMER_THREADS + threadIdx.x - 128; i < rows * UNITS; i += SHARES * CONSUMER_THREADS) {
-        const int y = i / UNITS, x = i % UNITS * 4;
-        float total[4] = {}, part[SHARES][4];
+                                    int column, int M, int N) {
+    constexpr int UNITS = COLUMNS / 4, STEP = SHARES * ADDERS;  // fours of a row
+    constexpr int EACH = cdiv(ROWS * UNITS, STEP), AHEAD = EACH < 16 / SHARES ? EACH : 16 / SHARES;
+    const int units = min(ROWS, M - row) * UNITS;
+    for (int i = rank * ADDERS + threadIdx.x - (THREADS - ADDERS); i < units; i += AHEAD * STEP) {
+        float part[AHEAD][SHARES][4];
 #pragma unroll
-        for (int s = 0; s < SHARES; s++) load_sums(part[s], sums + y * PITCH + x, s);
+        for (int j = 0; j < AHEAD; j++) {
+            const int at = min(i + j * STEP, units - 1);
 #pragma unroll
-        for (int s = 0; s < SHARES; s++)
+            for (int s = 0; s < SHARES; s++) load_sums(part[j][s], sums + at / UNITS * PITCH + at % UNITS * 4, s);
+        }
 #pragma unroll
-            for (int j = 0; j < 4; j++) total[j] = s ? add_gradual(total[j], part[s][j]) : part[s][j];
+        for (int j = 0; j < AHEAD; j++) {
+            const int at = i + j * STEP, y = row + at / UNITS, x = column + at % UNITS * 4;
 #pragma unroll
-        for (int j = 0; j < 4; j += C_VECTOR) {
-            const int n = (column + x + j) * TURNS + turn;
-            float piece[C_VECTOR];
+            for (int s = 1; s < SHARES; s++)
 #pragma unroll
-            for (int v = 0; v < C_VECTOR; v++) piece[v] = total[j + v];
-            if (n < N) epilogue.store(c, (i64)(row + y) * N + n, n, piece);
+                for (int v = 0; v < 4; v++) part[j][0][v] = add_gradual(part[j][0][v], part[j][s][v]);
+#pragma unroll
+            for (int v = 0; v < 4; v += C_VECTOR)
+                if (at < units && x + v < N)
+                    epilogue.store(c, (i64)y * N + x + v, x + v, reinterpret_cast<const float(&)[C_VECTOR]>(part[j][0][v]));
         }
     }
 }
 
 // Block SHARES * tile + rank computes share `rank` of tile first + tile, of `works` tiles in all. k_split is a multiple of
-// BLOCK_K, and no share is empty. fewer_map: as b_map, for turns that have one line less. line: elements from one to the next.
+// BLOCK_K, and no share is empty.
 extern "C" __global__ void __cluster_dims__(SHARES, 1, 1) __launch_bounds__(THREADS, BLOCKS_PER_SM)
-    matmul_shares(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, FEWER_MAP
-                  Element* __restrict__ c EPILOGUE_PARAMETERS(Element), int M, int N, int K, int k_split, int works,
-                  int first LINE_PARAMETER) {
+    matmul_shares(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
+                  Element* __restrict__ c EPILOGUE_PARAMETERS(Element), int M, int N, int K, int k_split, int works, int first) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const Ring ring(shared);
-    const int rank = blockIdx.x % SHARES, tile = first + blockIdx.x / SHARES, turn = tile % TURNS;
-    Work work(rank * works + tile, {TURNS > 1 ? works * BLOCK_M : M, N, K, k_split, 1});
-    if constexpr (TURNS > 1) work.m = tile / TURNS * BLOCK_M;
+    const int rank = blockIdx.x % SHARES;
+    const Work work(rank * works + first + blockIdx.x / SHARES, {M, N, K, k_split, 1});
     float* sums = reinterpret_cast<float*>(shared);
+    const int row = TURNED ? work.n : work.m, column = TURNED ? work.m : work.n, rows = TURNED ? N : M;
+    const int columns = TURNED ? M : N;
     if (threadIdx.x < 128) {
         fetches();
-        const TensorMap& columns = turn <= (M - 1) % TURNS ? b_map : fewer_map;
-        if (threadIdx.x == 0) fetch(ring, work, TURNED ? columns : a_map, TURNED ? a_map : b_map, turn * line);
-        share_sync();
+        if (threadIdx.x == 0) fetch(ring, work, TURNED ? b_map : a_map, TURNED ? a_map : b_map);
+        if constexpr (!ALL_ADD) share_sync();
     } else {
         multiplies();
         Sums sum;  // the first product sets it
         Place place;
-        const int rest = TURNS > 1 && work.k_end == K ? K % BLOCK_K : 0;
-        work.k_end -= rest;
         multiply(sum, ring, place, work);
-        if (rest) multiply_last(sum, ring, place, rest);
-        consumers_sync();  // all have left the stages
+        asm volatile("bar.sync 1, %0;" ::"n"(CONSUMER_THREADS) : "memory");  // all have left the stages
         leave(sums, sum);
-        if constexpr (SHARES > 1) share_sync();
-        else consumers_sync();
-        if constexpr (TURNED) add(sums, c, EPILOGUE(Element), rank, work.n, work.m, N, M, turn);
-        else add(sums, c, EPILOGUE(Element), rank, work.m, work.n, M, N);
+        if constexpr (!ALL_ADD) {
+            share_sync();
+            add(sums, c, EPILOGUE(Element), rank, row, column, rows, columns);
+        }
+    }
+    if constexpr (ALL_ADD) {
+        share_sync();
+        add(sums, c, EPILOGUE(Element), rank, row, column, rows, columns);
     }
     share_sync();  // nobody leaves while another reads its sums
     if constexpr (IS_REST) asm volatile("griddepcontrol.wait;" ::: "memory");

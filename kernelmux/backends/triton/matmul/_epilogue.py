@@ -116,4 +116,4 @@ def end_parts_kernel(
 def end_parts(end: EpilogueTerms, parts: int, M: int, N: int, follows: bool = False) -> Launch:
     """The launch of `end_parts_kernel`, of parts, c and the tensors of an epilogue."""
     grid, meta = (cdiv(M * N, PARTS_BLOCK),), {**end.meta, "PARTS": parts, "BLOCK": PARTS_BLOCK, "FOLLOWS": follows}
-    return Launch(end_parts_kernel, grid, M * N, N, **meta, **({"launch_pdl": True} if follows else {}))
+    return Launch(end_parts_kernel, grid, M * N, N, launch_pdl=follows, **meta)

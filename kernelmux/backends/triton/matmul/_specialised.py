@@ -7,7 +7,7 @@ is a power of two wide, or that and some more columns, which have a ring and sum
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -216,7 +216,7 @@ def _multiply(
         if SPLIT > 1:
             rows = gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))[:, None] + PART * ROWS
             columns = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, layout))[None, :]
-            gl.store(parts_ptr + index.to(gl.int64) * BLOCK_M * BLOCK_N + (rows * BLOCK_N + columns), acc)
+            gl.store(parts_ptr + (index * BLOCK_M * BLOCK_N + rows * BLOCK_N + columns), acc)
         else:
             _end(c_desc, bias_ptr, z_desc, batch, m, n, acc, N, piece, BIAS, ACTIVATION, BATCHED, layout, PIECE)
         if MORE_N:
@@ -327,11 +327,12 @@ def _plan(p: MatmulShapes, rule: Rule, line: int) -> SpecialisedPlan:
     out = _map(p, (p.M, p.N), (line, 1), (rows, piece), of_c)
     if turns:
         out = _map(p, (p.M, p.N), (2 * line, 1), (rows, piece), ((2, line),))
+    plain: Any = WholeTensor()
     maps = (
         out,
         _map(p, (p.M, p.K), p.a_strides, (block_m, block_k), of_a),
         _map(p, (p.K, p.N), p.b_strides, (block_k, block_n), of_b),
-        _map(p, (p.K, p.N), p.b_strides, (block_k, more_n), of_b) if more_n else WholeTensor(),
+        _map(p, (p.K, p.N), p.b_strides, (block_k, more_n), of_b) if more_n else plain,
     )
     split = config.get("SPLIT", 1)
     tiles = p.tiles(block_m, block_n + more_n)
@@ -343,7 +344,7 @@ def _plan(p: MatmulShapes, rule: Rule, line: int) -> SpecialisedPlan:
     works = tiles - left
     whole = Launch(
         matmul_specialised_kernel, (min(processors(p.device), works),), *p.end.missing, None,
-        p.M, p.N, p.K, works, p.inner, 0, works, p.K, maps=(*maps, *(() if p.end.plain else (WholeTensor(), out))),
+        p.M, p.N, p.K, works, p.inner, 0, works, p.K, maps=(*maps, *(() if p.end.plain else (plain, out))),
         LEAVES_REST=left > 0, **p.end.meta, **{**meta, "SPLIT": 1},
     )  # fmt: skip
     if left == 0:
@@ -352,7 +353,7 @@ def _plan(p: MatmulShapes, rule: Rule, line: int) -> SpecialisedPlan:
     split = cdiv(p.K, share)
     rest = Launch(
         matmul_specialised_kernel, (left * split,), p.M, p.N, p.K, left * split, p.inner, works, left, share,
-        maps=(*maps, WholeTensor(), WholeTensor(), WholeTensor()), LEAVES_REST=False, launch_pdl=works > 0,
+        maps=(*maps, *[plain] * 3), LEAVES_REST=False, launch_pdl=works > 0,
         **PLAIN.ending.meta, **{**meta, "SPLIT": split},
     )  # fmt: skip
     end = Launch(
@@ -371,10 +372,10 @@ def end_rest_kernel(
     tile_m, tile_n = tile_of(first + tl.program_id(1), M, N, BLOCK_M, BLOCK_N, GROUP_M)
     within = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     columns = tl.arange(0, BLOCK_N)
-    offs = (tl.program_id(1).to(tl.int64) * BLOCK_M + within) * BLOCK_N + columns[None, :]
+    offs = (tl.program_id(1) * BLOCK_M + within) * BLOCK_N + columns[None, :]
     acc = tl.load(parts_ptr + offs)
     for _ in tl.static_range(1, SPLIT):
-        parts_ptr += tl.cast(left, tl.int64) * BLOCK_M * BLOCK_N
+        parts_ptr += left * BLOCK_M * BLOCK_N
         acc += tl.load(parts_ptr + offs)
     rows = tile_m * BLOCK_M + within
     columns += tile_n * BLOCK_N
