@@ -9,6 +9,7 @@ from kernelmux.backends.cuda._families.epilogue import PLAIN, Epilogue, Epilogue
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import Source, cdiv, ctype, multiprocessors
 from kernelmux.backends.cuda.matmul import _few_rows as few_rows
+from kernelmux.backends.cuda.matmul import _few_rows_lines as few_rows_lines
 from kernelmux.backends.cuda.matmul import _shares
 from kernelmux.backends.cuda.matmul._choice import (
     HOPPER_MEMORY,
@@ -173,6 +174,8 @@ def wgmma(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) 
     if a.dtype == torch.float32:
         a, b = k_contiguous(a, 1), k_contiguous(b, 0)
     p = problem(layout(a), layout(b))
+    if few_rows_lines.takes(p, layout(b)):
+        return few_rows_lines.plan(layout(a), layout(b), multiprocessors(a), epilogue.ending).run(a, b, epilogue)
     a, b = a if p.left.aligned else padded(a, 1), b if p.right.aligned else padded(b, 0)
     return _best_plan(layout(a), layout(b), multiprocessors(a), epilogue.ending).run(a, b, epilogue)
 

@@ -6,6 +6,11 @@
 //
 // With TURNED the product is c^T = b^T a^T: the columns of b, which are many, are the rows of the products, and no more of a's
 // few rows than there are is multiplied. M and N are those of c^T then, and so are all names but those of the maps and c.
+//
+// With TURNS above 1 the columns of b are K-major lines that begin anywhere. Those that are TURNS apart begin at one distance
+// from a multiple of 16 bytes, and lie a multiple of 16 bytes apart, so that a map can have them as its rows: a tile has
+// columns of one turn, read from the first such multiple on. The rows of a have been copied to begin with the same element.
+// What lies in front of that, and behind the last whole 16 bytes, is one more product.
 #define STRIPS_IN_RING 1
 #include "warpgroup.cuh"
 
@@ -32,6 +37,18 @@ FEW_PRODUCTS("bf16", __nv_bfloat16)
 #endif
 #ifndef TURNED
 #define TURNED 0
+#endif
+#ifndef TURNS
+#define TURNS 1
+#endif
+#if TURNS > 1  // as b_map, of turns that have one line less; the factors as they are; elements from one line to the next
+#define LINES const __grid_constant__ TensorMap fewer_map, const Element *__restrict__ a, const Element *__restrict__ b,
+#define LINE_LENGTHS , i64 a_line, i64 b_line
+#define FEWER_MAP fewer_map
+#else
+#define LINES
+#define LINE_LENGTHS
+#define FEWER_MAP b_map
 #endif
 #ifndef AT_ONCE
 #define AT_ONCE 1
@@ -68,6 +85,83 @@ __device__ __forceinline__ void load_sums(float (&x)[4], const float* from, int 
         : "memory");
 }
 
+constexpr int VECTOR = 16 / sizeof(Element), ENDS = 2 * VECTOR;
+
+// The lines of a turn: `first` elements are in front of the first multiple of 16 bytes, which is element `begin` of the rows of
+// the map, and `length` in whole vectors from there on.
+struct Turn {
+    int turn, begin, first, length;
+
+    __device__ __forceinline__ Turn(int turn, i64 line, int K) : turn(turn) {
+        begin = ((int)(turn * line) + VECTOR - 1) / VECTOR * VECTOR;
+        first = begin - (int)(turn * line);
+        length = (K - first) / VECTOR * VECTOR;
+    }
+};
+
+// Where an element of a K-major tile is in shared memory.
+__device__ __forceinline__ Element& element(unsigned char* tile, int line, int k) {
+    return reinterpret_cast<Element*>(tile + line * 128 + (k / VECTOR ^ line % 8) * 16)[k % VECTOR];
+}
+
+// Starts one more product of `Count` times 32 bytes of K of what is in the tiles, and waits for it.
+template <int Count>
+__device__ __forceinline__ void multiply_more(Sums& sum, const unsigned char* a, const unsigned char* b) {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    asm volatile("bar.sync 1, %0;" ::"n"(CONSUMER_THREADS) : "memory");
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < Count; step++)
+#pragma unroll
+        for (int i = 0; i < HEIGHT; i++)
+            wgmma<A_K_MAJOR, B_K_MAJOR>(sum[i], describe<A_K_MAJOR>(a + i * BOX_BYTES, step), describe<B_K_MAJOR>(b, step), true,
+                                        Element());
+    wgmma_commit();
+    wgmma_wait<0>();
+#pragma unroll
+    for (int i = 0; i < HEIGHT; i++) pin(sum[i]);
+}
+
+// The last product, of a step of which `inside` elements are of the lines.
+__device__ __forceinline__ void multiply_last(Sums& sum, const Ring& ring, Place& place, int inside) {
+    barrier_wait(ring.full[place.stage], place.phase);
+    for (int i = threadIdx.x - 128; i < BLOCK_M * (BLOCK_K - inside); i += CONSUMER_THREADS)
+        element(ring.a(place.stage), i / (BLOCK_K - inside), inside + i % (BLOCK_K - inside)) = Element(0.0f);
+    multiply_more<4>(sum, ring.a(place.stage), ring.b(place.stage));
+    place.advance();
+}
+
+// What of the lines of both factors is in front of whole vectors and behind them, as a step that begins with it.
+struct LineEnds {
+    static constexpr int COUNT = cdiv((BLOCK_M + BLOCK_N) * ENDS, CONSUMER_THREADS);
+    Element values[COUNT];
+
+    // rows: of the tile, from `place` on of this turn. M, N, K: of the product of columns of b and rows of a.
+    __device__ __forceinline__ LineEnds(const Element* left, const Element* right, i64 left_line, i64 right_line, const Turn& turn,
+                                        int place, int M, int N, int K) {
+#pragma unroll
+        for (int j = 0; j < COUNT; j++) {
+            const int i = j * CONSUMER_THREADS + threadIdx.x - 128, row = i / ENDS;
+            const int k = i % ENDS < turn.first ? i % ENDS : i % ENDS + turn.length;
+            const int m = (place + row) * TURNS + turn.turn, n = row - BLOCK_M;
+            values[j] = Element(0.0f);
+            if (k < K && row < BLOCK_M && m < M) values[j] = left[m * left_line + k];
+            if (k < K && row >= BLOCK_M && n < N) values[j] = right[n * right_line + k];
+        }
+    }
+
+    __device__ __forceinline__ void multiply(Sums& sum, const Ring& ring, const Place& place) const {
+        unsigned char *a = ring.a(place.stage), *b = ring.b(place.stage);
+#pragma unroll
+        for (int j = 0; j < COUNT; j++) {
+            const int i = j * CONSUMER_THREADS + threadIdx.x - 128, row = i / ENDS;
+            if (row < BLOCK_M) element(a, row, i % ENDS) = values[j];
+            else if (row < BLOCK_M + BLOCK_N) element(b, row - BLOCK_M, i % ENDS) = values[j];
+        }
+        multiply_more<1>(sum, a, b);
+    }
+};
+
 __device__ __forceinline__ void fetch_left(unsigned char* tile, const TensorMap& map, Barrier& full, int m, int k) {
 #pragma unroll
     for (int i = 0; i < (A_K_MAJOR ? 1 : BLOCK_M / 64); i++) {
@@ -86,7 +180,9 @@ __device__ __forceinline__ void fetch_right(unsigned char* tile, const TensorMap
 }
 
 // AT_ONCE stages are asked for together, so that lines are read in longer pieces.
-__device__ __forceinline__ void fetch(const Ring& ring, const Work& work, const TensorMap& left, const TensorMap& right) {
+// x, y: where the K of the left factor begins in its map, and the lines of the right one.
+__device__ __forceinline__ void fetch(const Ring& ring, const Work& work, const TensorMap& left, const TensorMap& right, int x = 0,
+                                      int y = 0) {
     Place place;
     for (int k = work.k_begin; k < work.k_end; k += AT_ONCE * BLOCK_K) {
         Place first = place;
@@ -95,13 +191,14 @@ __device__ __forceinline__ void fetch(const Ring& ring, const Work& work, const 
             if (i == 0 || k + i * BLOCK_K < work.k_end) {
                 barrier_wait(ring.empty[place.stage], place.phase ^ 1);
                 barrier_expect(ring.full[place.stage], LOADED_BYTES);
-                fetch_left(ring.a(place.stage), left, ring.full[place.stage], work.m, k + i * BLOCK_K);
+                fetch_left(ring.a(place.stage), left, ring.full[place.stage], work.m, x + k + i * BLOCK_K);
                 place.advance();
             }
+        if (TURNS > 1 && k == work.k_begin) asm volatile("griddepcontrol.wait;" ::: "memory");  // for the copies of a
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++)
             if (i == 0 || k + i * BLOCK_K < work.k_end) {
-                fetch_right(ring.b(first.stage), right, ring.full[first.stage], work.n, k + i * BLOCK_K);
+                fetch_right(ring.b(first.stage), right, ring.full[first.stage], work.n + y, k + i * BLOCK_K);
                 first.advance();
             }
     }
@@ -131,7 +228,7 @@ __device__ __forceinline__ void leave(float* sums, const Sums& sum) {
 // Adds what the blocks left of a part of the tile at (row, column) of c [M, N], and ends it. What other blocks have comes after
 // a microsecond, so that a thread asks for much of it at a time.
 __device__ __forceinline__ void add(const float* sums, Element* c, const Epilogue<Element>& epilogue, int rank, int row,
-                                    int column, int M, int N) {
+                                    int column, int M, int N, int turn) {
     constexpr int UNITS = COLUMNS / 4, STEP = SHARES * ADDERS;  // fours of a row
     constexpr int EACH = cdiv(ROWS * UNITS, STEP), AHEAD = EACH < 16 / SHARES ? EACH : 16 / SHARES;
     const int units = min(ROWS, M - row) * UNITS;
@@ -152,8 +249,8 @@ __device__ __forceinline__ void add(const float* sums, Element* c, const Epilogu
                 for (int v = 0; v < 4; v++) part[j][0][v] = add_gradual(part[j][0][v], part[j][s][v]);
 #pragma unroll
             for (int v = 0; v < 4; v += C_VECTOR)
-                if (at < units && x + v < N)
-                    epilogue.store(c, (i64)y * N + x + v, x + v, reinterpret_cast<const float(&)[C_VECTOR]>(part[j][0][v]));
+                if (const int n = (x + v) * TURNS + turn; at < units && n < N)
+                    epilogue.store(c, (i64)y * N + n, n, reinterpret_cast<const float(&)[C_VECTOR]>(part[j][0][v]));
         }
     }
 }
@@ -161,34 +258,57 @@ __device__ __forceinline__ void add(const float* sums, Element* c, const Epilogu
 // Block SHARES * tile + rank computes share `rank` of tile first + tile, of `works` tiles in all. k_split is a multiple of
 // BLOCK_K, and no share is empty.
 extern "C" __global__ void __cluster_dims__(SHARES, 1, 1) __launch_bounds__(THREADS, BLOCKS_PER_SM)
-    matmul_shares(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
-                  Element* __restrict__ c EPILOGUE_PARAMETERS(Element), int M, int N, int K, int k_split, int works, int first) {
+    matmul_shares(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, LINES
+                  Element* __restrict__ c EPILOGUE_PARAMETERS(Element), int M, int N, int K, int k_split, int works,
+                  int first LINE_LENGTHS) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const Ring ring(shared);
-    const int rank = blockIdx.x % SHARES;
-    const Work work(rank * works + first + blockIdx.x / SHARES, {M, N, K, k_split, 1});
+    const int rank = blockIdx.x % SHARES, tile = first + blockIdx.x / SHARES;
+#if TURNS > 1
+    const Turn turn(tile % TURNS, b_line, K);
+    Work work(rank * works + tile, {works * BLOCK_M, N, turn.length, k_split, 1});
+    work.m = tile / TURNS * BLOCK_M;
+#else
+    const Work work(rank * works + tile, {M, N, K, k_split, 1});
+    struct {
+        int turn = 0, begin = 0;
+    } const turn;
+#endif
     float* sums = reinterpret_cast<float*>(shared);
     const int row = TURNED ? work.n : work.m, column = TURNED ? work.m : work.n, rows = TURNED ? N : M;
     const int columns = TURNED ? M : N;
     if (threadIdx.x < 128) {
         fetches();
-        if (threadIdx.x == 0) fetch(ring, work, TURNED ? b_map : a_map, TURNED ? a_map : b_map);
+        if (threadIdx.x == 0) {
+            if (TURNS > 1 && turn.turn > (M - 1) % TURNS) fetch(ring, work, FEWER_MAP, a_map, turn.begin, turn.turn * N);
+            else fetch(ring, work, TURNED ? b_map : a_map, TURNED ? a_map : b_map, turn.begin, turn.turn * N);
+        }
         if constexpr (!ALL_ADD) share_sync();
     } else {
         multiplies();
         Sums sum;  // the first product sets it
         Place place;
+#if TURNS > 1
+        const bool last = rank == SHARES - 1;
+        const LineEnds ends(b, a, b_line, a_line, turn, work.m, M, N, last ? K : 0);
+        const int inside = work.k_end == turn.length ? turn.length % BLOCK_K : 0;
+        work.k_end -= inside;
         multiply(sum, ring, place, work);
+        if (inside) multiply_last(sum, ring, place, inside);
+        if (last) ends.multiply(sum, ring, place);
+#else
+        multiply(sum, ring, place, work);
+#endif
         asm volatile("bar.sync 1, %0;" ::"n"(CONSUMER_THREADS) : "memory");  // all have left the stages
         leave(sums, sum);
         if constexpr (!ALL_ADD) {
             share_sync();
-            add(sums, c, EPILOGUE(Element), rank, row, column, rows, columns);
+            add(sums, c, EPILOGUE(Element), rank, row, column, rows, columns, 0);
         }
     }
     if constexpr (ALL_ADD) {
         share_sync();
-        add(sums, c, EPILOGUE(Element), rank, row, column, rows, columns);
+        add(sums, c, EPILOGUE(Element), rank, row, column, rows, columns, turn.turn);
     }
     share_sync();  // nobody leaves while another reads its sums
     if constexpr (IS_REST) asm volatile("griddepcontrol.wait;" ::: "memory");
