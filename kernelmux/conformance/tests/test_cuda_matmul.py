@@ -10,6 +10,7 @@ import torch
 from kernelmux.backends.cuda._families.epilogue import PLAIN, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import layout
 from kernelmux.backends.cuda.matmul import _few_rows as few_rows
+from kernelmux.backends.cuda.matmul import _few_rows_lines as few_rows_lines
 from kernelmux.backends.cuda.matmul._choice import choose, problem
 from kernelmux.backends.cuda.matmul._wgmma import BETWEEN, ODD_TILINGS, TILINGS, WgmmaTiling, plan, tilings, wgmma
 from kernelmux.emulator import checks, nvrtc
@@ -64,6 +65,20 @@ def test_blocks_of_a_cluster_add_their_shares_of_k(tile: few_rows.FewRowsTile, t
     with checks("full"):
         c = few_rows.plan(layout(a), layout(b), tile).run(a, b, PLAIN)
     assert torch.equal(c, (a.double() @ b.double()).bfloat16())
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("tile", FEW_ROWS, ids=str)
+@pytest.mark.parametrize("k", [521, 522, 524])
+def test_few_rows_read_lines_that_begin_anywhere(tile: few_rows.FewRowsTile, k: int) -> None:
+    """What is behind the end of a line is not multiplied, by 0 neither: no other column has a sum that is no number."""
+    a, b = integers(tile.rows - 3, k, transposed=False), integers(k, 203, transposed=True)
+    b[:, 7] = float("inf")
+    with checks("full"):
+        c = few_rows_lines.plan(layout(a), layout(b), MULTIPROCESSORS, PLAIN.ending, tile).run(a, b, PLAIN)
+    want, kept = (a.double() @ b.double()).bfloat16(), torch.arange(203) != 7
+    assert torch.equal(c[:, kept], want[:, kept])
+    assert not c[:, 7].isfinite().any()
 
 
 @needs_nvrtc

@@ -40,7 +40,7 @@ def test_columns_beside_a_power_of_two(more: int, stages: int) -> None:
 def test_programs_share_tiles_that_whole_rounds_leave_over(
     multiprocessors: int, transposed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of three tiles the last one, and all of them, which are fewer than multiprocessors; the last share is the shortest."""
+    """Of three tiles the last one, and all, where they are fewer than multiprocessors; the last share is the shortest."""
     monkeypatch.setattr(_specialised, "processors", lambda device: multiprocessors)
     generator = torch.Generator().manual_seed(0)
     shapes = (264, 328), (72, 328) if transposed else (328, 72), (72,)
@@ -57,7 +57,7 @@ def test_programs_share_tiles_that_whole_rounds_leave_over(
 
 @pytest.mark.parametrize(("k", "split"), [(328, 1), (328, 3), (321, 1), (330, 2), (388, 3)])
 def test_few_rows(k: int, split: int) -> None:
-    """With b's lines at multiples of 16 bytes and anywhere. What is behind the end of a line is not multiplied, by 0 neither."""
+    """Lines of b begin at multiples of 16 bytes, or anywhere; what is behind their ends is not multiplied, by 0 neither."""
     generator = torch.Generator().manual_seed(k)
     a, b, bias = (torch.randint(-4, 5, shape, generator=generator).bfloat16() for shape in ((13, k), (203, k), (203,)))
     b[7] = float("inf")
@@ -67,7 +67,7 @@ def test_few_rows(k: int, split: int) -> None:
     rule = few_rows_lines_rule if lines else few_rows_rule
 
     def given(p: MatmulShapes) -> Config:
-        return {**rule(p), "SPLIT": split, "num_stages": 2}
+        return {**rule(p), "SPLIT": split, "num_stages": 2, **({} if lines else {"POINTERS": split > 1})}
 
     with registered.backend("triton").emulation():
         y = (few_rows_lines if lines else few_rows)(a, b.mT, given, end)

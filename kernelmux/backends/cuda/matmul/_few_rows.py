@@ -16,8 +16,8 @@ FEWEST = 0.6  # blocks to a multiprocessor: of them no more than these read as f
 
 @dataclass(frozen=True)
 class FewRowsTile:
-    """Rows and columns of c, stages of the ring, blocks of a cluster that share K, and that share a multiprocessor; stages that
-    are asked for together."""
+    """Rows and columns of c, stages of the ring, blocks of a cluster that share K, and that share a multiprocessor; stages
+    that are asked for together."""
 
     rows: int
     columns: int
@@ -37,8 +37,8 @@ def takes(p: MatmulProblem) -> bool:
 
 
 def tile_for(p: MatmulProblem, multiprocessors: int) -> FewRowsTile:
-    """Where tiles of 128 columns are few, blocks share their K until most multiprocessors have one, which may have all of its
-    shared memory: of two on one, others would have none."""
+    """Where tiles are few, blocks share their K until most multiprocessors have one, which may have all of its memory: of two
+    on one, others would have none."""
     rows = next(n for n in (8, 16, 32, 64) if p.M <= n)
     found = [(columns, _shares(cdiv(p.N, columns), p.K, multiprocessors)) for columns in (128, 64)]
     columns, shares = max(found, key=lambda t: min(t[1] * cdiv(p.N, t[0]), FEWEST * multiprocessors))

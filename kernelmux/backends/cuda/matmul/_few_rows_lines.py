@@ -24,8 +24,8 @@ VECTOR, STEP = 8, 64  # elements of 16 bytes, and of a step
 
 @dataclass(frozen=True)
 class FewRowsLinesPlan:
-    """The copies of a, of this shape; the product, and how it reads those copies and the lines of b: of the turns that have as
-    many as any, and of the others."""
+    """The copies of a, of this shape; the product, and how it reads those copies and the lines of b: of the turns that have
+    as many as any, and of the others."""
 
     copies: BoundLaunch
     copied: tuple[int, ...]

@@ -51,8 +51,7 @@ def matmul_few_rows_kernel(
     A_ROWS: tl.constexpr, B_ROWS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     SPLIT: tl.constexpr,
 ):  # fmt: skip
-    """N, K and line, elements from one of b to the next, are in units of so many, 8 for line: Triton sees no other multiples
-    than of 16."""
+    """N, K and line, elements from one of b to the next, are in units, 8 for line: Triton sees no multiples but of 16."""
     N *= UNIT_N
     K *= UNIT_K
     line *= 8
@@ -112,10 +111,10 @@ def launches(p: MatmulShapes, config: Config) -> tuple[Launch, Launch | None, in
         WholeTensor() if pointers else Map(*described((p.K, p.N), p.b_strides, (block_k, block_n), ())),
         *(() if end.plain else (WholeTensor(), WholeTensor())),
     )
-    unit_n, unit_k = gcd(8, p.N), gcd(8, p.K)
+    unit_n, unit_k, line = gcd(8, p.N), gcd(8, p.K), max(p.b_strides) // 8
     launch = Launch(
-        matmul_few_rows_kernel, (cdiv(p.N, block_n), split), *end.missing, p.M, p.N // unit_n, p.K // unit_k, max(p.b_strides) // 8,
-        share, UNIT_N=unit_n, UNIT_K=unit_k, maps=maps, **end.meta,
+        matmul_few_rows_kernel, (cdiv(p.N, block_n), split), *end.missing, p.M, p.N // unit_n, p.K // unit_k, line, share,
+        UNIT_N=unit_n, UNIT_K=unit_k, maps=maps, **end.meta,
         A_ROWS=a_strides[1] == 1, B_ROWS=p.b_strides[1] == 1, **{**config, "SPLIT": split},
     )  # fmt: skip
     return launch, None if split == 1 else end_parts(p.end, split, p.M, p.N, follows=True), split
