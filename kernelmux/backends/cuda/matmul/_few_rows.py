@@ -37,8 +37,7 @@ def takes(p: MatmulProblem) -> bool:
 
 
 def tile_for(p: MatmulProblem, multiprocessors: int) -> FewRowsTile:
-    """Where tiles are few, blocks share their K until most multiprocessors have one, which may have all of its memory: of two
-    on one, others would have none."""
+    """Where tiles are few, blocks share their K until most multiprocessors have one: of two on one, others have none."""
     rows = next(n for n in (8, 16, 32, 64) if p.M <= n)
     found = [(columns, _shares(cdiv(p.N, columns), p.K, multiprocessors)) for columns in (128, 64)]
     columns, shares = max(found, key=lambda t: min(t[1] * cdiv(p.N, t[0]), FEWEST * multiprocessors))
