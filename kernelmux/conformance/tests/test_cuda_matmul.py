@@ -18,7 +18,7 @@ from kernelmux.registry.call import dispatch
 
 MULTIPROCESSORS = 132
 SHARED = 227 * 1024  # bytes that a block may have on sm_90
-FEW_ROWS = [few_rows.FewRowsTile(*numbers) for numbers in ((8, 64, 3, 1, 2), (16, 128, 3, 4, 2, 2), (64, 64, 2, 3, 3))]
+FEW_ROWS = [few_rows.FewRowsTile(*numbers) for numbers in ((8, 64, 3, 1, 2), (16, 128, 3, 4, 2), (64, 64, 2, 3, 3))]
 CLUSTERS = [t for t in ODD_TILINGS if t.peers > 1]
 needs_nvrtc = pytest.mark.skipif(bool(nvrtc.unavailable()), reason=str(nvrtc.unavailable()))
 

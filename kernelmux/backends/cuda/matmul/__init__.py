@@ -138,7 +138,9 @@ class RepaysCopies:
         copied = [call.arguments[name] for name in names if name == self.left or not self._in_place(call)]
         M, N, K = (call.axes[axis] for axis in (self.rows, "N", "K"))
         saved = mma_sync(M, N, K, call.axes.get("batches", 1), [_unit(name, call) for name in names])
-        if saved >= sum(COPY + 2 * x.numel() * x.element_size() / HOPPER_MEMORY for x in copied):
+        if saved >= sum(
+            (COPY if x.dim() == 2 else OF_BATCH) + 2 * x.numel() * x.element_size() / HOPPER_MEMORY for x in copied
+        ):
             return None
         return f"the product is too small to repay aligned copies of {' and '.join(names)}"
 
@@ -177,7 +179,7 @@ class MatmulRung(NamedTuple):
 # 256 x 1002 by 1002 x 1002 12.3 and 16.7, 17 x 4100 by 4100 x 4100 26.5 and 44.4, 64 products of 197 x 64 by 64 x 197 12.4
 # and 17.5.
 SAVED = {4: 1 / 150e6 - 1 / 700e6, 8: 1 / 400e6 - 1 / 700e6}
-STEP_OF_HALVES, COPY = 2.5, 3.0
+STEP_OF_HALVES, COPY, OF_BATCH = 2.5, 3.0, 8.0
 
 
 def _unit(name: str, call: Any) -> int:

@@ -11,20 +11,18 @@ from kernelmux.backends.cuda.matmul._maps import NUMBERS, SWIZZLED, tiles
 from kernelmux.backends.cuda.matmul._shares import ROOM, SOURCE
 
 MOST_ROWS = 64
-FEWEST = 0.6  # blocks to a multiprocessor: of them no more than these read as fast
+ENOUGH, NEARLY_HALF = 0.6, 0.45  # blocks to a multiprocessor that read b as fast as more do, alone and shared
 
 
 @dataclass(frozen=True)
 class FewRowsTile:
-    """Rows and columns of c, stages of the ring, blocks of a cluster that share K, and that share a multiprocessor; stages
-    that are asked for together."""
+    """Rows and columns of c, stages of the ring, blocks of a cluster that share K, and that share a multiprocessor."""
 
     rows: int
     columns: int
     stages: int
     shares: int
     blocks: int
-    at_once: int = 1
 
     def stage(self, k_major: bool) -> int:
         """Bytes of a stage, with rows of a that have K contiguous or not."""
@@ -37,19 +35,35 @@ def takes(p: MatmulProblem) -> bool:
 
 
 def tile_for(p: MatmulProblem, multiprocessors: int) -> FewRowsTile:
-    """Where tiles are few, blocks share their K until most multiprocessors have one: of two on one, others have none."""
-    rows = next(n for n in (8, 16, 32, 64) if p.M <= n)
-    found = [(columns, _shares(cdiv(p.N, columns), p.K, multiprocessors)) for columns in (128, 64)]
-    columns, shares = max(found, key=lambda t: min(t[1] * cdiv(p.N, t[0]), FEWEST * multiprocessors))
-    room = 111 if shares == 1 and cdiv(p.N, columns) > multiprocessors // 2 else 200
-    tile = FewRowsTile(rows, columns, 2, shares, 2 if room == 111 else 1)
-    return replace(tile, stages=max(2, (room << 10) // (tile.stage(p.left.k_major) + 16)))
+    """Tiles of 128 columns, whose lines of b are long where N is contiguous. Where they are few, blocks share K, one on a
+    multiprocessor: of two on one, others have none. Of more than run at a time, half as wide ones may fill a round.
+
+    H200, us: 56 x 5120 by 5120 x 5120 22.6 in pairs, 28.7 in threes; 32 x 8192 by 8192 x 8192 41.1 in pairs, 46.4 alone; 16 x
+    4096 by 4096 x 14336 36.0, of 64 columns 40.2; 40 x 4096 by 4096 x 50304 122.1, of 64 columns 119.7.
+    """
+    rows, wide, slots = rows_for(p), cdiv(p.N, 128), 2 * multiprocessors
+    columns = 64 if wide > slots and cdiv(cdiv(p.N, 64), slots) < 2 * cdiv(wide, slots) else 128
+    shares = shares_for(cdiv(p.N, columns), p.K, multiprocessors, ENOUGH)
+    return _with_ring(FewRowsTile(rows, columns, 2, shares, 2 if shares == 1 else 1), p.left.k_major)
 
 
-def _shares(tiles: int, K: int, multiprocessors: int) -> int:
-    """The fewest blocks for each tile that make enough, or the most that find room."""
-    fit = [n for n in (1, *ROOM) if n == 1 or (tiles * 132 <= ROOM[n] * multiprocessors and n * 256 <= K)]
-    return next((n for n in fit if n * tiles >= FEWEST * multiprocessors), fit[-1])
+def rows_for(p: MatmulProblem) -> int:
+    """Those of a tile: columns of an instruction."""
+    return next(n for n in (8, 16, 32, 64) if p.M <= n)
+
+
+def shares_for(tiles: int, K: int, multiprocessors: int, enough: float) -> int:
+    """One block for each tile if these are so many to a multiprocessor, else the fewest that make nearly half as many."""
+    if tiles >= enough * multiprocessors:
+        return 1
+    fit = [n for n in (2, 4, 8) if tiles * 132 <= ROOM[n] * multiprocessors and n * 256 <= K]
+    return next((n for n in fit if n * tiles >= NEARLY_HALF * multiprocessors), fit[-1] if fit else 1)
+
+
+def _with_ring(t: FewRowsTile, k_major: bool) -> FewRowsTile:
+    """The tile with as many stages as blocks that share a multiprocessor have room for."""
+    room = 111 if t.blocks == 2 else 200
+    return replace(t, stages=(room << 10) // (t.stage(k_major) + 16))
 
 
 def plan(a: Layout, b: Layout, t: FewRowsTile, end: EpilogueKind = PLAIN.ending) -> MatmulPlan:
@@ -58,12 +72,11 @@ def plan(a: Layout, b: Layout, t: FewRowsTile, end: EpilogueKind = PLAIN.ending)
     turned = p._replace(M=p.N, N=p.M, left=p.right, right=p.left)
     k_split = split_length(p.K, t.shares, steps)
     shares, count = cdiv(p.K, k_split), cdiv(p.N, t.columns)
-    stages = max(t.stages, cdiv(t.rows * (t.columns + 4) * 4, t.stage(p.left.k_major)), t.at_once + 1)
+    stages = max(t.stages, cdiv(t.rows * (t.columns + 4) * 4, t.stage(p.left.k_major)))
     kernel = SOURCE.kernel(
         "matmul_shares", f"a:map b:map {end.tensors} {NUMBERS} first:i32",
         ELEMENT=ctype(a.dtype), C_VECTOR=gcd(4, p.N), BLOCK_N=t.rows, CONSUMERS=1, HEIGHT=t.columns // 64, STAGES=stages,
-        SHARES=shares, BLOCKS_PER_SM=t.blocks, TURNED=1, **({"AT_ONCE": t.at_once} if t.at_once > 1 else {}),
-        **turned.macros, **end.macros,
+        SHARES=shares, BLOCKS_PER_SM=t.blocks, TURNED=1, **turned.macros, **end.macros,
     )  # fmt: skip
     numbers = p.N, p.M, p.K, k_split, count, 0
     launch = kernel.bind(count * shares, 256, *numbers, shared=stages * (t.stage(p.left.k_major) + 16))

@@ -12,7 +12,7 @@ from kernelmux.backends.cuda._families.epilogue import Epilogue, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import Layout
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles, cdiv, ctype
 from kernelmux.backends.cuda.matmul._choice import MatmulProblem, operand, problem, split_length
-from kernelmux.backends.cuda.matmul._few_rows import MOST_ROWS, FewRowsTile, tile_for
+from kernelmux.backends.cuda.matmul._few_rows import MOST_ROWS, NEARLY_HALF, FewRowsTile, rows_for, shares_for
 from kernelmux.backends.cuda.matmul._maps import NUMBERS, SWIZZLED
 from kernelmux.backends.cuda.matmul._shares import SOURCE
 from kernelmux.registry.util.cards import remembered
@@ -62,20 +62,19 @@ def plan(
     """The product, with a given tile or the best."""
     p = problem(a, b)
     turns = VECTOR // gcd(VECTOR, p.right.ld)
-    t = t or tile_for(p._replace(N=turns * cdiv(p.N, turns)), multiprocessors)
+    t = t or _tile_for(p, turns, multiprocessors)
     # Every turn has as many shares, the last of which has a whole step.
     shares = next(
         n for n in range(t.shares, 0, -1) if n == 1 or p.K - VECTOR - (n - 1) * split_length(p.K, n, STEP) > 2 * STEP
     )
     k_split, pitch = split_length(p.K, shares, STEP), cdiv(p.K, STEP) * STEP
     works = turns * cdiv(cdiv(p.N, turns), t.columns)
-    stages = max(t.stages, t.at_once + 1, cdiv(t.rows * (t.columns + 4) * 4, t.stage(k_major=True)))
+    stages = max(t.stages, cdiv(t.rows * (t.columns + 4) * 4, t.stage(k_major=True)))
     kernel = SOURCE.kernel(
         "matmul_shares", f"a:map b:map fewer:map x* y* {end.tensors} {NUMBERS} first:i32 a_line:i64 b_line:i64",
         ELEMENT=ctype(a.dtype), A_K_MAJOR=1, B_K_MAJOR=1, BLOCK_N=t.rows, CONSUMERS=1, HEIGHT=t.columns // 64,
         STAGES=stages, SHARES=shares,
-        BLOCKS_PER_SM=t.blocks, TURNED=1, TURNS=turns,
-        **({"AT_ONCE": t.at_once} if t.at_once > 1 else {}), **end.macros,
+        BLOCKS_PER_SM=t.blocks, TURNED=1, TURNS=turns, **end.macros,
     )  # fmt: skip
     lines = p.left.ld, p.right.ld
     launch = kernel.bind(
@@ -89,6 +88,14 @@ def plan(
         Tiles((turns * p.M, pitch), (pitch, 1), (t.rows, STEP), swizzle=SWIZZLED),
         _lines(p, turns, t.columns, cdiv(p.N, turns), last), _lines(p, turns, t.columns, p.N // turns, turns - 1),
     )  # fmt: skip
+
+
+def _tile_for(p: MatmulProblem, turns: int, multiprocessors: int) -> FewRowsTile:
+    """H200, us: 17 x 4097 by 4097 x 4097 24.5 in tiles of 64 columns, 26.0 in pairs of 128, 5 x 6170 by 6170 x 4032 25.5 in
+    tiles of 64 columns, 28.3 in pairs of them."""
+    shares = shares_for(turns * cdiv(cdiv(p.N, turns), 64), p.K, multiprocessors, NEARLY_HALF)
+    stages = (111 << 10) // (FewRowsTile(rows_for(p), 64, 2, shares, 2).stage(k_major=True) + 16)
+    return FewRowsTile(rows_for(p), 64, stages, shares, 2)
 
 
 def _lines(p: MatmulProblem, turns: int, columns: int, rows: int, last: int) -> Tiles:

@@ -15,7 +15,7 @@ from kernelmux.backends.cuda.matmul._maps import NUMBERS, SWIZZLED, tiles
 
 SOURCE = Source(__file__, "matmul_shares.cu")
 # Clusters of so many blocks, one to a multiprocessor, for which an H200 has room at one time, out of 132.
-ROOM = {2: 66, 3: 42, 4: 30, 6: 18, 8: 14}
+ROOM = {2: 66, 3: 36, 4: 30, 8: 14}
 
 
 @dataclass(frozen=True)

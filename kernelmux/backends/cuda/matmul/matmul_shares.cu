@@ -50,9 +50,6 @@ FEW_PRODUCTS("bf16", __nv_bfloat16)
 #define LINE_LENGTHS
 #define FEWER_MAP b_map
 #endif
-#ifndef AT_ONCE
-#define AT_ONCE 1
-#endif
 #ifndef IS_REST  // the launch before this one computes the tiles before these; this one may begin when its blocks end
 #define IS_REST 0
 #endif
@@ -62,7 +59,6 @@ constexpr int PITCH = COLUMNS + (TURNED ? 4 : 8);  // of a row of sums, so that 
 constexpr int CONSUMER_THREADS = 128 * CONSUMERS;
 constexpr bool ALL_ADD = CONSUMERS == 1;  // those who fetched as well; with more consumers they gave their registers away
 constexpr int ADDERS = ALL_ADD ? THREADS : CONSUMER_THREADS;
-static_assert(AT_ONCE < STAGES, "a stage is given back one step late");
 static_assert(ROWS * PITCH * 4 <= STAGES * STAGE_BYTES, "the sums lie where the stages were");
 
 // Waits for all blocks that share a tile, and for their sums.
@@ -179,28 +175,18 @@ __device__ __forceinline__ void fetch_right(unsigned char* tile, const TensorMap
     }
 }
 
-// AT_ONCE stages are asked for together, so that lines are read in longer pieces.
 // x, y: where the K of the left factor begins in its map, and the lines of the right one.
-__device__ __forceinline__ void fetch(const Ring& ring, const Work& work, const TensorMap& left, const TensorMap& right, int x = 0,
-                                      int y = 0) {
+__device__ __forceinline__ void fetch(const Ring& ring, const Work& work, const TensorMap& left, const TensorMap& right, int x,
+                                      int y) {
     Place place;
-    for (int k = work.k_begin; k < work.k_end; k += AT_ONCE * BLOCK_K) {
-        Place first = place;
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++)
-            if (i == 0 || k + i * BLOCK_K < work.k_end) {
-                barrier_wait(ring.empty[place.stage], place.phase ^ 1);
-                barrier_expect(ring.full[place.stage], LOADED_BYTES);
-                fetch_left(ring.a(place.stage), left, ring.full[place.stage], work.m, x + k + i * BLOCK_K);
-                place.advance();
-            }
+    for (int k = work.k_begin; k < work.k_end; k += BLOCK_K) {
+        Barrier& full = ring.full[place.stage];
+        barrier_wait(ring.empty[place.stage], place.phase ^ 1);
+        barrier_expect(full, LOADED_BYTES);
+        fetch_left(ring.a(place.stage), left, full, work.m, x + k);
         if (TURNS > 1 && k == work.k_begin) asm volatile("griddepcontrol.wait;" ::: "memory");  // for the copies of a
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++)
-            if (i == 0 || k + i * BLOCK_K < work.k_end) {
-                fetch_right(ring.b(first.stage), right, ring.full[first.stage], work.n + y, k + i * BLOCK_K);
-                first.advance();
-            }
+        fetch_right(ring.b(place.stage), right, full, work.n + y, k);
+        place.advance();
     }
 }
 

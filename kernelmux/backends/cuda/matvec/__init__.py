@@ -10,6 +10,7 @@ import torch
 from kernelmux.backends.cuda._families.epilogue import PLAIN
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, cdiv, ctype
+from kernelmux.backends.cuda.matmul._few_rows_lines import any_lines
 from kernelmux.backends.cuda.matmul._tf32 import wgmma as product
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import (
@@ -49,7 +50,12 @@ def tensor_cores(weight: torch.Tensor, x: torch.Tensor, scale: torch.Tensor | No
 
 
 def wgmma(weight: torch.Tensor, x: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
-    return product(x, weight.t(), "ieee", PLAIN)
+    """Of two or three vectors only where lines of the weight begin anywhere; H200, us by rows and so: 4096 x 11008, four
+    vectors, 32.1 and 31.3, 18304 x 11296, six, 155 and 120, 12096 x 9405, two, 106 and 76."""
+    aligned = weight.data_ptr() % 16 == 0 == weight.stride(0) * weight.element_size() % 16
+    if any_lines(layout(weight), 1) or (aligned and len(x) >= 4):
+        return product(x, weight.t(), "ieee", PLAIN)
+    return rows(weight, x, scale)
 
 
 @remembered

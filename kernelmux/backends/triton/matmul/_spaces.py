@@ -89,7 +89,7 @@ PERSISTENT = Space(
 SPECIALISED = Space(
     "triton", "matmul", "specialised",
     {"BLOCK_M": (64, 128, 256), "BLOCK_N": (64, 128, 256), "MORE_N": (0, 32, 64), "BLOCK_K": (64,),
-     "GROUP_M": (1, 4, 8, 16), "STAGES": (3, 4, 5, 6, 7, 8), "SPLIT": (1, 2, 3, 4, 6, 8)},
+     "GROUP_M": (1, 4, 8, 16), "STAGES": (3, 4, 5, 6, 7, 8), "SPLIT": (1, 2, 3, 4)},
     specialised_rule, _key, _rings,
 )  # fmt: skip
 K_MAJOR = Space(

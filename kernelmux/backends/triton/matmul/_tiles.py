@@ -148,9 +148,7 @@ def specialised_rule(p: MatmulShapes) -> Config:
             return cdiv(tiles, sms) * (0.5 + each)
         return tiles // sms * (0.5 + each) + 0.5 + each / split + ENDING + tiles % sms * split * m * n / SUMS_ADDED
 
-    shared = [
-        (tile, split) for tile in choices for split in (1, 2, 3, 4, 6, 8) if split == 1 or shares_rest(p, tile, split)
-    ]
+    shared = [(tile, split) for tile in choices for split in (1, 2, 3, 4) if split == 1 or shares_rest(p, tile, split)]
     (m, n, more, stages, _), split = min(shared, key=microseconds)
     group = 1 if odd else 8
     return {
