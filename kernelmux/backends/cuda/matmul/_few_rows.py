@@ -38,8 +38,8 @@ def tile_for(p: MatmulProblem, multiprocessors: int) -> FewRowsTile:
     """Tiles of 128 columns, whose lines of b are long where N is contiguous. Where they are few, blocks share K, one on a
     multiprocessor: of two on one, others have none. Of more than run at a time, half as wide ones may fill a round.
 
-    H200, us: 56 x 5120 by 5120 x 5120 22.6 in pairs, 28.7 in threes; 32 x 8192 by 8192 x 8192 41.1 in pairs, 46.4 alone; 16 x
-    4096 by 4096 x 14336 36.0, of 64 columns 40.2; 40 x 4096 by 4096 x 50304 122.1, of 64 columns 119.7.
+    H200, us: 56 x 5120 by 5120 x 5120 22.6 in pairs, 28.7 in threes; 32 x 8192 by 8192 x 8192 41.1 in pairs, 46.4 alone; of
+    128 columns and of 64 16 x 4096 by 4096 x 14336 36.0 and 40.2, 40 x 4096 by 4096 x 50304 122.1 and 119.7.
     """
     rows, wide, slots = rows_for(p), cdiv(p.N, 128), 2 * multiprocessors
     columns = 64 if wide > slots and cdiv(cdiv(p.N, 64), slots) < 2 * cdiv(wide, slots) else 128

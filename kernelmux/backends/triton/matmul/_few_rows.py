@@ -93,8 +93,8 @@ def launches(p: MatmulShapes, config: Config) -> tuple[Launch, Launch | None, in
 def few_rows_rule(p: MatmulShapes) -> Config:
     """Two programs on each multiprocessor, with a pipeline that fills their half of its shared memory.
 
-    H200, us with 128 of K in a step and with 64: 17 x 4096 by 4096 x 11008 33.9 and 35.6, 6 x 11296 by 11296 x 18304 125 and
-    130; 64 x 3584 by 3584 x 4608 20.0 and 19.8.
+    H200, us with 128 of K in a step and with 64: 17 x 4096 by 4096 x 11008 33.9 and 35.6, 6 x 11296 by 11296 x 18304 125
+    and 130; 64 x 3584 by 3584 x 4608 20.0 and 19.8.
     """
     block_m, block_n = next(n for n in (16, 32, 64) if p.M <= n), 64
     block_k = 128 if p.M <= 32 else 64

@@ -22,7 +22,7 @@ from kernelmux.backends.triton.matmul._problem import MatmulShapes, problem
 from kernelmux.registry.util.batch_strides import result
 
 VECTOR = tl.constexpr(8)  # elements of 16 bytes
-LINE, BLOCK = 64, 1024  # elements, of which a copied row has a multiple; those that a program copies
+BLOCK = 1024  # elements that a program copies
 
 
 @triton.jit
@@ -117,7 +117,7 @@ def _plan(p: MatmulShapes, rule: Rule) -> tuple[Launch, Launch, Launch | None, t
 def launches(p: MatmulShapes, config: Config) -> tuple[Launch, Launch, Launch | None, tuple[int, ...], int]:
     """The copy of a, the product, its end if programs share K; the shape of the copy, and how many share."""
     line, turns = p.b_strides[1], config["TURNS"]
-    pitch = cdiv(p.K, LINE) * LINE
+    pitch = cdiv(p.K, config["BLOCK_K"]) * config["BLOCK_K"]
     copy = Launch(
         copy_turns_kernel, (cdiv(pitch, BLOCK), p.M, turns), p.K, *p.a_strides, line, pitch, BLOCK=BLOCK, num_warps=4
     )
@@ -136,8 +136,8 @@ def launches(p: MatmulShapes, config: Config) -> tuple[Launch, Launch, Launch | 
 def few_rows_lines_rule(p: MatmulShapes) -> Config:
     """Two programs on each multiprocessor, with a pipeline that fills their half of its shared memory.
 
-    H200, us: 17 x 4097 by 4097 x 4097 25.3 where no programs share K, 26.6 in halves; 2 x 9405 by 9405 x 12096 80.7 with 128
-    of K in a step, 84.5 with 64.
+    H200, us: 17 x 4097 by 4097 x 4097 25.3 where no programs share K, 26.6 in halves; 2 x 9405 by 9405 x 12096 80.7 with
+    128 of K in a step, 84.5 with 64.
     """
     turns = VECTOR.value // gcd(VECTOR.value, p.b_strides[1])
     block_m, block_n, block_k = next(n for n in (16, 32, 64) if p.M <= n), 64, 128
