@@ -1,16 +1,17 @@
-// matmul on Hopper where tiles are fewer than multiprocessors: of few rows, whose time is that of reading b, and of what whole
-// rounds of tiles leave over.
+// matmul on Hopper where tiles are fewer than multiprocessors: of few rows, whose time is that of reading b, and of
+// what whole rounds of tiles leave over.
 //
 // The SHARES blocks of a cluster have one tile of c and a share of K each. Their sums meet in shared memory, which blocks
 // of a cluster read from one another, and are added in order: a split of K without a second pass over memory.
 //
-// With TURNED the product is c^T = b^T a^T: the columns of b, which are many, are the rows of the products, and no more of a's
-// few rows than there are is multiplied. M and N are those of c^T then, and so are all names but those of the maps and c.
+// With TURNED the product is c^T = b^T a^T: the columns of b, which are many, are the rows of the products, and no more
+// of a's few rows than there are is multiplied. M and N are those of c^T then, and so are all names but those of the
+// maps and c.
 //
-// With TURNS above 1 the columns of b are K-major lines that begin anywhere. Those that are TURNS apart begin at one distance
-// from a multiple of 16 bytes, and lie a multiple of 16 bytes apart, so that a map can have them as its rows: a tile has
-// columns of one turn, read from the first such multiple on. The rows of a have been copied to begin with the same element.
-// What lies in front of that, and behind the last whole 16 bytes, is one more product.
+// With TURNS above 1 the columns of b are K-major lines that begin anywhere. Those that are TURNS apart begin at one
+// distance from a multiple of 16 bytes, and lie a multiple of 16 bytes apart, so that a map can have them as its rows: a
+// tile has columns of one turn, read from the first such multiple on. The rows of a have been copied to begin with the
+// same element. What lies in front of that, and behind the last whole 16 bytes, is one more product.
 #define STRIPS_IN_RING 1
 #include "warpgroup.cuh"
 
@@ -110,8 +111,8 @@ __device__ __forceinline__ void multiply_more(Sums& sum, const unsigned char* a,
     for (int step = 0; step < Count; step++)
 #pragma unroll
         for (int i = 0; i < HEIGHT; i++)
-            wgmma<A_K_MAJOR, B_K_MAJOR>(sum[i], describe<A_K_MAJOR>(a + i * BOX_BYTES, step), describe<B_K_MAJOR>(b, step), true,
-                                        Element());
+            wgmma<A_K_MAJOR, B_K_MAJOR>(sum[i], describe<A_K_MAJOR>(a + i * BOX_BYTES, step),
+                                        describe<B_K_MAJOR>(b, step), true, Element());
     wgmma_commit();
     wgmma_wait<0>();
 #pragma unroll
@@ -133,8 +134,8 @@ struct LineEnds {
     Element values[COUNT];
 
     // rows: of the tile, from `place` on of this turn. M, N, K: of the product of columns of b and rows of a.
-    __device__ __forceinline__ LineEnds(const Element* left, const Element* right, i64 left_line, i64 right_line, const Turn& turn,
-                                        int place, int M, int N, int K) {
+    __device__ __forceinline__ LineEnds(const Element* left, const Element* right, i64 left_line, i64 right_line,
+                                        const Turn& turn, int place, int M, int N, int K) {
 #pragma unroll
         for (int j = 0; j < COUNT; j++) {
             const int i = j * CONSUMER_THREADS + threadIdx.x - 128, row = i / ENDS;
@@ -211,8 +212,8 @@ __device__ __forceinline__ void leave(float* sums, const Sums& sum) {
     }
 }
 
-// Adds what the blocks left of a part of the tile at (row, column) of c [M, N], and ends it. What other blocks have comes after
-// a microsecond, so that a thread asks for much of it at a time.
+// Adds what the blocks left of a part of the tile at (row, column) of c [M, N], and ends it. What other blocks have comes
+// after a microsecond, so that a thread asks for much of it at a time.
 __device__ __forceinline__ void add(const float* sums, Element* c, const Epilogue<Element>& epilogue, int rank, int row,
                                     int column, int M, int N, int turn) {
     constexpr int UNITS = COLUMNS / 4, STEP = SHARES * ADDERS;  // fours of a row

@@ -1,6 +1,6 @@
-// Copies of the rows of a for lines of b that begin anywhere: x[TURNS, M, pitch], a copy for each distance from a multiple of 16
-// bytes that lines of b have. It begins with the element of a that meets the first such multiple, and behind the last whole 16
-// bytes there are zeros.
+// Copies of the rows of a for lines of b that begin anywhere: x[TURNS, M, pitch], a copy for each distance from a multiple
+// of 16 bytes that lines of b have. It begins with the element of a that meets the first such multiple, and behind the
+// last whole 16 bytes there are zeros.
 #include "common.cuh"
 
 using Element = ELEMENT;
