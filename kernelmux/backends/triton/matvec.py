@@ -2,6 +2,7 @@
 
 lanes  each thread multiplies for itself and keeps a sum for each element of its tile and each vector: any dtype
 dot    tensor cores, of which the vectors fill 16 columns: more of them cost nothing
+few_rows  as matmul multiplies few rows: the copy engine reads the weight, programs share K
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import triton.language as tl
 from kernelmux.backends.triton._launch.launch import Config, Launch, cdiv, plan, processors
 from kernelmux.backends.triton._launch.strides import Ints
 from kernelmux.backends.triton._rows.rows import clamp, next_power
+from kernelmux.backends.triton.matmul import matmul_few_rows
+from kernelmux.backends.triton.matmul._epilogue import PLAIN
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import AtLeast, Capability, Dtypes
+from kernelmux.registry.conditions import AtDefault, AtLeast, Capability, Dtypes
 
 COLUMNS = tl.constexpr(16)  # of a product of tensor cores, at least
 
@@ -133,6 +136,10 @@ def matvec_dot(weight: torch.Tensor, x: torch.Tensor, scale: torch.Tensor | None
     return _run("dot", weight, x, scale)
 
 
+def matvec_few_rows(weight: torch.Tensor, x: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
+    return matmul_few_rows(x, weight.t(), "ieee", PLAIN)
+
+
 def _run(way: str, weight: torch.Tensor, x: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
     y = x.new_empty(len(x), len(weight))
     if y.numel():
@@ -160,7 +167,14 @@ _ON_TENSOR_CORES = (
     Capability((8, 0)), Dtypes("weight", torch.float16, torch.bfloat16, torch.int8), AtLeast("B", 3),
     Dtypes("x", torch.float16, torch.bfloat16),
 )  # fmt: skip
+_AS_PRODUCT = (
+    Capability((9, 0), below=(10, 0)), Dtypes("weight", torch.float16, torch.bfloat16), AtDefault("scale"),
+    AtLeast("B", 2), AtLeast("N", 16), AtLeast("K", 16),
+)  # fmt: skip
 VARIANTS = {
     "lanes": Implementation(matvec_lanes, "each thread multiplies for itself", layout=_LAYOUT),
     "dot": Implementation(matvec_dot, "tensor cores", _ON_TENSOR_CORES, _LAYOUT, "mma_16"),
+    "few_rows": Implementation(
+        matvec_few_rows, "as few rows of a product, programs share K", _AS_PRODUCT, _LAYOUT, "mma_16"
+    ),
 }

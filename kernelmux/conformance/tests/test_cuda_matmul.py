@@ -10,6 +10,7 @@ import torch
 from kernelmux.backends.cuda._families.epilogue import PLAIN, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import layout
 from kernelmux.backends.cuda.matmul import _few_rows as few_rows
+from kernelmux.backends.cuda.matmul import _few_rows_lines as few_rows_lines
 from kernelmux.backends.cuda.matmul._choice import choose, problem
 from kernelmux.backends.cuda.matmul._wgmma import BETWEEN, ODD_TILINGS, TILINGS, WgmmaTiling, plan, tilings, wgmma
 from kernelmux.emulator import checks, nvrtc
@@ -17,6 +18,7 @@ from kernelmux.registry.call import dispatch
 
 MULTIPROCESSORS = 132
 SHARED = 227 * 1024  # bytes that a block may have on sm_90
+FEW_ROWS = [few_rows.FewRowsTile(*numbers) for numbers in ((8, 64, 3, 1, 2), (16, 128, 3, 4, 2), (64, 64, 2, 3, 3))]
 CLUSTERS = [t for t in ODD_TILINGS if t.peers > 1]
 needs_nvrtc = pytest.mark.skipif(bool(nvrtc.unavailable()), reason=str(nvrtc.unavailable()))
 
@@ -55,18 +57,44 @@ def test_tiles_that_are_no_whole_boxes_wide(tiling: WgmmaTiling, transposed: boo
 
 @needs_nvrtc
 @pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize(("tiling", "shares"), list(zip(few_rows.TILINGS, (4, 3), strict=True)), ids=str)
-def test_blocks_of_a_cluster_add_their_shares_of_k(
-    tiling: few_rows.FewRowsTiling, shares: int, transposed: bool
-) -> None:
+@pytest.mark.parametrize("tile", FEW_ROWS, ids=str)
+def test_blocks_of_a_cluster_add_their_shares_of_k(tile: few_rows.FewRowsTile, transposed: bool) -> None:
     """Two tiles side by side, of which the second has columns outside; the last share of K is the shortest."""
-    a, b = (
-        integers(13, 64 * 3 * shares - 8, transposed=False),
-        integers(64 * 3 * shares - 8, tiling.n + 8, transposed=transposed),
-    )
+    k = 64 * 3 * tile.shares - 8
+    a, b = integers(tile.rows - 3, k, transposed=False), integers(k, tile.columns + 8, transposed=transposed)
     with checks("full"):
-        c = few_rows.plan(layout(a), layout(b), tiling, shares).run(a, b, PLAIN)
+        c = few_rows.plan(layout(a), layout(b), tile).run(a, b, PLAIN)
     assert torch.equal(c, (a.double() @ b.double()).bfloat16())
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("tile", FEW_ROWS, ids=str)
+@pytest.mark.parametrize("k", [521, 522, 524])
+def test_few_rows_read_lines_that_begin_anywhere(tile: few_rows.FewRowsTile, k: int) -> None:
+    """What is behind the end of a line is not multiplied, by 0 neither: no other column has a sum that is no number."""
+    a, b = integers(tile.rows - 3, k, transposed=False), integers(k, 203, transposed=True)
+    b[:, 7] = float("inf")
+    with checks("full"):
+        c = few_rows_lines.plan(layout(a), layout(b), MULTIPROCESSORS, PLAIN.ending, tile).run(a, b, PLAIN)
+    want, kept = (a.double() @ b.double()).bfloat16(), torch.arange(203) != 7
+    assert torch.equal(c[:, kept], want[:, kept])
+    assert not c[:, 7].isfinite().any()
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("tiling", [*TILINGS, *BETWEEN], ids=str)
+def test_tiles_that_whole_rounds_leave_over_are_shared(tiling: WgmmaTiling, transposed: bool) -> None:
+    """Of three tiles and two multiprocessors the last one, and of one tile all; the last share is the shortest."""
+    k = 200
+    for multiprocessors, launches in ((2, 2), (4, 1)):
+        m, n = (tiling.m * 2 + 8, tiling.n) if launches == 2 else (tiling.m - 8, tiling.n - 8)
+        a, b = integers(m, k, transposed=not transposed), integers(k, n // 8 * 8, transposed=transposed)
+        with checks("full"):
+            found = plan(layout(a), layout(b), tiling, 1, multiprocessors, shares=2)
+            c = found.run(a, b, PLAIN)
+        assert (found.rest is not None) == (launches == 2)
+        assert torch.equal(c, (a.double() @ b.double()).bfloat16())
 
 
 @needs_nvrtc

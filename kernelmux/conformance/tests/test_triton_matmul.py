@@ -7,8 +7,11 @@ import torch
 
 pytest.importorskip("triton")
 
-from kernelmux.backends.triton.matmul import _tiles
+from kernelmux.backends.triton._launch.launch import Config
+from kernelmux.backends.triton.matmul import _specialised, _tiles
 from kernelmux.backends.triton.matmul._epilogue import PLAIN, EpilogueTensors, EpilogueTerms
+from kernelmux.backends.triton.matmul._few_rows import few_rows, few_rows_rule
+from kernelmux.backends.triton.matmul._few_rows_lines import few_rows_lines, few_rows_lines_rule
 from kernelmux.backends.triton.matmul._padded import _repaid, of_copies, with_lines
 from kernelmux.backends.triton.matmul._problem import MatmulShapes, problem
 from kernelmux.backends.triton.matmul._specialised import specialised
@@ -30,6 +33,48 @@ def test_columns_beside_a_power_of_two(more: int, stages: int) -> None:
     with registered.backend("triton").emulation():
         c = specialised(a, b, lambda p: config, PLAIN)
     assert torch.equal(c, (a.double() @ b.double()).bfloat16())
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("multiprocessors", [2, 4])
+def test_programs_share_tiles_that_whole_rounds_leave_over(
+    multiprocessors: int, transposed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three tiles the last one, and all, where they are fewer than multiprocessors; the last share is the shortest."""
+    monkeypatch.setattr(_specialised, "processors", lambda device: multiprocessors)
+    generator = torch.Generator().manual_seed(0)
+    shapes = (264, 328), (72, 328) if transposed else (328, 72), (72,)
+    a, b, bias = (torch.randint(-4, 5, shape, generator=generator).bfloat16() for shape in shapes)
+    b, z = b.mT if transposed else b, a.new_empty(264, 72)
+    end = EpilogueTensors(EpilogueTerms(bias=True, activation="relu"), bias, z)
+    config = {"BLOCK_M": 128, "BLOCK_N": 128, "MORE_N": 0, "BLOCK_K": 64, "GROUP_M": 8, "STAGES": 3, "SPLIT": 2}
+    with registered.backend("triton").emulation():
+        y = specialised(a, b, lambda p: config, end)
+    want = (a.double() @ b.double() + bias.double()).bfloat16()
+    assert torch.equal(z, want)
+    assert torch.equal(y, want.relu())
+
+
+@pytest.mark.parametrize(("k", "split"), [(328, 1), (328, 3), (321, 1), (330, 2), (388, 3)])
+def test_few_rows(k: int, split: int) -> None:
+    """Lines of b begin at multiples of 16 bytes, or anywhere; what is behind their ends is not multiplied, by 0 neither."""
+    generator = torch.Generator().manual_seed(k)
+    a, b, bias = (torch.randint(-4, 5, shape, generator=generator).bfloat16() for shape in ((13, k), (203, k), (203,)))
+    b[7] = float("inf")
+    z = a.new_empty(13, 203)
+    end = EpilogueTensors(EpilogueTerms(bias=True, activation="relu"), bias, z)
+    lines = k % 8 != 0
+    rule = few_rows_lines_rule if lines else few_rows_rule
+
+    def given(p: MatmulShapes) -> Config:
+        return {**rule(p), "SPLIT": split, "num_stages": 2}
+
+    with registered.backend("triton").emulation():
+        y = (few_rows_lines if lines else few_rows)(a, b.mT, given, end)
+    want, kept = (a.double() @ b.mT.double() + bias.double()).bfloat16(), torch.arange(203) != 7
+    assert torch.equal(z[:, kept], want[:, kept])
+    assert torch.equal(y[:, kept], want[:, kept].relu())
+    assert not z[:, 7].isfinite().any()
 
 
 def test_even_and_odd_rows_take_turns() -> None:

@@ -47,9 +47,11 @@ constexpr int LOADED_BYTES = OWN_LAST ? A_BYTES + BLOCK_N * 128 : STAGE_BYTES;
 constexpr bool TWO_PRODUCTS = BLOCK_N > 256;
 constexpr int LEFT_N = TWO_PRODUCTS ? BLOCK_N / 128 * 64 : BLOCK_N, RIGHT_N = TWO_PRODUCTS ? BLOCK_N - LEFT_N : LEFT_N;
 constexpr int LINE_N = 128 / sizeof(Output);                   // columns of a whole cache line
-constexpr int STRIP_N = BLOCK_N % LINE_N == 0 ? LINE_N : BLOCK_N % (LINE_N / 2) == 0 ? LINE_N / 2 : LINE_N / 4 * 3;
+constexpr int PART_N = BLOCK_N % (LINE_N / 2) == 0 ? LINE_N / 2 : LINE_N / 4 * 3;
+constexpr int STRIP_N = BLOCK_N % LINE_N == 0 ? LINE_N : BLOCK_N < PART_N ? BLOCK_N : PART_N;
 constexpr int STRIP_BYTES = Strip<STRIP_N>::Bytes * 4 * CONSUMERS;
-static_assert(CONSUMERS <= 2, "three times 128 accumulators and what else it takes do not fit into 65536 registers");
+static_assert(CONSUMERS <= 2 || (CONSUMERS == 3 && HEIGHT * BLOCK_N <= 192),
+              "three times 128 accumulators and what else it takes do not fit into 65536 registers");
 static_assert(BLOCK_N % STRIP_N == 0, "a tile leaves in whole strips");
 static_assert(!(IN_TURN && SAVES), "what is saved would have to take turns too");
 
@@ -78,6 +80,16 @@ SHARED_PRODUCT(240, 16, "bf16", __nv_bfloat16, 120, 121, 122, ", %123, %124")
 #else
 #define CLUSTER
 #endif
+
+// Registers go from the warpgroup that fetches to those that multiply.
+__device__ __forceinline__ void fetches() {
+    if constexpr (CONSUMERS == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    if constexpr (CONSUMERS == 3) asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+}
+__device__ __forceinline__ void multiplies() {
+    if constexpr (CONSUMERS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    if constexpr (CONSUMERS == 3) asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
+}
 
 // Waits for the other blocks of a cluster: nobody may write into, or have left, shared memory that another uses.
 __device__ __forceinline__ void cluster_sync() {

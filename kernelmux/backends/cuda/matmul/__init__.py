@@ -28,6 +28,8 @@ from kernelmux.backends.cuda.matmul._choice import (
     simple_kernel,
     simple_plan,
 )
+from kernelmux.backends.cuda.matmul._few_rows import MOST_ROWS
+from kernelmux.backends.cuda.matmul._few_rows_lines import any_lines
 from kernelmux.backends.cuda.matmul._register_tiled import register_tiled
 from kernelmux.backends.cuda.matmul._tensor_cores import tensor_cores
 from kernelmux.backends.cuda.matmul._tf32 import reads_in_place, wgmma
@@ -113,11 +115,14 @@ class Tf32Layout:
 class RepaysCopies:
     """Operands that TMA can read where they lie, or a product large enough to repay copies of them; fp32 always does.
 
-    What is saved is the time of mma.sync, which reads any lines, above that of wgmma.
+    What is saved is the time of mma.sync, which reads any lines, above that of wgmma. Of few rows, b is not copied.
+
+    k_axis: of the right operand.
     """
 
     left: str
     right: str
+    k_axis: int
     rows: str = "M"
 
     @property
@@ -130,12 +135,18 @@ class RepaysCopies:
         if call.dtype == torch.float32:
             return None
         names = [name for name in (self.left, self.right) if Aligned(name).check(call)]
-        copied = [call.arguments[name] for name in names]
+        copied = [call.arguments[name] for name in names if name == self.left or not self._in_place(call)]
         M, N, K = (call.axes[axis] for axis in (self.rows, "N", "K"))
         saved = mma_sync(M, N, K, call.axes.get("batches", 1), [_unit(name, call) for name in names])
-        if saved >= sum(COPY + 2 * x.numel() * x.element_size() / HOPPER_MEMORY for x in copied):
+        if saved >= sum(
+            (COPY if x.dim() == 2 else OF_BATCH) + 2 * x.numel() * x.element_size() / HOPPER_MEMORY for x in copied
+        ):
             return None
         return f"the product is too small to repay aligned copies of {' and '.join(names)}"
+
+    def _in_place(self, call: Any) -> bool:
+        few = call.axes[self.rows] <= MOST_ROWS and call.dtype != torch.float32
+        return few and any_lines(layout(call.arguments[self.right]), self.k_axis)
 
 
 class FactorNames(NamedTuple):
@@ -168,7 +179,7 @@ class MatmulRung(NamedTuple):
 # 256 x 1002 by 1002 x 1002 12.3 and 16.7, 17 x 4100 by 4100 x 4100 26.5 and 44.4, 64 products of 197 x 64 by 64 x 197 12.4
 # and 17.5.
 SAVED = {4: 1 / 150e6 - 1 / 700e6, 8: 1 / 400e6 - 1 / 700e6}
-STEP_OF_HALVES, COPY = 2.5, 3.0
+STEP_OF_HALVES, COPY, OF_BATCH = 2.5, 3.0, 8.0
 
 
 def _unit(name: str, call: Any) -> int:
@@ -196,7 +207,7 @@ def _on_hopper(names: FactorNames) -> tuple[Condition, ...]:
     """Lines that TMA cannot read are copied first."""
     return (
         Tf32Allowed(names.left), Tf32Layout(names.k_axes, names.right, names.rows), Capability((9, 0), below=(10, 0)),
-        RepaysCopies(names.left, names.right, names.rows),
+        RepaysCopies(names.left, names.right, dict(names.k_axes).get(names.right, 1), names.rows),
     )  # fmt: skip
 
 

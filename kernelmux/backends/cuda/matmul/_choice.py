@@ -111,7 +111,8 @@ class MatmulPlan:
     """A kind of product, ready to run.
 
     shape: of the results. a, b: descriptors of the operands where the kernel wants those, last: another one of b. parts:
-    pieces of K, whose products land in fp32 [parts, *shape] and are added by `sum_parts`.
+    pieces of K, whose products land in fp32 [parts, *shape] and are added by `sum_parts`. rest: a launch of the same
+    tensors that follows, for tiles that the first one leaves.
     """
 
     launch: BoundLaunch
@@ -121,6 +122,7 @@ class MatmulPlan:
     parts: int = 1
     sum_parts: BoundLaunch | None = None
     last: Tiles | None = None
+    rest: BoundLaunch | None = None
 
     def run(self, a: torch.Tensor, b: torch.Tensor, epilogue: Epilogue) -> torch.Tensor:
         c = a.new_empty(self.shape)
@@ -129,6 +131,8 @@ class MatmulPlan:
             factors.append(self.last.of(b))
         if self.sum_parts is None:
             self.launch(*factors, c, *epilogue.tensors)
+            if self.rest:
+                self.rest(*factors, c, *epilogue.tensors)
             return c
         parts = a.new_empty((self.parts, *self.shape), dtype=torch.float32)
         self.launch(*factors, parts)

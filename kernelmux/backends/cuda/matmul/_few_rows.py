@@ -1,73 +1,85 @@
-"""matmul of few rows through TMA and wgmma, on sm_90: blocks of a cluster share K, and add their sums among themselves."""
+"""Products of few rows in 16 bits: the columns of b are the rows of the products, the blocks of a cluster share K."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 
 from kernelmux.backends.cuda._families.epilogue import PLAIN, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import Layout
-from kernelmux.backends.cuda._launch.runtime import Source, cdiv, ctype
-from kernelmux.backends.cuda.matmul._choice import MatmulPlan, MatmulProblem, Tiling, problem, split_length
+from kernelmux.backends.cuda._launch.runtime import cdiv, ctype
+from kernelmux.backends.cuda.matmul._choice import MatmulPlan, MatmulProblem, problem, split_length
 from kernelmux.backends.cuda.matmul._maps import NUMBERS, SWIZZLED, tiles
+from kernelmux.backends.cuda.matmul._shares import ROOM, SOURCE
 
-SOURCE = Source(__file__, "matmul_few_rows.cu")
-THREADS = 256
-SHARES = (8, 4, 2)  # blocks of a cluster; six of them find no room often enough
-FEWEST, MOST = 0.9, 1.5  # blocks to a multiprocessor
-TILES = 0.25  # of one share to a multiprocessor: of more, those of one piece read as fast
+MOST_ROWS = 64
+ENOUGH, NEARLY_HALF = 0.6, 0.45  # blocks to a multiprocessor that read b as fast as more do, alone and shared
 
 
 @dataclass(frozen=True)
-class FewRowsTiling(Tiling):
-    """64 rows by n columns; blocks: that share a multiprocessor."""
+class FewRowsTile:
+    """Rows and columns of c, stages of the ring, blocks of a cluster that share K, and that share a multiprocessor."""
 
+    rows: int
+    columns: int
     stages: int
-    blocks: int = 1
+    shares: int
+    blocks: int
 
-    @property
-    def shared(self) -> int:
-        """Bytes of the stages and of their barriers."""
-        return self.stages * ((self.m + self.n) * SWIZZLED + 16)
-
-    def shares(self, p: MatmulProblem, multiprocessors: int) -> int:
-        """Into how many pieces K is best cut, each of 256 or more."""
-        tiles = self.tiles(p)
-        return next((n for n in SHARES if n * tiles <= MOST * multiprocessors and n * 256 <= p.K), 1)
-
-
-TILINGS = FewRowsTiling(64, 128, 2.15e6, 4, blocks=2), FewRowsTiling(64, 64, 1.4e6, 6, blocks=2)
+    def stage(self, k_major: bool) -> int:
+        """Bytes of a stage, with rows of a that have K contiguous or not."""
+        return (self.columns + (self.rows if k_major else 64)) * SWIZZLED
 
 
 def takes(p: MatmulProblem) -> bool:
     """Whether a product has few enough rows: the time is that of reading b, once."""
-    return p.batch is None and p.M <= 64 and p.dtype.itemsize == 2
+    return p.batch is None and p.M <= MOST_ROWS and p.dtype.itemsize == 2
 
 
-def choice(p: MatmulProblem, multiprocessors: int) -> tuple[FewRowsTiling, int] | None:
-    """The tiling and the number of shares; None where there is no use for several.
+def tile_for(p: MatmulProblem, multiprocessors: int) -> FewRowsTile:
+    """Tiles of 128 columns, whose lines of b are long where N is contiguous. Where they are few, blocks share K, one on a
+    multiprocessor: of two on one, others have none. Of more than run at a time, half as wide ones may fill a round.
 
-    H200, bf16: 48 x 8192 by 8192 x 1024 takes 13.8 us in eight shares of tiles of 64 columns, 15.3 of 128, 27.9 in one
-    piece; 56 x 5120 by 5120 x 5120 22.1 in four shares and 22.5 in one, 64 x 3584 by 3584 x 4608 18.9 and 18.0.
+    H200, us: 56 x 5120 by 5120 x 5120 22.6 in pairs, 28.7 in threes; 32 x 8192 by 8192 x 8192 41.1 in pairs, 46.4 alone; of
+    128 columns and of 64 16 x 4096 by 4096 x 14336 36.0 and 40.2, 40 x 4096 by 4096 x 50304 122.1 and 119.7.
     """
-    if not takes(p) or TILINGS[0].tiles(p) > TILES * multiprocessors:
-        return None
-    found = [(t, t.shares(p, multiprocessors)) for t in TILINGS]
-    wide, narrow = (t.tiles(p) * shares for t, shares in found)
-    tiling, shares = found[0] if wide >= FEWEST * multiprocessors or wide >= narrow else found[1]
-    return (tiling, shares) if shares > 1 else None
+    rows, wide, slots = rows_for(p), cdiv(p.N, 128), 2 * multiprocessors
+    columns = 64 if wide > slots and cdiv(cdiv(p.N, 64), slots) < 2 * cdiv(wide, slots) else 128
+    shares = shares_for(cdiv(p.N, columns), p.K, multiprocessors, ENOUGH)
+    return _with_ring(FewRowsTile(rows, columns, 2, shares, 2 if shares == 1 else 1), p.left.k_major)
 
 
-def plan(a: Layout, b: Layout, t: FewRowsTiling, shares: int, end: EpilogueKind = PLAIN.ending) -> MatmulPlan:
-    """The product with a given tiling, K cut into at most `shares` pieces; no extent is 0."""
+def rows_for(p: MatmulProblem) -> int:
+    """Those of a tile: columns of an instruction."""
+    return next(n for n in (8, 16, 32, 64) if p.M <= n)
+
+
+def shares_for(tiles: int, K: int, multiprocessors: int, enough: float) -> int:
+    """One block for each tile if these are so many to a multiprocessor, else the fewest that make nearly half as many."""
+    if tiles >= enough * multiprocessors:
+        return 1
+    fit = [n for n in (2, 4, 8) if tiles * 132 <= ROOM[n] * multiprocessors and n * 256 <= K]
+    return next((n for n in fit if n * tiles >= NEARLY_HALF * multiprocessors), fit[-1] if fit else 1)
+
+
+def _with_ring(t: FewRowsTile, k_major: bool) -> FewRowsTile:
+    """The tile with as many stages as blocks that share a multiprocessor have room for."""
+    room = 111 if t.blocks == 2 else 200
+    return replace(t, stages=(room << 10) // (t.stage(k_major) + 16))
+
+
+def plan(a: Layout, b: Layout, t: FewRowsTile, end: EpilogueKind = PLAIN.ending) -> MatmulPlan:
+    """The product with a given tile; no extent is 0."""
     p, steps = problem(a, b), SWIZZLED // a.dtype.itemsize
-    k_split = split_length(p.K, shares, steps)
-    shares = cdiv(p.K, k_split)
-    works = t.tiles(p) * shares
+    turned = p._replace(M=p.N, N=p.M, left=p.right, right=p.left)
+    k_split = split_length(p.K, t.shares, steps)
+    shares, count = cdiv(p.K, k_split), cdiv(p.N, t.columns)
+    stages = max(t.stages, cdiv(t.rows * (t.columns + 4) * 4, t.stage(p.left.k_major)))
     kernel = SOURCE.kernel(
-        "matmul_few_rows", f"a:map b:map {end.tensors} {NUMBERS}",
-        ELEMENT=ctype(a.dtype), C_VECTOR=gcd(4, p.N), BLOCK_N=t.n, CONSUMERS=1, STAGES=t.stages, SHARES=shares,
-        BLOCKS_PER_SM=t.blocks, **p.macros, **end.macros,
+        "matmul_shares", f"a:map b:map {end.tensors} {NUMBERS} first:i32",
+        ELEMENT=ctype(a.dtype), C_VECTOR=gcd(4, p.N), BLOCK_N=t.rows, CONSUMERS=1, HEIGHT=t.columns // 64, STAGES=stages,
+        SHARES=shares, BLOCKS_PER_SM=t.blocks, TURNED=1, **turned.macros, **end.macros,
     )  # fmt: skip
-    launch = kernel.bind(works, THREADS, p.M, p.N, p.K, k_split, works, shared=t.shared)
-    a_tiles = tiles(p, p.left, p.M, t.m if p.left.k_major else steps)
-    b_tiles = tiles(p, p.right, p.N, t.n if p.right.k_major else steps)
+    numbers = p.N, p.M, p.K, k_split, count, 0
+    launch = kernel.bind(count * shares, 256, *numbers, shared=stages * (t.stage(p.left.k_major) + 16))
+    a_tiles = tiles(p, p.left, p.M, t.rows if p.left.k_major else steps)
+    b_tiles = tiles(p, p.right, p.N, t.columns if p.right.k_major else steps)
     return MatmulPlan(launch, p.shape, a_tiles, b_tiles)

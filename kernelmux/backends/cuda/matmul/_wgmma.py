@@ -9,7 +9,10 @@ from kernelmux.backends.cuda._families.epilogue import PLAIN, Epilogue, Epilogue
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import Source, cdiv, ctype, multiprocessors
 from kernelmux.backends.cuda.matmul import _few_rows as few_rows
+from kernelmux.backends.cuda.matmul import _few_rows_lines as few_rows_lines
+from kernelmux.backends.cuda.matmul import _shares
 from kernelmux.backends.cuda.matmul._choice import (
+    HOPPER_MEMORY,
     MatmulPlan,
     MatmulProblem,
     Tiling,
@@ -28,11 +31,15 @@ from kernelmux.registry.util.cards import remembered
 SOURCE = Source(__file__, "matmul_wgmma.cu")
 MAPS = "products:i32 inner:i32 apart:i32"
 LINE = SWIZZLED
+# Microseconds that a shared round takes beside its products. H200, us, shared and not: 6144 x 5120 by 5120 x 5120 414.6 and
+# 444.5, 3000 x 6144 by 6144 x 6144 302.7 and 325.3, both with 128 x 256.
+SHARING = 10.0
 
 
 @dataclass(frozen=True)
 class WgmmaTiling(Tiling):
-    """Consumer warpgroups of `height` times 64 rows and `n` columns, n = 64, 128, 160, 192, 224, 240, 256, 288 or 320.
+    """Consumer warpgroups, up to three, of `height` times 64 rows and `n` columns, n = 64, 128, 160, 192, 224, 240, 256,
+    288 or 320.
 
     across, down: blocks of a cluster that lie side by side and fetch their rows of a together, and below one another, with
     columns of b. strips_in_ring: results leave through a stage of the ring. in_turn: even and odd rows of a are two
@@ -69,6 +76,34 @@ class WgmmaTiling(Tiling):
         clusters = multiprocessors * self.blocks // self.peers
         return self.peers * max(1, clusters if self.peers < 4 else clusters - 3)
 
+    def left_over(self, p: MatmulProblem, multiprocessors: int) -> tuple[int, int]:
+        """Tiles for the last round of all multiprocessors, and how many blocks share each: 1 if they do not."""
+        plain = self.peers == 1 and self.blocks == 1 and p.batch is None and self.seen(p) is p
+        left = self.tiles(p) % multiprocessors if plain else 0
+        return left, _shares.most_shares(left, p.K, multiprocessors)
+
+    def microseconds(
+        self,
+        p: MatmulProblem,
+        splits: int,
+        multiprocessors: int,
+        moved: int | None = None,
+        memory: float = HOPPER_MEMORY,
+    ) -> float:
+        """As of any tiling, or with the last round shared."""
+        plain = super().microseconds(p, splits, multiprocessors, moved, memory)
+        _, shares = self.left_over(p, multiprocessors)
+        if splits > 1 or shares == 1:
+            return plain
+        round_of = self.m * self.n * p.K / self.rate
+        drain = max(0.5, self.m * self.n / 2**16)
+        work = self.tiles(p) // multiprocessors * (drain + round_of) + drain + round_of / shares + SHARING
+        return max(work, p.bytes / memory + 0.1 * work)
+
+    def for_shares(self) -> _shares.SharedTiling:
+        """The same tile for blocks that share K."""
+        return _shares.SharedTiling(self.m, self.n, self.rate, self.stages, self.height, group_m=self.group_m)
+
     @property
     def consumers(self) -> int:
         return self.m // (64 * self.height)
@@ -86,11 +121,14 @@ class WgmmaTiling(Tiling):
 
 
 # Rates fitted to 1024^3 to 8192^3 in bf16; tf32 runs at half of them, which does not change the choice. Three stages of
-# the widest tile and groups of 16 are 1 % before four and 8 from 4096^3 to 16384^3.
+# the widest tile and groups of 16 are 1 % before four and 8 from 4096^3 to 16384^3. H200, us, with 128 x 256, 128 x 192 and
+# 192 x 192: 3000 x 6144 by 6144 x 6144 302.7, 301.8 and 294.9, 8192^3 1502 and 1484 (128 x 256 and 192 x 192), 8192 x 2880
+# by 2880 x 2880 185.5 with 192 x 192, 187.3 with 128 x 240.
 TILINGS = (
-    WgmmaTiling(128, 256, 3.05e6, 3),
+    WgmmaTiling(128, 256, 3.1e6, 3),
+    WgmmaTiling(192, 192, 3.12e6, 4),
     WgmmaTiling(256, 160, 2.95e6, 3, height=2),
-    WgmmaTiling(128, 192, 3.0e6, 5),
+    WgmmaTiling(128, 192, 3.04e6, 5),
     WgmmaTiling(128, 128, 2.95e6, 6),
     WgmmaTiling(64, 128, 2.15e6, 8),
 )
@@ -141,6 +179,8 @@ def wgmma(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) 
     if a.dtype == torch.float32:
         a, b = k_contiguous(a, 1), k_contiguous(b, 0)
     p = problem(layout(a), layout(b))
+    if few_rows_lines.takes(p, layout(b)):
+        return few_rows_lines.plan(layout(a), layout(b), multiprocessors(a), epilogue.ending).run(a, b, epilogue)
     a, b = a if p.left.aligned else padded(a, 1), b if p.right.aligned else padded(b, 0)
     return _best_plan(layout(a), layout(b), multiprocessors(a), epilogue.ending).run(a, b, epilogue)
 
@@ -164,24 +204,30 @@ def turned(x: torch.Tensor) -> torch.Tensor:
 @remembered
 def _best_plan(a: Layout, b: Layout, multiprocessors: int, end: EpilogueKind) -> MatmulPlan:
     p = problem(a, b)
-    if few := few_rows.choice(p, multiprocessors):
-        return few_rows.plan(a, b, *few, end)
-    # Few rows do not repay the second pass of splits: 56 x 5120 by 5120 x 5120 takes 28.3 us with it, 22.5 without.
-    most = 1 if few_rows.takes(p) else 32
-    tiling, splits = choose(tilings(p, end), p, multiprocessors, most=most)
+    if few_rows.takes(p):
+        return few_rows.plan(a, b, few_rows.tile_for(p, multiprocessors), end)
+    tiling, splits = choose(tilings(p, end), p, multiprocessors)
     return plan(a, b, tiling, splits, multiprocessors, end)
 
 
 def plan(
-    a: Layout, b: Layout, t: WgmmaTiling, splits: int, multiprocessors: int, end: EpilogueKind = PLAIN.ending
-) -> MatmulPlan:
-    """The product with a given tiling, K cut into at most `splits` pieces; no extent is 0."""
+    a: Layout, b: Layout, t: WgmmaTiling, splits: int, multiprocessors: int, end: EpilogueKind = PLAIN.ending,
+    shares: int | None = None,
+) -> MatmulPlan:  # fmt: skip
+    """The product with a given tiling, K cut into at most `splits` pieces; no extent is 0. shares: of the tiles of the last
+    round, as `left_over` has them unless given."""
     whole = problem(a, b)
     p = t.seen(whole)
     k_split = split_length(p.K, splits, LINE // a.dtype.itemsize)
     parts = cdiv(p.K, k_split)
     out, ending = (a.dtype, end) if parts == 1 else (torch.float32, PLAIN.ending)
     works = t.tiles(p) * parts
+    left, most = t.left_over(p, multiprocessors) if parts == 1 else (0, 1)
+    shares = most if shares is None else shares if left else 1
+    if shares > 1 and left == works:
+        return _shares.plan(a, b, t.for_shares(), shares, end)
+    works -= left if shares > 1 else 0
+    rest = _shares.launch(p, t.for_shares(), shares, end, works) if shares > 1 else None
     own_last = t.own_last and not p.right.k_major
     maps, batch = (MAPS, (p.products, p.batch.inner, _apart(p.batch))) if p.batch else ("", ())
     kernel = SOURCE.kernel(
@@ -192,6 +238,7 @@ def plan(
         **({"STRIPS_IN_RING": 1} if t.strips_in_ring else {}),
         **({"OWN_LAST": 1} if own_last else {}), **({} if p is whole else {"IN_TURN": 1}),
         **({"B_ONCE": 1} if p.M <= t.m and t.down == 1 and not p.batch else {}),
+        **({"LEAVES_REST": 1} if rest else {}),
         **p.macros, **ending.macros,
     )  # fmt: skip
     numbers = p.M, p.N, p.K, k_split, works, *batch
@@ -200,7 +247,7 @@ def plan(
     a_tiles = tiles(p, p.left, p.M, t.m // t.across if p.left.k_major else steps)
     b_tiles = tiles(p, p.right, p.N, (t.n if p.right.k_major else steps) // t.down)
     last = tiles(p, p.right, p.N, steps // t.down, t.n % 64) if own_last else None
-    return MatmulPlan(launch, p.shape, a_tiles, b_tiles, parts, adding(parts, p, end), last)
+    return MatmulPlan(launch, p.shape, a_tiles, b_tiles, parts, adding(parts, p, end), last, rest)
 
 
 def _apart(batch: Batch) -> int:

@@ -18,6 +18,10 @@
 #define B_ONCE 0
 #endif
 
+#ifndef LEAVES_REST  // the launch that follows computes the tiles behind these, and may begin when blocks of this one end
+#define LEAVES_REST 0
+#endif
+
 #if OWN_LAST
 #define LAST_MAP const __grid_constant__ TensorMap last_map,
 #else
@@ -117,11 +121,12 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
                  Output* __restrict__ c EPILOGUE_PARAMETERS(Output), int M, int N, int K, int k_split, int works
                  MAPS_PARAMETERS) {
     extern __shared__ __align__(1024) unsigned char shared[];
+    if constexpr (LEAVES_REST) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     const Ring ring(shared);
     const int batch[] = {MAPS};
     const Sizes sizes = {M, N, K, k_split, batch[0]};
     if (threadIdx.x < 128) {
-        if constexpr (CONSUMERS == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        fetches();
         Place place;
         if (threadIdx.x == 0)
             for (int i = blockIdx.x; i < works; i += gridDim.x) {
@@ -131,7 +136,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
                 produce(ring, place, work, a, b, last);
             }
     } else {
-        if constexpr (CONSUMERS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        multiplies();
         consume(ring, c, EPILOGUE(Output), sizes, works);
     }
     cluster_sync();

@@ -2,14 +2,28 @@
 
 rows          each block owns a few rows and its threads multiply for themselves: any dtype, any length
 tensor_cores  mma.sync on operands as they come from memory: more vectors cost no more instructions
+wgmma         as matmul multiplies few rows: the copy engine reads the weight, blocks of a cluster share K
 """
 
 import torch
 
+from kernelmux.backends.cuda._families.epilogue import PLAIN
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, cdiv, ctype
+from kernelmux.backends.cuda.matmul._few_rows_lines import any_lines
+from kernelmux.backends.cuda.matmul._tf32 import wgmma as product
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Condition, Dtypes, Multiple, Multiplies
+from kernelmux.registry.conditions import (
+    Aligned,
+    AtDefault,
+    AtLeast,
+    AtMost,
+    Capability,
+    Condition,
+    Dtypes,
+    Multiple,
+    Multiplies,
+)
 from kernelmux.registry.util.cards import remembered
 
 ROWS = Source(__file__)
@@ -33,6 +47,15 @@ def tensor_cores(weight: torch.Tensor, x: torch.Tensor, scale: torch.Tensor | No
     if y.numel() and weight.numel():
         _tensor_cores(layout(weight), layout(x))(weight, x, scale, y)
     return y
+
+
+def wgmma(weight: torch.Tensor, x: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
+    """Of two or three vectors only where lines of the weight begin anywhere; H200, us by rows and so: 4096 x 11008, four
+    vectors, 32.1 and 31.3, 18304 x 11296, six, 155 and 120, 12096 x 9405, two, 106 and 76."""
+    aligned = weight.data_ptr() % 16 == 0 == weight.stride(0) * weight.element_size() % 16
+    if any_lines(layout(weight), 1) or (aligned and len(x) >= 4):
+        return product(x, weight.t(), "ieee", PLAIN)
+    return rows(weight, x, scale)
 
 
 @remembered
@@ -89,9 +112,16 @@ _ON_TENSOR_CORES: tuple[Condition, ...] = (
     Multiplies("x"), Dtypes("weight", torch.float16, torch.bfloat16, torch.int8), AtLeast("B", 5),
     Dtypes("x", torch.float16, torch.bfloat16), Multiple("K", 16), Aligned("weight"), Aligned("x"), *_INDICES,
 )  # fmt: skip
+_ON_HOPPER: tuple[Condition, ...] = (
+    Capability((9, 0), below=(10, 0)), Dtypes("weight", torch.float16, torch.bfloat16), AtDefault("scale"),
+    AtLeast("B", 2), AtLeast("N", 64), AtLeast("K", 128), *_INDICES,
+)  # fmt: skip
 VARIANTS = {
     "rows": Implementation(rows, "a few rows per block, all that is read of x serves them", _INDICES, _LAYOUT),
     "tensor_cores": Implementation(
         tensor_cores, "mma.sync on operands as they come from memory", _ON_TENSOR_CORES, _LAYOUT, arithmetic="mma_16"
+    ),
+    "wgmma": Implementation(
+        wgmma, "as few rows of a product, in clusters that share K", _ON_HOPPER, _LAYOUT, arithmetic="mma_16"
     ),
 }

@@ -7,6 +7,7 @@ by_shape    the tile, depth, warps and shares of K by a rule over the shape, set
 padded      lines that the copy engine (TMA) cannot take are copied first, where a product repays that; then as specialised
 persistent  the copy engine does the loads, and the compiler keeps the pipeline of an SM full from tile to tile
 specialised one warp only loads and two warpgroups only multiply, so neither ever waits for the other's instructions
+few_rows    up to 64 rows of a: the columns of b are the rows of the products, programs share K
 k_major     fp32 operands are transposed first to the only order in which tensor cores take tf32, then as persistent
 from_registers  rows of an fp32 b become the left factor of c^T = b^T a^T, which may lie in registers: b is not copied
 
@@ -26,10 +27,13 @@ from kernelmux.backends.triton._launch.card import TensorCores
 from kernelmux.backends.triton._launch.launch import Config
 from kernelmux.backends.triton.matmul._blocked import blocked
 from kernelmux.backends.triton.matmul._epilogue import PLAIN, EpilogueTensors
+from kernelmux.backends.triton.matmul._few_rows import MOST_ROWS, few_rows, few_rows_rule
+from kernelmux.backends.triton.matmul._few_rows_lines import few_rows_lines, few_rows_lines_rule
 from kernelmux.backends.triton.matmul._from_registers import from_registers
 from kernelmux.backends.triton.matmul._padded import Misaligned, padded
+from kernelmux.backends.triton.matmul._padded import readable as readable_lines
 from kernelmux.backends.triton.matmul._persistent import persistent
-from kernelmux.backends.triton.matmul._problem import MatmulShapes
+from kernelmux.backends.triton.matmul._problem import MatmulShapes, problem
 from kernelmux.backends.triton.matmul._register_tiles import SPACE as FROM_REGISTERS
 from kernelmux.backends.triton.matmul._spaces import BY_SHAPE, K_MAJOR, PERSISTENT, SPECIALISED
 from kernelmux.backends.triton.matmul._specialised import specialised
@@ -79,6 +83,16 @@ def matmul_specialised(a: torch.Tensor, b: torch.Tensor, precision: str, epilogu
 
 def matmul_persistent(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: EpilogueTensors) -> torch.Tensor:
     return persistent(a, b, precision, PERSISTENT.choice, epilogue)
+
+
+def matmul_few_rows(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: EpilogueTensors) -> torch.Tensor:
+    aligned = readable_lines(b) and (readable_lines(a) or a.numel() == a.shape[-1])
+    if problem(a, b, precision, epilogue.ending).batch is None and a.numel():
+        if aligned:
+            return few_rows(a, b, few_rows_rule, epilogue)
+        if b.stride(0) == 1 and b.data_ptr() % 16 == 0:
+            return few_rows_lines(a, b, few_rows_lines_rule, epilogue)
+    return (matmul_by_shape if aligned else matmul_padded)(a, b, precision, epilogue)
 
 
 def matmul_k_major(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: EpilogueTensors) -> torch.Tensor:
@@ -136,6 +150,13 @@ def _halves(names: ProductNames, below: tuple[int, int] | None = None) -> tuple[
     return Capability((9, 0), below), Dtypes(names.left, torch.float16, torch.bfloat16), *_descriptors(names)
 
 
+def _few(names: ProductNames) -> tuple[Condition, ...]:
+    """What a tensor descriptor can describe, of few rows."""
+    sizes = AtMost(names.rows, MOST_ROWS), AtLeast("N", 16), AtLeast("K", 16)
+    halves = Capability((9, 0), below=(10, 0)), Dtypes(names.left, torch.float16, torch.bfloat16)
+    return *halves, *sizes
+
+
 def _tf32(names: ProductNames) -> tuple[Condition, ...]:
     asked = Dtypes(names.left, torch.float32), OneOf("precision", "tf32"), Multiple("K", 4)
     return Capability((9, 0)), *asked, *_descriptors(names)
@@ -151,6 +172,7 @@ RUNGS = {
     "specialised": TritonMatmulRung(
         matmul_specialised, "one warp loads, two warpgroups multiply", partial(_halves, below=(10, 0)), SPECIALISED
     ),
+    "few_rows": TritonMatmulRung(matmul_few_rows, "columns of b are the rows of the products, programs share K", _few),
     "k_major": TritonMatmulRung(matmul_k_major, "both operands K-major first, then as persistent", _tf32, K_MAJOR),
 }
 
@@ -183,7 +205,11 @@ def _variant(rung: TritonMatmulRung) -> Implementation:
         return rung.fn(*readable(a, b), precision, PLAIN)
 
     requires = (*rung.requires(NAMES), BATCHES)
-    layout = {"a": "matrix", "b": "matrix"} if rung.fn is matmul_padded or Aligned(NAMES.left) in requires else {}
+    layout = (
+        {"a": "matrix", "b": "matrix"}
+        if rung.fn in (matmul_padded, matmul_few_rows) or Aligned(NAMES.left) in requires
+        else {}
+    )
     return Implementation(matmul, rung.idea, requires, layout, arithmetic="mma", space=rung.space)
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra import cuda
 
 from kernelmux.backends.triton._families.activations import gelu_erf, silu_value
 from kernelmux.backends.triton._launch.launch import Launch, cdiv
@@ -92,13 +93,17 @@ def activated(x, ACTIVATION: tl.constexpr):
 @triton.jit
 def end_parts_kernel(
     parts_ptr, c_ptr, bias_ptr, z_ptr, size, N,
-    PARTS: tl.constexpr, BIAS: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr,
+    PARTS: tl.constexpr, BIAS: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr, FOLLOWS: tl.constexpr,
 ):  # fmt: skip
-    """Ends a product whose K was split: adds parts [PARTS, M, N] in order, then as the kernels of a whole K do."""
+    """Ends a product whose K was split: adds parts [PARTS, M, N] in order, then as the kernels of a whole K do.
+
+    FOLLOWS: the kernel before lets this one start before its end, for which this one waits."""
+    if FOLLOWS:
+        cuda.gdc_wait()
     offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = offs < size
     acc = tl.zeros([BLOCK], tl.float32)
-    for _ in range(PARTS):
+    for _ in tl.static_range(PARTS):
         acc += tl.load(parts_ptr + offs, mask=inside, other=0.0)
         parts_ptr += size
     if BIAS:
@@ -108,7 +113,7 @@ def end_parts_kernel(
     tl.store(c_ptr + offs, activated(acc, ACTIVATION).to(c_ptr.dtype.element_ty), mask=inside)
 
 
-def end_parts(end: EpilogueTerms, parts: int, M: int, N: int) -> Launch:
+def end_parts(end: EpilogueTerms, parts: int, M: int, N: int, follows: bool = False) -> Launch:
     """The launch of `end_parts_kernel`, of parts, c and the tensors of an epilogue."""
-    grid, meta = (cdiv(M * N, PARTS_BLOCK),), {**end.meta, "PARTS": parts, "BLOCK": PARTS_BLOCK}
-    return Launch(end_parts_kernel, grid, M * N, N, **meta)
+    grid, meta = (cdiv(M * N, PARTS_BLOCK),), {**end.meta, "PARTS": parts, "BLOCK": PARTS_BLOCK, "FOLLOWS": follows}
+    return Launch(end_parts_kernel, grid, M * N, N, launch_pdl=follows, **meta)

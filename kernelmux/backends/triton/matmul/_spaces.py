@@ -7,7 +7,7 @@ import torch
 from kernelmux.backends.triton._launch.card import held
 from kernelmux.backends.triton._launch.launch import Config, cdiv, processors, shared_bytes
 from kernelmux.backends.triton.matmul._problem import MatmulShapes
-from kernelmux.backends.triton.matmul._tiles import k_major_rule, persistent_rule, rule, specialised_rule
+from kernelmux.backends.triton.matmul._tiles import k_major_rule, persistent_rule, rule, shares_rest, specialised_rule
 from kernelmux.registry.backend.search_space import Key, Space
 from kernelmux.registry.dtypes import SHORT
 
@@ -65,6 +65,8 @@ def _rings(c: Config, p: MatmulShapes) -> str | None:
         return "columns beside 128 x 128 sums of a warpgroup only, and with nothing to follow the product"
     if m == 256 and c["BLOCK_N"] > 128:
         return "more sums than registers"
+    if (split := c.get("SPLIT", 1)) > 1 and not shares_rest(p, (m, c["BLOCK_N"], more, 0, 0.0), split):
+        return "no last round that so many programs may share"
     wide = {**c, "BLOCK_N": c["BLOCK_N"] + more}
     too_large = _too_large({**c, "num_warps": 8 if m > 64 else 4}, p)
     return too_large or _ring(wide, p, c["STAGES"], m * (more or c["BLOCK_N"] // 2))
@@ -87,7 +89,7 @@ PERSISTENT = Space(
 SPECIALISED = Space(
     "triton", "matmul", "specialised",
     {"BLOCK_M": (64, 128, 256), "BLOCK_N": (64, 128, 256), "MORE_N": (0, 32, 64), "BLOCK_K": (64,),
-     "GROUP_M": (1, 4, 8, 16), "STAGES": (3, 4, 5, 6, 7, 8)},
+     "GROUP_M": (1, 4, 8, 16), "STAGES": (3, 4, 5, 6, 7, 8), "SPLIT": (1, 2, 3, 4)},
     specialised_rule, _key, _rings,
 )  # fmt: skip
 K_MAJOR = Space(

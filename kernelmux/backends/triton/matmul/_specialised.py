@@ -7,7 +7,11 @@ is a power of two wide, or that and some more columns, which have a ring and sum
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import torch
+import triton
+import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -18,15 +22,16 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from kernelmux.backends.triton._launch.hopper import barriers, copy_in, copy_out, copy_out_wait, ring
-from kernelmux.backends.triton._launch.launch import Ints, Launch, Map, plan, processors
+from kernelmux.backends.triton._launch.launch import Ints, Launch, Map, cdiv, plan, processors
 from kernelmux.backends.triton.matmul._blocked import Rule, tile_of
-from kernelmux.backends.triton.matmul._epilogue import EpilogueTensors, WholeTensor, activated, biased
+from kernelmux.backends.triton.matmul._epilogue import PLAIN, EpilogueTensors, WholeTensor, activated, biased
 from kernelmux.backends.triton.matmul._problem import Lead, MatmulShapes, described, problem
 from kernelmux.registry.util.batch_strides import result
 
 # Registers per thread: the multipliers hold the sums, the loader next to nothing.
 MULTIPLIER_REGISTERS = gl.constexpr(240)
 LOADER_REGISTERS = gl.constexpr(24)
+END_ROWS = 8  # of a tile, for a program that ends a part of it
 
 
 @gluon.jit
@@ -47,8 +52,20 @@ def _matrix(block, BATCHED: gl.constexpr, ROWS: gl.constexpr):
 
 
 @gluon.jit
+def _work(index, tiles, K, first, left, share, SPLIT: gl.constexpr):
+    """Tile, product, begin and end of K of a work: all of a tile, or a share of one of the `left` tiles from `first` on."""
+    if SPLIT == 1:
+        tile, batch, begin, end = index % tiles, index // tiles, 0, K
+    else:
+        begin = index // left * share
+        tile, batch, end = first + index % left, 0, gl.minimum(begin + share, K)
+    return tile, batch, begin, end
+
+
+@gluon.jit
 def _load(
-    a_desc, b_desc, more_desc, a_ring, b_ring, more_ring, full, empty, M, N, K, products, inner, BATCHED: gl.constexpr,
+    a_desc, b_desc, more_desc, a_ring, b_ring, more_ring, full, empty, M, N, K, works, inner, first, left, share,
+    SPLIT: gl.constexpr, BATCHED: gl.constexpr,
     A_OUTER: gl.constexpr, A_INNER: gl.constexpr, B_OUTER: gl.constexpr, B_INNER: gl.constexpr,
     A_ROWS: gl.constexpr, B_ROWS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
     MORE_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, IN_TURN: gl.constexpr,
@@ -56,15 +73,16 @@ def _load(
     step = 0
     WIDTH: gl.constexpr = BLOCK_N + MORE_N
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, WIDTH)
-    for index in range(gl.program_id(0), products * tiles, gl.num_programs(0)):
-        y = index // tiles // inner
-        x = index // tiles % inner
-        tile_m, tile_n = tile_of(index % tiles, M, N, BLOCK_M, WIDTH, GROUP_M)
+    for index in range(gl.program_id(0), works, gl.num_programs(0)):
+        tile, batch, begin, end = _work(index, tiles, K, first, left, share, SPLIT)
+        y = batch // inner
+        x = batch % inner
+        tile_m, tile_n = tile_of(tile, M, N, BLOCK_M, WIDTH, GROUP_M)
         m = tile_m * BLOCK_M
         n = tile_n * WIDTH
         early = 8 * x if IN_TURN else 0  # odd rows too from multiples of 32 bytes on
-        for first in range(0, K, BLOCK_K):
-            k = first - early
+        for at in range(begin, end, BLOCK_K):
+            k = at - early
             slot = step % STAGES
             mbarrier.wait(empty.index(slot), (step // STAGES + 1) & 1)
             ready = full.index(slot)
@@ -155,8 +173,9 @@ def _end(
 
 @gluon.jit
 def _multiply(
-    c_desc, bias_ptr, z_desc, a_ring, b_ring, more_ring, piece, full, empty, M, N, K, products, PART: gl.constexpr,
-    BIAS: gl.constexpr, ACTIVATION: gl.constexpr, BATCHED: gl.constexpr, A_ROWS: gl.constexpr, B_ROWS: gl.constexpr,
+    c_desc, bias_ptr, z_desc, a_ring, b_ring, more_ring, piece, full, empty, M, N, K, works, first, left, share, parts_ptr,
+    SPLIT: gl.constexpr, PART: gl.constexpr, BIAS: gl.constexpr, ACTIVATION: gl.constexpr, BATCHED: gl.constexpr,
+    A_ROWS: gl.constexpr, B_ROWS: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, MORE_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
     STAGES: gl.constexpr, ROWS: gl.constexpr, PIECE: gl.constexpr,
 ):  # fmt: skip
@@ -165,13 +184,14 @@ def _multiply(
     step = 0
     WIDTH: gl.constexpr = BLOCK_N + MORE_N
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, WIDTH)
-    for index in range(gl.program_id(0), products * tiles, gl.num_programs(0)):
-        tile_m, tile_n = tile_of(index % tiles, M, N, BLOCK_M, WIDTH, GROUP_M)
+    for index in range(gl.program_id(0), works, gl.num_programs(0)):
+        tile, batch, begin, end = _work(index, tiles, K, first, left, share, SPLIT)
+        tile_m, tile_n = tile_of(tile, M, N, BLOCK_M, WIDTH, GROUP_M)
         # [ROWS, BLOCK_N], [ROWS, MORE_N]
         acc = gl.zeros([ROWS, BLOCK_N], gl.float32, layout)
         if MORE_N:
             more = gl.zeros([ROWS, MORE_N], gl.float32, more_layout)
-        for k in range(0, K, BLOCK_K):
+        for k in range(begin, end, BLOCK_K):
             slot = step % STAGES
             mbarrier.wait(full.index(slot), (step // STAGES) & 1)
             a = _matrix(a_ring.index(slot), BATCHED, A_ROWS).slice(PART * ROWS, ROWS, 0)
@@ -183,7 +203,7 @@ def _multiply(
                 acc, more = warpgroup_mma_wait(2, deps=[acc, more])
             else:
                 acc = warpgroup_mma_wait(1, deps=[acc])
-            mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), pred=k > 0)
+            mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), pred=k > begin)
             step += 1
         if MORE_N:
             acc, more = warpgroup_mma_wait(0, deps=[acc, more])
@@ -193,8 +213,12 @@ def _multiply(
 
         m = tile_m * BLOCK_M + PART * ROWS
         n = tile_n * WIDTH
-        batch = index // tiles
-        _end(c_desc, bias_ptr, z_desc, batch, m, n, acc, N, piece, BIAS, ACTIVATION, BATCHED, layout, PIECE)
+        if SPLIT > 1:
+            rows = gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))[:, None] + PART * ROWS
+            columns = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, layout))[None, :]
+            gl.store(parts_ptr + (index * BLOCK_M * BLOCK_N + rows * BLOCK_N + columns), acc)
+        else:
+            _end(c_desc, bias_ptr, z_desc, batch, m, n, acc, N, piece, BIAS, ACTIVATION, BATCHED, layout, PIECE)
         if MORE_N:
             n += BLOCK_N
             _end(c_desc, bias_ptr, z_desc, batch, m, n, more, N, piece, BIAS, ACTIVATION, BATCHED, more_layout, PIECE)
@@ -202,15 +226,25 @@ def _multiply(
 
 
 @gluon.jit
+def _for_launches(SAYS: gl.constexpr, x):
+    """An instruction about the launches before or after; x: any number."""
+    gl.inline_asm_elementwise(SAYS + " mov.b32 $0, $1;", "=r,r", [x], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
 def matmul_specialised_kernel(
-    c_desc, a_desc, b_desc, more_desc, bias_ptr, z_desc, M, N, K, products, inner,
-    BIAS: gl.constexpr, ACTIVATION: gl.constexpr, BATCHED: gl.constexpr, A_OUTER: gl.constexpr, A_INNER: gl.constexpr,
+    c_desc, a_desc, b_desc, more_desc, bias_ptr, z_desc, parts_ptr, M, N, K, works, inner, first, left, share,
+    SPLIT: gl.constexpr, LEAVES_REST: gl.constexpr, BIAS: gl.constexpr, ACTIVATION: gl.constexpr, BATCHED: gl.constexpr,
+    A_OUTER: gl.constexpr, A_INNER: gl.constexpr,
     B_OUTER: gl.constexpr, B_INNER: gl.constexpr, A_ROWS: gl.constexpr, B_ROWS: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, MORE_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
     STAGES: gl.constexpr, ROWS: gl.constexpr, PIECE: gl.constexpr, IN_TURN: gl.constexpr,
 ):  # fmt: skip
     """more_desc: of MORE_N columns of b behind BLOCK_N, for tiles whose width is no power of two. IN_TURN: the batch
-    is of the even rows of a and of the odd ones."""
+    is of the even rows of a and of the odd ones. LEAVES_REST: the launch that follows computes the tiles behind these.
+    SPLIT: this is that launch; so many programs share the K of a tile and leave sums in parts."""
+    if LEAVES_REST:
+        _for_launches("griddepcontrol.launch_dependents;", M)
     a_ring = ring(a_desc, STAGES)
     b_ring = ring(b_desc, STAGES)
     more_ring = ring(more_desc, STAGES) if MORE_N else b_ring
@@ -221,10 +255,10 @@ def matmul_specialised_kernel(
         gl.warp_specialize(
             [
                 (_multiply, (c_desc, bias_ptr, z_desc, a_ring, b_ring, more_ring, pieces.index(0), full, empty, M, N, K,
-                             products, 0, BIAS, ACTIVATION, BATCHED, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, MORE_N, BLOCK_K,
-                             GROUP_M, STAGES, ROWS, PIECE)),
-                (_load, (a_desc, b_desc, more_desc, a_ring, b_ring, more_ring, full, empty, M, N, K, products,
-                         inner, BATCHED, A_OUTER, A_INNER, B_OUTER, B_INNER, A_ROWS, B_ROWS,
+                             works, first, left, share, parts_ptr, SPLIT, 0, BIAS, ACTIVATION, BATCHED, A_ROWS, B_ROWS,
+                             BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, ROWS, PIECE)),
+                (_load, (a_desc, b_desc, more_desc, a_ring, b_ring, more_ring, full, empty, M, N, K, works,
+                         inner, first, left, share, SPLIT, BATCHED, A_OUTER, A_INNER, B_OUTER, B_INNER, A_ROWS, B_ROWS,
                          BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, IN_TURN)),
             ],
             [1],
@@ -234,18 +268,40 @@ def matmul_specialised_kernel(
         gl.warp_specialize(
             [
                 (_multiply, (c_desc, bias_ptr, z_desc, a_ring, b_ring, more_ring, pieces.index(0), full, empty, M, N, K,
-                             products, 0, BIAS, ACTIVATION, BATCHED, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, MORE_N, BLOCK_K,
-                             GROUP_M, STAGES, ROWS, PIECE)),
+                             works, first, left, share, parts_ptr, SPLIT, 0, BIAS, ACTIVATION, BATCHED, A_ROWS, B_ROWS,
+                             BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, ROWS, PIECE)),
                 (_multiply, (c_desc, bias_ptr, z_desc, a_ring, b_ring, more_ring, pieces.index(1), full, empty, M, N, K,
-                             products, 1, BIAS, ACTIVATION, BATCHED, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, MORE_N, BLOCK_K,
-                             GROUP_M, STAGES, ROWS, PIECE)),
-                (_load, (a_desc, b_desc, more_desc, a_ring, b_ring, more_ring, full, empty, M, N, K, products,
-                         inner, BATCHED, A_OUTER, A_INNER, B_OUTER, B_INNER, A_ROWS, B_ROWS,
+                             works, first, left, share, parts_ptr, SPLIT, 1, BIAS, ACTIVATION, BATCHED, A_ROWS, B_ROWS,
+                             BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, ROWS, PIECE)),
+                (_load, (a_desc, b_desc, more_desc, a_ring, b_ring, more_ring, full, empty, M, N, K, works,
+                         inner, first, left, share, SPLIT, BATCHED, A_OUTER, A_INNER, B_OUTER, B_INNER, A_ROWS, B_ROWS,
                          BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, IN_TURN)),
             ],
             [4, 1],
             [MULTIPLIER_REGISTERS, LOADER_REGISTERS],
         )  # fmt: skip
+    if SPLIT > 1:
+        _for_launches("griddepcontrol.wait;", M)  # nothing after this launch may begin before the first one has ended
+
+
+class SpecialisedPlan(NamedTuple):
+    """The launch of whole rounds of tiles, if there are any; those of the tiles that they leave over, and of the end of
+    these, whose sums in fp32 are of this shape; None and () if the first one computes all."""
+
+    whole: Launch | None
+    rest: Launch | None = None
+    end: Launch | None = None
+    parts: Ints = ()
+
+    def run(self, c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, epilogue: EpilogueTensors) -> None:
+        """Fills c, and what the epilogue saves."""
+        ends = epilogue.arguments(c)
+        if self.whole:
+            self.whole(c, a, b, b, *ends)
+        if self.rest and self.end:
+            parts = c.new_empty(self.parts, dtype=torch.float32)
+            self.rest(c, a, b, b, c, c, parts)
+            self.end(parts, c, *(ends or (c, c)))
 
 
 def specialised(
@@ -254,12 +310,12 @@ def specialised(
     """a @ b with one program per SM, its warps specialised. out: memory for the result, whose lines may be longer."""
     c = result(a, b) if out is None else out
     if c.numel():
-        _plan(problem(a, b, "ieee", epilogue.ending), rule, c.shape[-1])(c, a, b, b, *epilogue.arguments(c))
+        _plan(problem(a, b, "ieee", epilogue.ending), rule, c.shape[-1]).run(c, a, b, epilogue)
     return c
 
 
 @plan
-def _plan(p: MatmulShapes, rule: Rule, line: int) -> Launch:
+def _plan(p: MatmulShapes, rule: Rule, line: int) -> SpecialisedPlan:
     """line: elements of the result from one row to the next."""
     config = rule(p)
     block_m, block_n, more_n, block_k = (config[name] for name in ("BLOCK_M", "BLOCK_N", "MORE_N", "BLOCK_K"))
@@ -271,19 +327,64 @@ def _plan(p: MatmulShapes, rule: Rule, line: int) -> Launch:
     out = _map(p, (p.M, p.N), (line, 1), (rows, piece), of_c)
     if turns:
         out = _map(p, (p.M, p.N), (2 * line, 1), (rows, piece), ((2, line),))
+    plain: Any = WholeTensor()
     maps = (
         out,
         _map(p, (p.M, p.K), p.a_strides, (block_m, block_k), of_a),
         _map(p, (p.K, p.N), p.b_strides, (block_k, block_n), of_b),
-        _map(p, (p.K, p.N), p.b_strides, (block_k, more_n), of_b) if more_n else WholeTensor(),
-        *(() if p.end.plain else (WholeTensor(), out)),
+        _map(p, (p.K, p.N), p.b_strides, (block_k, more_n), of_b) if more_n else plain,
     )
-    programs = min(processors(p.device), p.tiles(block_m, block_n + more_n))
-    return Launch(
-        matmul_specialised_kernel, (programs,), *p.end.missing, p.M, p.N, p.K, p.products, p.inner, maps=maps,
-        **p.end.meta, **p.places, A_ROWS=p.a_strides[1] == 1, B_ROWS=p.b_strides[1] == 1, num_warps=4,
-        ROWS=rows, PIECE=piece, IN_TURN=turns is not None, **config,
+    split = config.get("SPLIT", 1)
+    tiles = p.tiles(block_m, block_n + more_n)
+    left = tiles % processors(p.device) if split > 1 else 0
+    meta = {
+        **p.places, "A_ROWS": p.a_strides[1] == 1, "B_ROWS": p.b_strides[1] == 1, "num_warps": 4,
+        "ROWS": rows, "PIECE": piece, "IN_TURN": turns is not None, **config,
+    }  # fmt: skip
+    works = tiles - left
+    whole = Launch(
+        matmul_specialised_kernel, (min(processors(p.device), works),), *p.end.missing, None,
+        p.M, p.N, p.K, works, p.inner, 0, works, p.K, maps=(*maps, *(() if p.end.plain else (plain, out))),
+        LEAVES_REST=left > 0, **p.end.meta, **{**meta, "SPLIT": 1},
     )  # fmt: skip
+    if left == 0:
+        return SpecialisedPlan(whole)
+    share = cdiv(cdiv(p.K, split), block_k) * block_k
+    split = cdiv(p.K, share)
+    rest = Launch(
+        matmul_specialised_kernel, (left * split,), p.M, p.N, p.K, left * split, p.inner, works, left, share,
+        maps=(*maps, *[plain] * 3), LEAVES_REST=False, launch_pdl=works > 0,
+        **PLAIN.ending.meta, **{**meta, "SPLIT": split},
+    )  # fmt: skip
+    end = Launch(
+        end_rest_kernel, (block_m // END_ROWS, left), p.M, p.N, line, works, left, SPLIT=split, BLOCK_M=block_m,
+        BLOCK_N=block_n, GROUP_M=config["GROUP_M"], ROWS=END_ROWS, num_warps=4, **p.end.meta,
+    )  # fmt: skip
+    return SpecialisedPlan(whole if works else None, rest, end, (split * left, block_m, block_n))
+
+
+@triton.jit
+def end_rest_kernel(
+    parts_ptr, c_ptr, bias_ptr, z_ptr, M, N, line, first, left, SPLIT: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr, ROWS: tl.constexpr, BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
+):  # fmt: skip
+    """Adds parts [SPLIT, left, BLOCK_M, BLOCK_N] in order, and ends the tiles from `first` on; a program has a few rows."""
+    tile_m, tile_n = tile_of(first + tl.program_id(1), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    within = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
+    columns = tl.arange(0, BLOCK_N)
+    offs = (tl.program_id(1) * BLOCK_M + within) * BLOCK_N + columns[None, :]
+    acc = tl.load(parts_ptr + offs)
+    for _ in tl.static_range(1, SPLIT):
+        parts_ptr += left * BLOCK_M * BLOCK_N
+        acc += tl.load(parts_ptr + offs)
+    rows = tile_m * BLOCK_M + within
+    columns += tile_n * BLOCK_N
+    acc = biased(acc, bias_ptr, columns, N, BIAS)
+    at = rows.to(tl.int64) * line + columns[None, :]
+    inside = (rows < M) & (columns[None, :] < N)
+    if ACTIVATION != "none":
+        tl.store(z_ptr + at, acc.to(z_ptr.dtype.element_ty), mask=inside)
+    tl.store(c_ptr + at, activated(acc, ACTIVATION).to(c_ptr.dtype.element_ty), mask=inside)
 
 
 def _map(p: MatmulShapes, shape: Ints, strides: Ints, block: Ints, lead: Lead) -> Map:

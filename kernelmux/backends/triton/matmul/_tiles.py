@@ -125,6 +125,10 @@ LARGE_ODD: tuple[Tile, ...] = ((256, 128, 32, 4, 2.43e6), (256, 128, 64, 3, 2.64
 NARROW_ODD: tuple[Tile, ...] = ((128, 256, 0, 4, 2.4e6), (128, 128, 0, 6, 1.8e6), (64, 128, 0, 8, 1.3e6))
 
 
+# Of a last round that programs share: microseconds of its launches, and sums that are left and added in one.
+ENDING, SUMS_ADDED = 6.0, 0.5e6
+
+
 def specialised_rule(p: MatmulShapes) -> Config:
     """The tile with which whole rounds of all SMs take the least time, by products per microsecond of one SM.
 
@@ -136,12 +140,34 @@ def specialised_rule(p: MatmulShapes) -> Config:
     if odd:
         choices = NARROW_ODD if not p.end.plain else LARGE_ODD + NARROW_ODD  # sums of the large ones fill the registers
 
-    def microseconds(tile: Tile) -> float:
-        m, n, more, _, rate = tile
-        return cdiv((p.in_turn(m) or p).tiles(m, n + more), sms) * (0.5 + m * (n + more) * p.K / rate)
+    def microseconds(choice: tuple[Tile, int]) -> float:
+        (m, n, more, _, rate), split = choice
+        tiles = (p.in_turn(m) or p).tiles(m, n + more)
+        each = m * (n + more) * p.K / rate
+        if split == 1:
+            return cdiv(tiles, sms) * (0.5 + each)
+        return tiles // sms * (0.5 + each) + 0.5 + each / split + ENDING + tiles % sms * split * m * n / SUMS_ADDED
 
-    m, n, more, stages, _ = min(choices, key=microseconds)
-    return {"BLOCK_M": m, "BLOCK_N": n, "MORE_N": more, "BLOCK_K": 64, "GROUP_M": 1 if odd else 8, "STAGES": stages}
+    shared = [(tile, split) for tile in choices for split in (1, 2, 3, 4) if split == 1 or shares_rest(p, tile, split)]
+    (m, n, more, stages, _), split = min(shared, key=microseconds)
+    group = 1 if odd else 8
+    return {
+        "BLOCK_M": m,
+        "BLOCK_N": n,
+        "MORE_N": more,
+        "BLOCK_K": 64,
+        "GROUP_M": group,
+        "STAGES": stages,
+        "SPLIT": split,
+    }
+
+
+def shares_rest(p: MatmulShapes, tile: Tile, split: int) -> bool:
+    """Whether so many programs can share each of the tiles that whole rounds leave over, and all run at one time."""
+    m, n, more, *_ = tile
+    left = p.tiles(m, n) % processors(p.device)
+    plain = not more and p.batch is None and p.in_turn(m) is None
+    return plain and 0 < left * split <= processors(p.device) and split * 256 <= p.K
 
 
 def k_major_rule(p: MatmulShapes) -> Config:

@@ -1,0 +1,302 @@
+// matmul on Hopper where tiles are fewer than multiprocessors: of few rows, whose time is that of reading b, and of
+// what whole rounds of tiles leave over.
+//
+// The SHARES blocks of a cluster have one tile of c and a share of K each. Their sums meet in shared memory, which blocks
+// of a cluster read from one another, and are added in order: a split of K without a second pass over memory.
+//
+// With TURNED the product is c^T = b^T a^T: the columns of b, which are many, are the rows of the products, and no more
+// of a's few rows than there are is multiplied. M and N are those of c^T then, and so are all names but those of the
+// maps and c.
+//
+// With TURNS above 1 the columns of b are K-major lines that begin anywhere. Those that are TURNS apart begin at one
+// distance from a multiple of 16 bytes, and lie a multiple of 16 bytes apart, so that a map can have them as its rows: a
+// tile has columns of one turn, read from the first such multiple on. The rows of a have been copied to begin with the
+// same element. What lies in front of that, and behind the last whole 16 bytes, is one more product.
+#define STRIPS_IN_RING 1
+#include "warpgroup.cuh"
+
+#define NAMES_8 "%0, %1, %2, %3"
+#define NAMES_16 NAMES_8 ", %4, %5, %6, %7"
+#define NAMES_32 TEN() "%10, %11, %12, %13, %14, %15"
+#define SUMS_8 FOUR_SUMS(0)
+#define SUMS_16 FOUR_SUMS(0), FOUR_SUMS(1)
+#define SUMS_32 SIXTEEN_SUMS(0)
+#define FEW_PRODUCTS(TYPE, ELEMENT_TYPE)                              \
+    SHARED_PRODUCT(8, 16, TYPE, ELEMENT_TYPE, 4, 5, 6, ", %7, %8")    \
+    SHARED_PRODUCT(16, 16, TYPE, ELEMENT_TYPE, 8, 9, 10, ", %11, %12") \
+    SHARED_PRODUCT(32, 16, TYPE, ELEMENT_TYPE, 16, 17, 18, ", %19, %20")
+FEW_PRODUCTS("f16", __half)
+FEW_PRODUCTS("bf16", __nv_bfloat16)
+
+#include "matmul_wgmma.cuh"
+
+#ifndef SHARES
+#define SHARES 4
+#endif
+#ifndef BLOCKS_PER_SM
+#define BLOCKS_PER_SM 1
+#endif
+#ifndef TURNED
+#define TURNED 0
+#endif
+#ifndef TURNS
+#define TURNS 1
+#endif
+#if TURNS > 1  // as b_map, of turns that have one line less; the factors as they are; elements from one line to the next
+#define LINES const __grid_constant__ TensorMap fewer_map, const Element *__restrict__ a, const Element *__restrict__ b,
+#define LINE_LENGTHS , i64 a_line, i64 b_line
+#define FEWER_MAP fewer_map
+#else
+#define LINES
+#define LINE_LENGTHS
+#define FEWER_MAP b_map
+#endif
+#ifndef IS_REST  // the launch before this one computes the tiles before these; this one may begin when its blocks end
+#define IS_REST 0
+#endif
+
+constexpr int ROWS = TURNED ? BLOCK_N : BLOCK_M, COLUMNS = TURNED ? BLOCK_M : BLOCK_N;  // of c
+constexpr int PITCH = COLUMNS + (TURNED ? 4 : 8);  // of a row of sums, so that the values of a store are in different banks
+constexpr int CONSUMER_THREADS = 128 * CONSUMERS;
+constexpr bool ALL_ADD = CONSUMERS == 1;  // those who fetched as well; with more consumers they gave their registers away
+constexpr int ADDERS = ALL_ADD ? THREADS : CONSUMER_THREADS;
+static_assert(ROWS * PITCH * 4 <= STAGES * STAGE_BYTES, "the sums lie where the stages were");
+
+// Waits for all blocks that share a tile, and for their sums.
+__device__ __forceinline__ void share_sync() {
+    static_assert(SHARES > 1 || ALL_ADD, "all threads wait at one place");
+    if constexpr (SHARES > 1) {
+        asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+        asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+    } else {
+        __syncthreads();
+    }
+}
+
+// Four sums of the block of this rank, at the same place of its shared memory.
+__device__ __forceinline__ void load_sums(float (&x)[4], const float* from, int rank) {
+    asm volatile(
+        "{ .reg .b32 there; mapa.shared::cluster.u32 there, %4, %5; ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there]; }"
+        : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+        : "r"(shared_address(from)), "r"(rank)
+        : "memory");
+}
+
+constexpr int VECTOR = 16 / sizeof(Element), ENDS = 2 * VECTOR;
+
+// The lines of a turn: `first` elements are in front of the first multiple of 16 bytes, which is element `begin` of the rows of
+// the map, and `length` in whole vectors from there on.
+struct Turn {
+    int turn, begin, first, length;
+
+    __device__ __forceinline__ Turn(int turn, i64 line, int K) : turn(turn) {
+        begin = ((int)(turn * line) + VECTOR - 1) / VECTOR * VECTOR;
+        first = begin - (int)(turn * line);
+        length = (K - first) / VECTOR * VECTOR;
+    }
+};
+
+// Where an element of a K-major tile is in shared memory.
+__device__ __forceinline__ Element& element(unsigned char* tile, int line, int k) {
+    return reinterpret_cast<Element*>(tile + line * 128 + (k / VECTOR ^ line % 8) * 16)[k % VECTOR];
+}
+
+// Starts one more product of `Count` times 32 bytes of K of what is in the tiles, and waits for it.
+template <int Count>
+__device__ __forceinline__ void multiply_more(Sums& sum, const unsigned char* a, const unsigned char* b) {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    asm volatile("bar.sync 1, %0;" ::"n"(CONSUMER_THREADS) : "memory");
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < Count; step++)
+#pragma unroll
+        for (int i = 0; i < HEIGHT; i++)
+            wgmma<A_K_MAJOR, B_K_MAJOR>(sum[i], describe<A_K_MAJOR>(a + i * BOX_BYTES, step),
+                                        describe<B_K_MAJOR>(b, step), true, Element());
+    wgmma_commit();
+    wgmma_wait<0>();
+#pragma unroll
+    for (int i = 0; i < HEIGHT; i++) pin(sum[i]);
+}
+
+// The last product, of a step of which `inside` elements are of the lines.
+__device__ __forceinline__ void multiply_last(Sums& sum, const Ring& ring, Place& place, int inside) {
+    barrier_wait(ring.full[place.stage], place.phase);
+    for (int i = threadIdx.x - 128; i < BLOCK_M * (BLOCK_K - inside); i += CONSUMER_THREADS)
+        element(ring.a(place.stage), i / (BLOCK_K - inside), inside + i % (BLOCK_K - inside)) = Element(0.0f);
+    multiply_more<4>(sum, ring.a(place.stage), ring.b(place.stage));
+    place.advance();
+}
+
+// What of the lines of both factors is in front of whole vectors and behind them, as a step that begins with it.
+struct LineEnds {
+    static constexpr int COUNT = cdiv((BLOCK_M + BLOCK_N) * ENDS, CONSUMER_THREADS);
+    Element values[COUNT];
+
+    // rows: of the tile, from `place` on of this turn. M, N, K: of the product of columns of b and rows of a.
+    __device__ __forceinline__ LineEnds(const Element* left, const Element* right, i64 left_line, i64 right_line,
+                                        const Turn& turn, int place, int M, int N, int K) {
+#pragma unroll
+        for (int j = 0; j < COUNT; j++) {
+            const int i = j * CONSUMER_THREADS + threadIdx.x - 128, row = i / ENDS;
+            const int k = i % ENDS < turn.first ? i % ENDS : i % ENDS + turn.length;
+            const int m = (place + row) * TURNS + turn.turn, n = row - BLOCK_M;
+            values[j] = Element(0.0f);
+            if (k < K && row < BLOCK_M && m < M) values[j] = left[m * left_line + k];
+            if (k < K && row >= BLOCK_M && n < N) values[j] = right[n * right_line + k];
+        }
+    }
+
+    __device__ __forceinline__ void multiply(Sums& sum, const Ring& ring, const Place& place) const {
+        unsigned char *a = ring.a(place.stage), *b = ring.b(place.stage);
+#pragma unroll
+        for (int j = 0; j < COUNT; j++) {
+            const int i = j * CONSUMER_THREADS + threadIdx.x - 128, row = i / ENDS;
+            if (row < BLOCK_M) element(a, row, i % ENDS) = values[j];
+            else if (row < BLOCK_M + BLOCK_N) element(b, row - BLOCK_M, i % ENDS) = values[j];
+        }
+        multiply_more<1>(sum, a, b);
+    }
+};
+
+__device__ __forceinline__ void fetch_left(unsigned char* tile, const TensorMap& map, Barrier& full, int m, int k) {
+#pragma unroll
+    for (int i = 0; i < (A_K_MAJOR ? 1 : BLOCK_M / 64); i++) {
+        const int at = m + 64 * i, x = A_K_MAJOR ? k : at, y = A_K_MAJOR ? at : k;
+        if constexpr (TURNED) tma_load_once(tile + i * BOX_BYTES, map, full, x, y);
+        else tma_load(tile + i * BOX_BYTES, map, full, x, y);
+    }
+}
+
+__device__ __forceinline__ void fetch_right(unsigned char* tile, const TensorMap& map, Barrier& full, int n, int k) {
+#pragma unroll
+    for (int i = 0; i < (B_K_MAJOR ? 1 : cdiv(BLOCK_N, 64)); i++) {
+        const int at = n + 64 * i;
+        tma_load(tile + i * BOX_BYTES, map, full, B_K_MAJOR ? k : at, B_K_MAJOR ? at : k);
+    }
+}
+
+// x, y: where the K of the left factor begins in its map, and the lines of the right one.
+__device__ __forceinline__ void fetch(const Ring& ring, const Work& work, const TensorMap& left, const TensorMap& right, int x,
+                                      int y) {
+    Place place;
+    for (int k = work.k_begin; k < work.k_end; k += BLOCK_K) {
+        Barrier& full = ring.full[place.stage];
+        barrier_wait(ring.empty[place.stage], place.phase ^ 1);
+        barrier_expect(full, LOADED_BYTES);
+        fetch_left(ring.a(place.stage), left, full, work.m, x + k);
+        if (TURNS > 1 && k == work.k_begin) asm volatile("griddepcontrol.wait;" ::: "memory");  // for the copies of a
+        fetch_right(ring.b(place.stage), right, full, work.n + y, k);
+        place.advance();
+    }
+}
+
+// Leaves the sums of a consumer where the stages were, by the rows and columns of c.
+__device__ __forceinline__ void leave(float* sums, const Sums& sum) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 - 4;
+#pragma unroll
+    for (int i = 0; i < HEIGHT; i++) {
+        const int m = (warp / 4 * HEIGHT + i) * 64 + warp % 4 * 16 + lane / 4, n = lane % 4 * 2;
+#pragma unroll
+        for (int j = 0; j < BLOCK_N / 8; j++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const float pair[2] = {sum[i][j][2 * half], sum[i][j][2 * half + 1]};
+                if constexpr (TURNED) {
+                    float* mine = sums + (n + 8 * j) * PITCH + m + 8 * half;
+                    mine[0] = pair[0], mine[PITCH] = pair[1];
+                } else {
+                    store(sums + (m + 8 * half) * PITCH + n + 8 * j, from_floats<float>(pair));
+                }
+            }
+    }
+}
+
+// Adds what the blocks left of a part of the tile at (row, column) of c [M, N], and ends it. What other blocks have comes
+// after a microsecond, so that a thread asks for much of it at a time.
+__device__ __forceinline__ void add(const float* sums, Element* c, const Epilogue<Element>& epilogue, int rank, int row,
+                                    int column, int M, int N, int turn) {
+    constexpr int UNITS = COLUMNS / 4, STEP = SHARES * ADDERS;  // fours of a row
+    constexpr int EACH = cdiv(ROWS * UNITS, STEP), AHEAD = EACH < 16 / SHARES ? EACH : 16 / SHARES;
+    const int units = min(ROWS, M - row) * UNITS;
+    for (int i = rank * ADDERS + threadIdx.x - (THREADS - ADDERS); i < units; i += AHEAD * STEP) {
+        float part[AHEAD][SHARES][4];
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) {
+            const int at = min(i + j * STEP, units - 1);
+#pragma unroll
+            for (int s = 0; s < SHARES; s++) load_sums(part[j][s], sums + at / UNITS * PITCH + at % UNITS * 4, s);
+        }
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) {
+            const int at = i + j * STEP, y = row + at / UNITS, x = column + at % UNITS * 4;
+#pragma unroll
+            for (int s = 1; s < SHARES; s++)
+#pragma unroll
+                for (int v = 0; v < 4; v++) part[j][0][v] = add_gradual(part[j][0][v], part[j][s][v]);
+#pragma unroll
+            for (int v = 0; v < 4; v += C_VECTOR)
+                if (const int n = (x + v) * TURNS + turn; at < units && n < N)
+                    epilogue.store(c, (i64)y * N + n, n, reinterpret_cast<const float(&)[C_VECTOR]>(part[j][0][v]));
+        }
+    }
+}
+
+// Block SHARES * tile + rank computes share `rank` of tile first + tile, of `works` tiles in all. k_split is a multiple of
+// BLOCK_K, and no share is empty.
+extern "C" __global__ void __cluster_dims__(SHARES, 1, 1) __launch_bounds__(THREADS, BLOCKS_PER_SM)
+    matmul_shares(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, LINES
+                  Element* __restrict__ c EPILOGUE_PARAMETERS(Element), int M, int N, int K, int k_split, int works,
+                  int first LINE_LENGTHS) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    const Ring ring(shared);
+    const int rank = blockIdx.x % SHARES, tile = first + blockIdx.x / SHARES;
+#if TURNS > 1
+    const Turn turn(tile % TURNS, b_line, K);
+    Work work(rank * works + tile, {works * BLOCK_M, N, turn.length, k_split, 1});
+    work.m = tile / TURNS * BLOCK_M;
+#else
+    const Work work(rank * works + tile, {M, N, K, k_split, 1});
+    struct {
+        int turn = 0, begin = 0;
+    } const turn;
+#endif
+    float* sums = reinterpret_cast<float*>(shared);
+    const int row = TURNED ? work.n : work.m, column = TURNED ? work.m : work.n, rows = TURNED ? N : M;
+    const int columns = TURNED ? M : N;
+    if (threadIdx.x < 128) {
+        fetches();
+        if (threadIdx.x == 0) {
+            if (TURNS > 1 && turn.turn > (M - 1) % TURNS) fetch(ring, work, FEWER_MAP, a_map, turn.begin, turn.turn * N);
+            else fetch(ring, work, TURNED ? b_map : a_map, TURNED ? a_map : b_map, turn.begin, turn.turn * N);
+        }
+        if constexpr (!ALL_ADD) share_sync();
+    } else {
+        multiplies();
+        Sums sum;  // the first product sets it
+        Place place;
+#if TURNS > 1
+        const bool last = rank == SHARES - 1;
+        const LineEnds ends(b, a, b_line, a_line, turn, work.m, M, N, last ? K : 0);
+        const int inside = work.k_end == turn.length ? turn.length % BLOCK_K : 0;
+        work.k_end -= inside;
+        multiply(sum, ring, place, work);
+        if (inside) multiply_last(sum, ring, place, inside);
+        if (last) ends.multiply(sum, ring, place);
+#else
+        multiply(sum, ring, place, work);
+#endif
+        asm volatile("bar.sync 1, %0;" ::"n"(CONSUMER_THREADS) : "memory");  // all have left the stages
+        leave(sums, sum);
+        if constexpr (!ALL_ADD) {
+            share_sync();
+            add(sums, c, EPILOGUE(Element), rank, row, column, rows, columns, 0);
+        }
+    }
+    if constexpr (ALL_ADD) {
+        share_sync();
+        add(sums, c, EPILOGUE(Element), rank, row, column, rows, columns, turn.turn);
+    }
+    share_sync();  // nobody leaves while another reads its sums
+    if constexpr (IS_REST) asm volatile("griddepcontrol.wait;" ::: "memory");
+}
