@@ -16,7 +16,7 @@ import torch
 from kernelmux.backends.cuda._families.epilogue import PLAIN, Epilogue, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import Source, card, multiprocessors
-from kernelmux.backends.cuda.conv2d import _folded, _image_rows
+from kernelmux.backends.cuda.conv2d import _folded, _image_rows, _patches
 from kernelmux.backends.cuda.conv2d._im2col import asks, ready, result, spacing
 from kernelmux.backends.cuda.conv2d._plans import ConvolutionPlan, Planner, direct, ladder
 from kernelmux.backends.cuda.conv2d._problem import CONV2D, Convolution, ConvolutionAxis
@@ -83,6 +83,13 @@ def implicit_gemm_tma(
     return result(made.run(images, kernels, epilogue), c)
 
 
+def patches(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
+) -> torch.Tensor:
+    c = problem(layout(x), layout(weight), format_of(x), stride, padding, dilation)
+    return _patches.forward(c, x, weight, PLAIN if bias is None else Epilogue(EpilogueKind(bias=True), (bias, None)))
+
+
 VARIANTS = {
     **ladder(_variant, _direct, "x", "NPQ", "CRS"),
     "implicit_gemm_folded": Implementation(
@@ -97,5 +104,9 @@ VARIANTS = {
     "implicit_gemm_rows": _variant(
         _image_rows.implicit_gemm_rows, "rows stay in shared memory, windows are read from there into wgmma",
         _image_rows.asks("x", "NPQ", "CRS"), "mma",
+    ),
+    "patches": Implementation(
+        patches, "windows that do not overlap are rows of a matrix", _patches.asks("x", "NPQ", "CRS"),
+        {"bias": "contiguous"}, arithmetic="mma",
     ),
 }  # fmt: skip

@@ -13,6 +13,7 @@ import torch
 from kernelmux.backends.cuda._families.epilogue import PLAIN
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import Source, card, multiprocessors
+from kernelmux.backends.cuda.conv2d import _patches
 from kernelmux.backends.cuda.conv2d._im2col import asks, backwards, ready, result, spacing
 from kernelmux.backends.cuda.conv2d._plans import ConvolutionPlan, Planner, direct, ladder
 from kernelmux.backends.cuda.conv2d._problem import BACKWARD_INPUT, Convolution, ConvolutionAxis, swapped
@@ -84,6 +85,13 @@ def implicit_gemm_phases(
     return _phases.implicit_gemm_phases(c._replace(image=layout(images)), multiprocessors(grad_out)).run(images, weight)
 
 
+def patches(
+    grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
+) -> torch.Tensor:
+    c = problem(layout(grad_out), layout(weight), format_of(grad_out), stride, padding, dilation, output_padding)
+    return _patches.backward_input(c, grad_out, weight)
+
+
 VARIANTS = {
     **ladder(_variant, _direct, "grad_out", "NHW", "ORS"),
     "implicit_gemm_tma": Implementation(
@@ -93,5 +101,9 @@ VARIANTS = {
     "implicit_gemm_phases": Implementation(
         implicit_gemm_phases, "pixels of all phases side by side, grad_out is read once into shared memory",
         _phases.asks("grad_out", "NHW", "ORS"), arithmetic="mma",
+    ),
+    "patches": Implementation(
+        patches, "a product whose rows are windows that do not overlap", _patches.asks("grad_out", "NHW", "ORS"),
+        arithmetic="mma",
     ),
 }  # fmt: skip

@@ -1,0 +1,99 @@
+// Windows that do not overlap, as rows of a matrix [places, TERMS], PITCH elements from one to the next, and such a matrix
+// as windows of an image. Terms are in the order of the image: (r, s, c) if LAST, else (c, r, s), so that `run` of them lie
+// side by side in both. A block has a part of the places of one row of windows. Of neighbouring threads, GROUP have the same
+// terms of neighbouring places where a run is shorter than a sector: then these fill sectors of the image together.
+#include "common.cuh"
+
+#ifndef ELEMENT
+#define ELEMENT unsigned short
+#define CHANNELS 3
+#define TAPS_H 16
+#define TAPS_W 16
+#define STRIDE_H 16
+#define STRIDE_W 16
+#define PADDING_H 0
+#define PADDING_W 0
+#define PITCH 768
+#define LAST 1
+#define VECTOR 8  // terms of a thread: part of a run
+#define GROUP 1
+#define UNITS 4  // vectors of a thread
+#define THREADS 256
+#endif
+
+using T = ELEMENT;
+constexpr int TERMS = CHANNELS * TAPS_H * TAPS_W, VECTORS = PITCH / VECTOR;
+
+// An image [N, CHANNELS, height, width], rows and columns of windows.
+struct Images {
+    i64 by_n, by_c, by_h, by_w;
+    int height, width, rows, columns;
+};
+
+// A vector of the matrix and of the image, of place q of a row of windows.
+struct Patch {
+    int q, term, r, s, c;
+
+    __device__ __forceinline__ explicit Patch(int unit) {
+        q = unit / (VECTORS * GROUP) * GROUP + unit % GROUP;
+        term = unit / GROUP % VECTORS * VECTOR;
+        r = LAST ? term / (TAPS_W * CHANNELS) : term / TAPS_W % TAPS_H;
+        s = LAST ? term / CHANNELS % TAPS_W : term % TAPS_W;
+        c = LAST ? term % CHANNELS : term / (TAPS_W * TAPS_H);
+    }
+    __device__ __forceinline__ bool inside(int p, const Images& g) const {
+        const int h = p * STRIDE_H - PADDING_H + r, w = q * STRIDE_W - PADDING_W + s;
+        const bool padded = (PADDING_H || PADDING_W) && ((unsigned)h >= (unsigned)g.height || (unsigned)w >= (unsigned)g.width);
+        return term < TERMS && !padded;
+    }
+    // From the first element of the first window of the row.
+    __device__ __forceinline__ i64 at(const Images& g) const {
+        return r * g.by_h + (q * STRIDE_W + s) * g.by_w + c * g.by_c;
+    }
+};
+
+// Of a block: its row of windows p of an image, the first unit of each thread.
+struct Part {
+    int line, p, unit;
+    i64 image;
+
+    __device__ __forceinline__ Part(int blocks, const Images& g)
+        : line(blockIdx.x / blocks), p(line % g.rows), unit(blockIdx.x % blocks * (UNITS * THREADS) + threadIdx.x),
+          image(line / g.rows * g.by_n + (p * STRIDE_H - PADDING_H) * g.by_h - PADDING_W * g.by_w) {}
+    __device__ __forceinline__ i64 row(const Patch& patch, const Images& g) const {
+        return ((i64)line * g.columns + patch.q) * PITCH + patch.term;
+    }
+};
+
+// blocks: of a row of windows.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    conv2d_patches_of_images(T* __restrict__ matrix, const T* __restrict__ images, const Images g, int blocks) {
+    const Part part(blocks, g);
+    Vec<T, VECTOR> some[UNITS] = {};
+#pragma unroll
+    for (int i = 0; i < UNITS; i++) {
+        const Patch patch(part.unit + i * THREADS);
+        if (patch.q < g.columns && patch.inside(part.p, g)) some[i] = load_constant<VECTOR>(images + part.image + patch.at(g));
+    }
+#pragma unroll
+    for (int i = 0; i < UNITS; i++) {
+        const Patch patch(part.unit + i * THREADS);
+        if (patch.q < g.columns) store(matrix + part.row(patch, g), some[i]);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    conv2d_images_of_patches(T* __restrict__ images, const T* __restrict__ matrix, const Images g, int blocks) {
+    const Part part(blocks, g);
+    Vec<T, VECTOR> some[UNITS];
+#pragma unroll
+    for (int i = 0; i < UNITS; i++) {
+        const Patch patch(part.unit + i * THREADS);
+        if (patch.q < g.columns) some[i] = load_constant<VECTOR>(matrix + part.row(patch, g));
+    }
+#pragma unroll
+    for (int i = 0; i < UNITS; i++) {
+        const Patch patch(part.unit + i * THREADS);
+        if (patch.q < g.columns && patch.inside(part.p, g)) store(images + part.image + patch.at(g), some[i]);
+    }
+}
