@@ -66,10 +66,44 @@ class Patches(NamedTuple):
     def images(self, matrix: torch.Tensor, shape: tuple[int, ...], order: torch.memory_format) -> torch.Tensor:
         """The reverse: images of this shape, zero where no window is. matrix: dense."""
         made = torch.empty(shape, dtype=matrix.dtype, device=matrix.device, memory_format=order)
-        if not all(map(covers, (self.h, self.w), self.places, shape[2:])):
+        if not self.covers(shape[2:]):
             made.zero_()
         _moving("conv2d_images_of_patches", self, layout(made), matrix.stride(0))(made, matrix)
         return made
+
+    def covers(self, size: tuple[int, ...]) -> bool:
+        """Whether all pixels of an image are in windows."""
+        over = zip((self.h, self.w), self.places, size, strict=True)
+        return all(w.kernel == w.stride and n * w.stride - w.padding >= length for w, n, length in over)
+
+    @property
+    def defines(self) -> dict[str, int]:
+        """What kernels are compiled for."""
+        h, w = self.h, self.w
+        windows = {"TAPS_H": h.kernel, "TAPS_W": w.kernel, "STRIDE_H": h.stride, "STRIDE_W": w.stride}
+        windows |= {"PADDING_H": h.padding, "PADDING_W": w.padding}
+        return {"CHANNELS": self.channels, **windows, "LAST": int(self.last)}
+
+    def run(self, images: Layout) -> int:
+        """Terms that lie side by side in images, whole windows wide where none of these is partly outside."""
+        _, by_c, _, by_w = images.strides
+        if not self.last:
+            return self.w.kernel if by_w == 1 and not self.w.padding else 1
+        if by_c != 1 and self.channels > 1:
+            return 1
+        return self.channels * (self.w.kernel if by_w == self.channels and not self.w.padding else 1)
+
+    def together(self, images: Layout) -> int:
+        """How many of them an access takes: its place is a multiple of so many elements wherever it may be."""
+        by_n, by_c, by_h, by_w = images.strides
+        run = self.run(images)
+        steps = by_n, by_h, by_w * self.w.stride, by_w if run == self.channels else 0, 0 if self.last else by_c
+        return gcd(VECTOR, run, images.offset // images.dtype.itemsize, *steps)
+
+    def group(self, images: Layout) -> int:
+        """Neighbouring places of which the same run fills a sector, or a few more."""
+        run = self.run(images)
+        return next(g for g in (1, 2, 4, MOST_GROUP) if g == MOST_GROUP or g * run >= SECTOR)
 
     def weight(self, weight: torch.Tensor) -> torch.Tensor:
         """[O, C, R, S] as [O, terms]."""
@@ -83,46 +117,21 @@ class Patches(NamedTuple):
         return matrix.view(len(matrix), self.channels, *taps)
 
 
-def covers(w: Window, places: int, size: int) -> bool:
-    """Whether windows at so many places are side by side and reach the end of an axis."""
-    return w.kernel == w.stride and places * w.stride - w.padding >= size
-
-
 @remembered
 def _moving(entry: str, p: Patches, images: Layout, pitch: int) -> Callable[[torch.Tensor, torch.Tensor], None]:
     """The copy between images that lie so and rows of a matrix that are `pitch` elements apart."""
-    n, c, height, width = images.shape
+    n, _, height, width = images.shape
     rows, columns = p.places
-    run = _run(p, images)
-    vector = gcd(_together(p, images, run), pitch)
-    group = next(g for g in (1, 2, 4, MOST_GROUP) if g == MOST_GROUP or g * run >= SECTOR)
+    vector, group = gcd(p.together(images), pitch), p.group(images)
     units = pitch // vector * cdiv(columns, group) * group
     blocks = cdiv(units, THREADS * UNITS)
     kernel = SOURCE.kernel(
-        entry, "to* from* images:struct blocks:i32", ELEMENT=bits_type(images.dtype), CHANNELS=c, TAPS_H=p.h.kernel,
-        TAPS_W=p.w.kernel, STRIDE_H=p.h.stride, STRIDE_W=p.w.stride, PADDING_H=p.h.padding, PADDING_W=p.w.padding,
-        PITCH=pitch, LAST=int(p.last), VECTOR=vector, GROUP=group, UNITS=UNITS, THREADS=THREADS,
+        entry, "to* from* images:struct blocks:i32", ELEMENT=bits_type(images.dtype), PITCH=pitch, VECTOR=vector,
+        GROUP=group, UNITS=UNITS, THREADS=THREADS, **p.defines,
     )  # fmt: skip
     launch = kernel.bind(n * rows * blocks, THREADS, blocks)
     packed = pack("4q4i", *images.strides, height, width, rows, columns)
     return lambda to, of: launch(to, of, packed)
-
-
-def _run(p: Patches, images: Layout) -> int:
-    """Terms that lie side by side in images, whole windows wide where none of these is partly outside."""
-    by_n, by_c, by_h, by_w = images.strides
-    if not p.last:
-        return p.w.kernel if by_w == 1 and not p.w.padding else 1
-    if by_c != 1 and p.channels > 1:
-        return 1
-    return p.channels * (p.w.kernel if by_w == p.channels and not p.w.padding else 1)
-
-
-def _together(p: Patches, images: Layout, run: int) -> int:
-    """How many of them an access takes: its place is a multiple of so many elements wherever it may be."""
-    by_n, by_c, by_h, by_w = images.strides
-    steps = by_n, by_h, by_h * p.h.stride, by_w * p.w.stride, by_w if run == p.channels else 0, 0 if p.last else by_c
-    return gcd(VECTOR, run, images.offset // images.dtype.itemsize, *steps)
 
 
 def forward(c: Convolution, x: torch.Tensor, weight: torch.Tensor, epilogue: Epilogue) -> torch.Tensor:
@@ -134,16 +143,16 @@ def forward(c: Convolution, x: torch.Tensor, weight: torch.Tensor, epilogue: Epi
 def backward_input(c: Convolution, grad_out: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """The gradient of images."""
     p = Patches.of(c, c.shape[1], grad_out.shape[2:])
-    return p.images(wgmma(_places(grad_out), p.weight(weight), IEEE, PLAIN), c.shape, c.order)
+    return p.images(wgmma(places_of(grad_out), p.weight(weight), IEEE, PLAIN), c.shape, c.order)
 
 
 def backward_weight(c: Convolution, grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """The gradient of the weight."""
     p = Patches.of(c, x.shape[1], grad_out.shape[2:])
-    return fresh(p.of_weight(wgmma(_places(grad_out).t(), p.matrix(x), IEEE, PLAIN)), c.order)
+    return fresh(p.of_weight(wgmma(places_of(grad_out).t(), p.matrix(x), IEEE, PLAIN)), c.order)
 
 
-def _places(grad_out: torch.Tensor) -> torch.Tensor:
+def places_of(grad_out: torch.Tensor) -> torch.Tensor:
     """[N * P * Q, O]."""
     lines = ready(grad_out, dense=True).permute(0, 2, 3, 1)
     return lines.reshape(-1, lines.shape[-1])[:, : grad_out.shape[1]]

@@ -13,12 +13,12 @@ import torch
 from kernelmux.backends.cuda._families.epilogue import PLAIN
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import Source, card, multiprocessors
-from kernelmux.backends.cuda.conv2d import _patches
 from kernelmux.backends.cuda.conv2d._im2col import asks, backwards, ready, result, spacing
+from kernelmux.backends.cuda.conv2d._patches import asks as asks_of_patches
 from kernelmux.backends.cuda.conv2d._plans import ConvolutionPlan, Planner, direct, ladder
 from kernelmux.backends.cuda.conv2d._problem import BACKWARD_INPUT, Convolution, ConvolutionAxis, swapped
 from kernelmux.backends.cuda.conv2d._shared_rows import best_plan
-from kernelmux.backends.cuda.conv2d_backward_input import _phases, _strided
+from kernelmux.backends.cuda.conv2d_backward_input import _patches, _phases, _strided
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Condition
 from kernelmux.registry.spec.sliding_windows import Pair, windows
@@ -89,7 +89,7 @@ def patches(
     grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
 ) -> torch.Tensor:
     c = problem(layout(grad_out), layout(weight), format_of(grad_out), stride, padding, dilation, output_padding)
-    return _patches.backward_input(c, grad_out, weight)
+    return _patches.gradient(c, grad_out, weight, multiprocessors(grad_out))
 
 
 VARIANTS = {
@@ -103,7 +103,7 @@ VARIANTS = {
         _phases.asks("grad_out", "NHW", "ORS"), arithmetic="mma",
     ),
     "patches": Implementation(
-        patches, "a product whose rows are windows that do not overlap", _patches.asks("grad_out", "NHW", "ORS"),
+        patches, "a product whose rows are windows that do not overlap", asks_of_patches("grad_out", "NHW", "ORS"),
         arithmetic="mma",
     ),
 }  # fmt: skip
