@@ -122,11 +122,12 @@ def _moving(entry: str, p: Patches, images: Layout, pitch: int) -> Callable[[tor
     """The copy between images that lie so and rows of a matrix that are `pitch` elements apart."""
     n, _, height, width = images.shape
     rows, columns = p.places
-    vector, group = gcd(p.together(images), pitch), p.group(images)
+    read, group = gcd(p.together(images), pitch), p.group(images)
+    vector = VECTOR if entry == "conv2d_patches_of_images" else read
     units = pitch // vector * cdiv(columns, group) * group
     blocks = cdiv(units, THREADS * UNITS)
     kernel = SOURCE.kernel(
-        entry, "to* from* images:struct blocks:i32", ELEMENT=bits_type(images.dtype), PITCH=pitch, VECTOR=vector,
+        entry, "to* from* images:struct blocks:i32", ELEMENT=bits_type(images.dtype), PITCH=pitch, VECTOR=vector, READ=read,
         GROUP=group, UNITS=UNITS, THREADS=THREADS, **p.defines,
     )  # fmt: skip
     launch = kernel.bind(n * rows * blocks, THREADS, blocks)

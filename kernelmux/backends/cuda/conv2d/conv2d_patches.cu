@@ -15,7 +15,8 @@
 #define PADDING_W 0
 #define PITCH 768
 #define LAST 1
-#define VECTOR 8  // terms of a thread: part of a run
+#define VECTOR 8  // terms of a thread
+#define READ 8  // of them that an access to the image takes, part of a run
 #define GROUP 1
 #define UNITS 4  // vectors of a thread
 #define THREADS 256
@@ -34,9 +35,9 @@ struct Images {
 struct Patch {
     int q, term, r, s, c;
 
-    __device__ __forceinline__ explicit Patch(int unit) {
+    __device__ __forceinline__ explicit Patch(int unit, int further = 0) {
         q = unit / (VECTORS * GROUP) * GROUP + unit % GROUP;
-        term = unit / GROUP % VECTORS * VECTOR;
+        term = unit / GROUP % VECTORS * VECTOR + further;
         r = LAST ? term / (TAPS_W * CHANNELS) : term / TAPS_W % TAPS_H;
         s = LAST ? term / CHANNELS % TAPS_W : term % TAPS_W;
         c = LAST ? term % CHANNELS : term / (TAPS_W * TAPS_H);
@@ -72,8 +73,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     Vec<T, VECTOR> some[UNITS] = {};
 #pragma unroll
     for (int i = 0; i < UNITS; i++) {
-        const Patch patch(part.unit + i * THREADS);
-        if (patch.q < g.columns && patch.inside(part.p, g)) some[i] = load_constant<VECTOR>(images + part.image + patch.at(g));
+#pragma unroll
+        for (int j = 0; j < VECTOR; j += READ) {
+            const Patch patch(part.unit + i * THREADS, j);
+            if (patch.q >= g.columns || !patch.inside(part.p, g)) continue;
+            const Vec<T, READ> read = load_constant<READ>(images + part.image + patch.at(g));
+#pragma unroll
+            for (int k = 0; k < READ; k++) some[i].v[j + k] = read.v[k];
+        }
     }
 #pragma unroll
     for (int i = 0; i < UNITS; i++) {
