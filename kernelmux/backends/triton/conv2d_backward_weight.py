@@ -20,7 +20,7 @@ from kernelmux.backends.triton._launch.launch import Config, Launch, cdiv, plan,
 from kernelmux.backends.triton.conv2d import _folded, _patches, _specialised_weight
 from kernelmux.backends.triton.conv2d._implicit_gemm import UNIT, term_of
 from kernelmux.backends.triton.conv2d._problem import ConvolutionProblem, images
-from kernelmux.backends.triton.conv2d._specialised import Phases, requires
+from kernelmux.backends.triton.conv2d._specialised import requires
 from kernelmux.backends.triton.conv2d._specialised_weight import HalfFull
 from kernelmux.backends.triton.matmul._blocked import tile_of
 from kernelmux.registry.backend import Implementation
@@ -158,7 +158,7 @@ VARIANTS = {
     ),
     "specialised": Implementation(
         specialised, "boxes of both by TMA, two warpgroups multiply; what is not channels-last is copied",
-        requires("grad_out", Phases(), AtLeast("N", 1), *PIXELS, HalfFull(), _folded.Unfolded(), read="OC"),
+        requires("grad_out", AtLeast("N", 1), *PIXELS, HalfFull(), _folded.Unfolded(), read="OC"),
         arithmetic="mma",
     ),
     "patches": Implementation(
