@@ -12,7 +12,7 @@ import torch
 from kernelmux.backends.cuda._families.epilogue import PLAIN, Epilogue, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import Layout
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles, cdiv, ctype
-from kernelmux.backends.cuda.conv2d._pixel_copies import SECTOR, VECTOR, copied
+from kernelmux.backends.cuda.conv2d._pixel_copies import SECTOR, VECTOR, copied, turned
 from kernelmux.backends.cuda.conv2d._pixel_maps import CORNERS, STEP, PixelMaps, channels_last, corners
 from kernelmux.backends.cuda.conv2d._plans import halves_on_hopper, indices
 from kernelmux.backends.cuda.conv2d._problem import (
@@ -285,8 +285,11 @@ def ready(x: torch.Tensor, *, dense: bool = False, apart: int = VECTOR) -> torch
     fits = x.stride(1) == 1 and c % apart == 0 and all(s > 0 and s % apart == 0 for s in steps)
     if fits and x.data_ptr() % 16 == 0 and not (dense and len(_pixels(x.shape, x.stride())) > 1):
         return x
-    if x.is_contiguous() and n <= MOST_MATRICES and c % apart == 0:
-        return transpose_batch(x.flatten(2)).view(n, h, w, c).permute(0, 3, 1, 2)
+    if x.is_contiguous() and c % apart == 0:
+        if (few := turned(x.flatten(2))) is not None:
+            return few.view(n, h, w, c).permute(0, 3, 1, 2)
+        if n <= MOST_MATRICES:
+            return transpose_batch(x.flatten(2)).view(n, h, w, c).permute(0, 3, 1, 2)
     return copied(x, 0, w, whole_steps(c)).permute(0, 3, 1, 2)
 
 
@@ -299,7 +302,11 @@ def result(matrix: torch.Tensor, c: Convolution) -> torch.Tensor:
     """Images, or kernels, from their matrix [N * P * Q, O], in the order of the convolution's result."""
     n, o, rows, columns = c.shape
     images = matrix.view(n, rows, columns, -1)[..., :o].permute(0, 3, 1, 2)
-    if c.last or images.is_contiguous() or n > MOST_MATRICES:
+    if c.last or images.is_contiguous():
+        return fresh(images, c.order)
+    if (few := turned(matrix.view(n, rows * columns, -1)[..., :o], back=True)) is not None:
+        return few.view(c.shape)
+    if n > MOST_MATRICES:
         return fresh(images, c.order)
     return transpose_batch(matrix.view(n, rows * columns, -1)[..., :o]).view(c.shape)
 
