@@ -9,6 +9,7 @@ from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles, ctype
 from kernelmux.backends.cuda.conv2d._im2col import NARROW
 from kernelmux.backends.cuda.conv2d._patches import Patches, places_of
+from kernelmux.backends.cuda.conv2d._pixel_copies import VECTOR
 from kernelmux.backends.cuda.conv2d._problem import Convolution
 from kernelmux.backends.cuda.matmul._choice import choose, problem
 from kernelmux.backends.cuda.matmul._maps import tiles
@@ -37,6 +38,8 @@ def gradient(c: Convolution, grad_out: torch.Tensor, weight: torch.Tensor, multi
     """The gradient of images: zero where no window is."""
     p = Patches.of(c, c.shape[1], grad_out.shape[2:])
     left, right = places_of(grad_out), p.weight(weight)
+    if p.terms == 1:  # a column is a line of K, which the kernel does not read
+        right = torch.nn.functional.pad(right, (0, VECTOR - 1))[:, :1]
     right = right if problem(layout(left), layout(right)).right.aligned else padded(right, 0)
     images = torch.empty(c.shape, dtype=left.dtype, device=left.device, memory_format=c.order)
     if not p.covers(c.shape[2:]):
