@@ -36,7 +36,7 @@ def _plan(
     units = batch * groups * rows * (pairs // width)
     kernel = SOURCE.kernel(
         "rope_heads", _SIGNATURE, ELEMENT=ctype(dtype), WIDTH=width, HEADS=together, NEIGHBOURS=int(interleaved),
-        BLOCK=_BLOCK,
+        BLOCK=_BLOCK, INDEX="int" if units + _BLOCK < 2**31 else "i64",
     )  # fmt: skip
     launch = kernel.bind(cdiv(units, _BLOCK), _BLOCK, units, pairs, rows, heads, groups)
     return launch, struct.pack("7q", *(s for strides in steps for s in strides))
