@@ -6,6 +6,7 @@ implicit_gemm        mma.sync on grad_out and patches gathered by cp.async
 implicit_gemm_wgmma  the next tiles are gathered while wgmma multiplies
 implicit_gemm_folded the copy engine gathers from a copy in which the columns of a window are channels: for few channels
 implicit_gemm_tma    the copy engine gathers, in its im2col mode; channels-last, other images are copied first
+patches              windows that do not overlap are copied as rows of a matrix: for few channels, or contiguous images
 
 All but the first write partial sums and add them in order: the same call gives the same bits.
 """
@@ -97,7 +98,8 @@ VARIANTS = {
         asks("grad_out", "NPQ", "CRS", channels="OC"), arithmetic="mma",
     ),
     "patches": Implementation(
-        patches, "windows that do not overlap are rows of a matrix", _patches.asks("grad_out", "NPQ", "CRS"),
+        patches, "windows that do not overlap are rows of a matrix",
+        _patches.asks("grad_out", _patches.FewOrContiguous("x"), "NPQ", "CRS"),
         arithmetic="mma",
     ),
 }  # fmt: skip

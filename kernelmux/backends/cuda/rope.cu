@@ -65,8 +65,8 @@ rope_heads(
     for (int h = 0; h < HEADS; ++h)
         if (first + h < heads) {
             const T* const row = x + b * steps.x[0] + (first + h) * steps.x[1] + m * steps.x[2] + column;
-            low[h] = load_streaming<WIDTH>(row);
-            high[h] = load_streaming<WIDTH>(row + second_of(pairs));
+            low[h] = load_constant<WIDTH>(row);
+            high[h] = load_constant<WIDTH>(row + second_of(pairs));
         }
 #pragma unroll
     for (int h = 0; h < HEADS; ++h)

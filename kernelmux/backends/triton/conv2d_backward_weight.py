@@ -162,6 +162,7 @@ VARIANTS = {
         arithmetic="mma",
     ),
     "patches": Implementation(
-        patches, "windows that do not overlap are rows of a matrix", _patches.requires("grad_out"), arithmetic="mma"
+        patches, "windows that do not overlap are rows of a matrix",
+        _patches.requires("grad_out", _patches.FewOrContiguous("x")), arithmetic="mma",
     ),
 }  # fmt: skip

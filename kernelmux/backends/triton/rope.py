@@ -24,34 +24,30 @@ def rope_kernel(
 ):  # fmt: skip
     """PAIRS: columns of cos. strides: of b, h, m, d for x, of b, m, e for cos and sin; y is contiguous."""
     blocks = tl.cdiv(M, BLOCK_M)
-    m = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
+    m = ((tl.program_id(0) % blocks).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M))[None, :, None]
     rest = tl.program_id(0) // blocks
     b = (rest // groups).to(tl.int64)
-    e = tl.arange(0, BLOCK_E)[None, :]
-    mask = (m < M) & (e < PAIRS)  # [BLOCK_M, BLOCK_E]
-    cos_offs = b * cos_strides[0] + m * cos_strides[1] + e * cos_strides[2]
-    sin_offs = b * sin_strides[0] + m * sin_strides[1] + e * sin_strides[2]
-    c = tl.load(cos_ptr + cos_offs, mask=mask).to(tl.float32)
-    s = tl.load(sin_ptr + sin_offs, mask=mask).to(tl.float32)
-
-    for i in tl.static_range(HEADS):
-        h = (rest % groups).to(tl.int64) * HEADS + i
-        there = mask & (h < H)
-        x_row = x_ptr + (b * x_strides[0] + h * x_strides[1] + m * x_strides[2])
-        y_row = y_ptr + ((b * H + h) * M + m) * (2 * PAIRS)
-        if NEIGHBOURS:
-            d = tl.arange(0, 2 * BLOCK_E)[None, :]
-            both = (m < M) & (d < 2 * PAIRS) & (h < H)
-            pair = tl.load(x_row + d * x_strides[3], mask=both).to(tl.float32)
-            first, second = tl.split(tl.reshape(pair, [BLOCK_M, BLOCK_E, 2]))
-            turned = tl.join(first * c - second * s, second * c + first * s)
-            turned = tl.reshape(turned, [BLOCK_M, 2 * BLOCK_E])
-            tl.store(y_row + d, turned.to(y_ptr.dtype.element_ty), mask=both)
-        else:
-            first = tl.load(x_row + e * x_strides[3], mask=there).to(tl.float32)
-            second = tl.load(x_row + (e + PAIRS) * x_strides[3], mask=there).to(tl.float32)
-            tl.store(y_row + e, (first * c - second * s).to(y_ptr.dtype.element_ty), mask=there)
-            tl.store(y_row + (e + PAIRS), (second * c + first * s).to(y_ptr.dtype.element_ty), mask=there)
+    h = ((rest % groups).to(tl.int64) * HEADS + tl.arange(0, HEADS))[:, None, None]
+    e = tl.arange(0, BLOCK_E)[None, None, :]
+    mask = (m < M) & (e < PAIRS)  # [1, BLOCK_M, BLOCK_E]
+    c = tl.load(cos_ptr + (b * cos_strides[0] + m * cos_strides[1] + e * cos_strides[2]), mask=mask).to(tl.float32)
+    s = tl.load(sin_ptr + (b * sin_strides[0] + m * sin_strides[1] + e * sin_strides[2]), mask=mask).to(tl.float32)
+    x_row = x_ptr + (b * x_strides[0] + h * x_strides[1] + m * x_strides[2])
+    y_row = y_ptr + ((b * H + h) * M + m) * (2 * PAIRS)
+    if NEIGHBOURS:
+        d = tl.arange(0, 2 * BLOCK_E)[None, None, :]
+        both = (h < H) & (m < M) & (d < 2 * PAIRS)
+        pair = tl.load(x_row + d * x_strides[3], mask=both).to(tl.float32)
+        first, second = tl.split(tl.reshape(pair, [HEADS, BLOCK_M, BLOCK_E, 2]))
+        turned = tl.join(first * c - second * s, second * c + first * s)
+        turned = tl.reshape(turned, [HEADS, BLOCK_M, 2 * BLOCK_E])
+        tl.store(y_row + d, turned.to(y_ptr.dtype.element_ty), mask=both)
+    else:
+        there = (h < H) & mask
+        first = tl.load(x_row + e * x_strides[3], mask=there).to(tl.float32)
+        second = tl.load(x_row + (e + PAIRS) * x_strides[3], mask=there).to(tl.float32)
+        tl.store(y_row + e, (first * c - second * s).to(y_ptr.dtype.element_ty), mask=there)
+        tl.store(y_row + (e + PAIRS), (second * c + first * s).to(y_ptr.dtype.element_ty), mask=there)
 
 
 def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool) -> torch.Tensor:

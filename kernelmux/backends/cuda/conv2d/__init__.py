@@ -6,6 +6,7 @@ implicit_gemm        mma.sync on patches gathered by cp.async
 implicit_gemm_wgmma  the next tiles are gathered while wgmma multiplies
 implicit_gemm_folded the copy engine gathers from a copy in which the columns of a window are channels: for few channels
 implicit_gemm_tma    the copy engine gathers, in its im2col mode; channels-last, other images are copied first
+patches              windows that do not overlap are copied as rows of a matrix: for few channels, or contiguous images
 implicit_gemm_rows   rows of the images stay in shared memory, and windows are read from there: for few channels
 
 The others read images and weights where they lie, NCHW or channels-last, with any strides. The first takes every call.
@@ -101,12 +102,13 @@ VARIANTS = {
         implicit_gemm_tma, "TMA gathers by im2col and feeds wgmma", (*asks("x", "NPQ", "CRS", channels="C"), *PIXELS),
         {"bias": "contiguous"}, arithmetic="mma",
     ),
+    "patches": Implementation(
+        patches, "windows that do not overlap are rows of a matrix",
+        _patches.asks("x", _patches.FewOrContiguous("x"), "NPQ", "CRS"),
+        {"bias": "contiguous"}, arithmetic="mma",
+    ),
     "implicit_gemm_rows": _variant(
         _image_rows.implicit_gemm_rows, "rows stay in shared memory, windows are read from there into wgmma",
         _image_rows.asks("x", "NPQ", "CRS"), "mma",
-    ),
-    "patches": Implementation(
-        patches, "windows that do not overlap are rows of a matrix", _patches.asks("x", "NPQ", "CRS"),
-        {"bias": "contiguous"}, arithmetic="mma",
     ),
 }  # fmt: skip

@@ -50,7 +50,7 @@ NUMBERS = (
 )
 # us of the launch for rows behind whole rounds. H200, bf16: 512 of 3 x 3 on 32x512x14x14 take 46.6 us so, 50.8 without.
 FOLLOWING = 2.0
-_MOST_STEP, _MOST_OFFSET = 8, 255
+MOST_STEP, _MOST_OFFSET = 8, 255
 _MOST_STRIDE = 64  # of conv2d_backward_input, whose works are counted for all phases together
 
 
@@ -324,7 +324,7 @@ class Walked:
         border = "and the windows within 128 of the image's border"
         if self.transposed:
             return f"stride <= {_MOST_STRIDE}, a pixel's places at most {_MOST_OFFSET} apart, {border}"
-        stride = f"stride <= {_MOST_STEP}"
+        stride = f"stride <= {MOST_STEP}"
         stride = stride if self.columns else f"along rows {stride}"
         return f"{stride}, dilation * (kernel - 1) <= {_MOST_OFFSET}, {border}"
 
@@ -338,7 +338,7 @@ class Walked:
             if self.transposed:
                 axis = axis._replace(positions=size).over(positions)
             far = axis.dilation * (axis.taps - 1)
-            if stride > (_MOST_STRIDE if self.transposed else _MOST_STEP) or far > _MOST_OFFSET:
+            if stride > (_MOST_STRIDE if self.transposed else MOST_STEP) or far > _MOST_OFFSET:
                 return f"{name}: stride {stride}, places {far} apart, needs {self.text}"
             if any(corner not in CORNERS for corner in corners(axis)):
                 first, last = corners(axis)

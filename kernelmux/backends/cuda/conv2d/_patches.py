@@ -1,7 +1,7 @@
 """Windows that do not overlap: one product of matrices, between whose factors and images a kernel moves the pixels.
 
-Each pixel is in one window at most, so that the windows as rows of a matrix are no more than the image: a copy and the product
-take less time than a product that finds its pixels itself, where channels are few.
+Each pixel is in one window at most, so that the windows as rows of a matrix are no more than the image: a copy and the
+product take less time than a product that finds its pixels itself, where channels are few.
 """
 
 from collections.abc import Callable
@@ -14,27 +14,26 @@ import torch
 
 from kernelmux.backends.cuda._families.epilogue import PLAIN, Epilogue
 from kernelmux.backends.cuda._launch.layout import Layout, layout
-from kernelmux.backends.cuda._launch.runtime import Source, bits_type, cdiv
-from kernelmux.backends.cuda.conv2d._im2col import ready, result
+from kernelmux.backends.cuda._launch.runtime import Source, bits_type, cdiv, multiprocessors
+from kernelmux.backends.cuda.conv2d._im2col import MOST_STEP, best_plan, ready, result
 from kernelmux.backends.cuda.conv2d._pixel_copies import SECTOR, VECTOR
 from kernelmux.backends.cuda.conv2d._plans import halves_on_hopper, indices
-from kernelmux.backends.cuda.conv2d._problem import Convolution
+from kernelmux.backends.cuda.conv2d._problem import BACKWARD_WEIGHT, Convolution, ConvolutionAxis
 from kernelmux.backends.cuda.matmul._wgmma import wgmma
-from kernelmux.registry.conditions import AtLeast, AtMost, Condition, OneOf
+from kernelmux.registry.conditions import AtLeast, Condition, OneOf
 from kernelmux.registry.spec import Call
 from kernelmux.registry.spec.sliding_windows import Window
 from kernelmux.registry.util.cards import remembered
-from kernelmux.registry.util.memory_format import fresh
+from kernelmux.registry.util.memory_format import format_of, fresh
 
 SOURCE = Source(__file__, "conv2d_patches.cu")
 THREADS, UNITS = 256, 4  # of a block; vectors of a thread
 MOST_CHANNELS = 32
 MOST_GROUP = 8  # neighbouring places, which fill sectors together
-IEEE = "ieee"  # of halves all products are
 
 
 class Patches(NamedTuple):
-    """Windows of images [N, C, H, W] as rows of a matrix. last: channels are the inner part of a row, else the outer one."""
+    """Windows of images [N, C, H, W] as rows of a matrix. last: channels are the inner part of a row, not the outer one."""
 
     h: Window
     w: Window
@@ -60,16 +59,8 @@ class Patches(NamedTuple):
     def matrix(self, images: torch.Tensor) -> torch.Tensor:
         """[places, terms] of images."""
         made = images.new_empty(len(images) * prod(self.places), self.pitch)
-        _moving("conv2d_patches_of_images", self, layout(images), self.pitch)(made, images)
+        _copying(self, layout(images))(made, images)
         return made[:, : self.terms]
-
-    def images(self, matrix: torch.Tensor, shape: tuple[int, ...], order: torch.memory_format) -> torch.Tensor:
-        """The reverse: images of this shape, zero where no window is. matrix: dense."""
-        made = torch.empty(shape, dtype=matrix.dtype, device=matrix.device, memory_format=order)
-        if not self.covers(shape[2:]):
-            made.zero_()
-        _moving("conv2d_images_of_patches", self, layout(made), matrix.stride(0))(made, matrix)
-        return made
 
     def covers(self, size: tuple[int, ...]) -> bool:
         """Whether all pixels of an image are in windows."""
@@ -110,47 +101,49 @@ class Patches(NamedTuple):
         return (weight.permute(0, 2, 3, 1) if self.last else weight).reshape(len(weight), -1)
 
     def of_weight(self, matrix: torch.Tensor) -> torch.Tensor:
-        """The reverse."""
+        """The reverse, of [O, terms] and perhaps zeros behind."""
         taps = self.h.kernel, self.w.kernel
         if self.last:
-            return matrix.view(len(matrix), *taps, self.channels).permute(0, 3, 1, 2)
-        return matrix.view(len(matrix), self.channels, *taps)
+            return matrix[:, : self.terms].unflatten(1, (*taps, self.channels)).permute(0, 3, 1, 2)
+        return matrix[:, : self.terms].unflatten(1, (self.channels, *taps))
 
 
 @remembered
-def _moving(entry: str, p: Patches, images: Layout, pitch: int) -> Callable[[torch.Tensor, torch.Tensor], None]:
-    """The copy between images that lie so and rows of a matrix that are `pitch` elements apart."""
+def _copying(p: Patches, images: Layout) -> Callable[[torch.Tensor, torch.Tensor], None]:
+    """The copy of windows to rows of a matrix."""
     n, _, height, width = images.shape
     rows, columns = p.places
-    read, group = gcd(p.together(images), pitch), p.group(images)
-    vector = VECTOR if entry == "conv2d_patches_of_images" else read
-    units = pitch // vector * cdiv(columns, group) * group
-    blocks = cdiv(units, THREADS * UNITS)
+    group = p.group(images)
+    blocks = cdiv(p.pitch // VECTOR * cdiv(columns, group) * group, THREADS * UNITS)
     kernel = SOURCE.kernel(
-        entry, "to* from* images:struct blocks:i32", ELEMENT=bits_type(images.dtype), PITCH=pitch, VECTOR=vector, READ=read,
-        GROUP=group, UNITS=UNITS, THREADS=THREADS, **p.defines,
+        "conv2d_patches", "matrix* x* images:struct blocks:i32", ELEMENT=bits_type(images.dtype), PITCH=p.pitch,
+        READ=p.together(images), GROUP=group, UNITS=UNITS, THREADS=THREADS, **p.defines,
     )  # fmt: skip
     launch = kernel.bind(n * rows * blocks, THREADS, blocks)
     packed = pack("4q4i", *images.strides, height, width, rows, columns)
-    return lambda to, of: launch(to, of, packed)
+    return lambda matrix, x: launch(matrix, x, packed)
 
 
 def forward(c: Convolution, x: torch.Tensor, weight: torch.Tensor, epilogue: Epilogue) -> torch.Tensor:
     """conv2d."""
     p = Patches.of(c, x.shape[1], c.shape[2:])
-    return result(wgmma(p.matrix(x), p.weight(weight).t(), IEEE, epilogue), c)
-
-
-def backward_input(c: Convolution, grad_out: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """The gradient of images."""
-    p = Patches.of(c, c.shape[1], grad_out.shape[2:])
-    return p.images(wgmma(places_of(grad_out), p.weight(weight), IEEE, PLAIN), c.shape, c.order)
+    return result(wgmma(p.matrix(x), p.weight(weight).t(), "ieee", epilogue), c)
 
 
 def backward_weight(c: Convolution, grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """The gradient of the weight."""
+    """The gradient of the weight: that of a weight of one tap, whose pixels are rows of the matrix."""
     p = Patches.of(c, x.shape[1], grad_out.shape[2:])
-    return fresh(p.of_weight(wgmma(places_of(grad_out).t(), p.matrix(x), IEEE, PLAIN)), c.order)
+    places, matrix = places_of(grad_out), p.matrix(x)
+    line, lines = ConvolutionAxis(1, 1, 1, 1, 0, 1), ConvolutionAxis(len(matrix), len(matrix), 1, 1, 0, 1)
+    lie = _pixels_of(places), _pixels_of(matrix)
+    made = best_plan(BACKWARD_WEIGHT, c.shape[0], *lie, line, lines, PLAIN.ending, multiprocessors(x))
+    return fresh(p.of_weight(made.run(places, matrix, PLAIN)), c.order)
+
+
+def _pixels_of(matrix: torch.Tensor) -> Layout:
+    """Rows as the pixels of one image."""
+    (places, channels), pitch = matrix.shape, matrix.stride(0)
+    return Layout((1, channels, 1, places), (places * pitch, 1, places * pitch, pitch), matrix.dtype, 0)
 
 
 def places_of(grad_out: torch.Tensor) -> torch.Tensor:
@@ -173,7 +166,46 @@ class SideBySideWindows:
         return None
 
 
-def asks(lead: str, *together: str) -> tuple[Condition, ...]:
+@dataclass(frozen=True)
+class FewOrContiguous:
+    """A copy of the windows takes less time than what is done otherwise: channels are few, but for those that the copy
+    engine reads as they are, or images would be copied too, and a larger weight with them. images: an operand.
+
+    H200, bf16, us, and by the other rungs: conv2d 64x3x224x224, 768 of 16 x 16, 43 and 247, the gradient of its weight 49
+    and 259; 2x768x28x28, 1536 of 2 x 2, contiguous, 29 and 41; 32x256x56x56, 512 of 2 x 2, contiguous, 121 and 92.
+    """
+
+    images: str
+
+    @property
+    def text(self) -> str:
+        few = f"C <= {MOST_CHANNELS} and no multiple of {SECTOR}, C * R * S >= {SECTOR}"
+        return f"{few}; or stride > {MOST_STEP}; or {self.images} contiguous and smaller than the weight, R * S > 1"
+
+    def check(self, call: Call) -> str | None:
+        """None, or why it does not."""
+        n, o, c, h, w, r, s = (call.axes[axis] for axis in "NOCHWRS")
+        few = c <= MOST_CHANNELS and c % SECTOR > 0 and c * r * s >= SECTOR
+        contiguous = format_of(call.arguments[self.images]) == torch.contiguous_format
+        if few or max(call.arguments["stride"]) > MOST_STEP or (contiguous and r * s > 1 and o * r * s >= n * h * w):
+            return None
+        return f"C = {c}, windows of {r} x {s}, needs {self.text}"
+
+
+@dataclass(frozen=True)
+class FewOrCovered:
+    """Channels are few, or no pixels are between windows, where zeros would have to be written first."""
+
+    text = f"C <= {MOST_CHANNELS}, or stride = kernel"
+
+    def check(self, call: Call) -> str | None:
+        """None, or which pixels there are."""
+        c, stride, kernel = call.axes["C"], call.arguments["stride"], (call.axes["R"], call.axes["S"])
+        fits = c <= MOST_CHANNELS or kernel == tuple(stride)
+        return None if fits else f"C = {c}, kernel = {kernel} with stride = {stride}, needs {self.text}"
+
+
+def asks(lead: str, more: Condition, *together: str) -> tuple[Condition, ...]:
     """What the rung needs. lead: an operand."""
-    some = *(AtLeast(axis, 1) for axis in "NCOHWPQ"), AtMost("C", MOST_CHANNELS), OneOf("dilation", (1, 1))
-    return (*halves_on_hopper(lead), *some, SideBySideWindows(), *indices(*together))
+    some = *(AtLeast(axis, 1) for axis in "NCOHWPQ"), OneOf("dilation", (1, 1))
+    return (*halves_on_hopper(lead), *some, SideBySideWindows(), more, *indices(*together))

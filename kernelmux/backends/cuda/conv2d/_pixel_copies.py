@@ -10,8 +10,7 @@ from kernelmux.registry.util.cards import remembered
 
 SOURCE = Source(__file__, "conv2d_fold.cu")
 TAPS = Source(__file__, "conv2d_taps.cu")
-MOST_TAPS = 32
-CHUNK = 4096  # numbers that a block turns
+MOST_TAPS = 25  # that registers of a thread hold for a vector of channels
 VECTOR = 8  # halves of 16 bytes
 SECTOR = 16  # halves of 32 bytes, which L2 reads at once
 THREADS = 128
@@ -64,10 +63,13 @@ def turned(x: torch.Tensor, back: bool = False) -> torch.Tensor | None:
 
 @remembered
 def _turning(n: int, channels: int, taps: int, pitch: int, element: str, back: bool) -> BoundLaunch:
-    chunk = max(VECTOR, CHUNK // taps // 64 * 64)
     kernel = TAPS.kernel(
-        "conv2d_taps", "x* y* C:i32 blocks:i32 pitch:i64", ELEMENT=element, TAPS=taps, CHUNK=chunk, BACK=int(back),
+        "conv2d_taps",
+        "x* y* vectors:i64 each:i32 pitch:i64",
+        ELEMENT=element,
+        TAPS=taps,
+        BACK=int(back),
         THREADS=THREADS,
-    )  # fmt: skip
-    blocks = cdiv(channels, chunk)
-    return kernel.bind(n * blocks, THREADS, channels, blocks, pitch)
+    )
+    each = channels // VECTOR
+    return kernel.bind(cdiv(n * each, THREADS), THREADS, n * each, each, pitch)

@@ -1,7 +1,7 @@
-// Windows that do not overlap, as rows of a matrix [places, TERMS], PITCH elements from one to the next, and such a matrix
-// as windows of an image. Terms are in the order of the image: (r, s, c) if LAST, else (c, r, s), so that `run` of them lie
-// side by side in both. A block has a part of the places of one row of windows. Of neighbouring threads, GROUP have the same
-// terms of neighbouring places where a run is shorter than a sector: then these fill sectors of the image together.
+// Windows that do not overlap, as rows of a matrix [places, PITCH], zero behind their terms. Terms are in the order of the
+// image: (r, s, c) if LAST, else (c, r, s), so that READ of them lie side by side in both. A block has a part of the places of
+// one row of windows. Of neighbouring threads, GROUP have the same terms of neighbouring places, where what lies side by side
+// is shorter than a sector: then these read sectors together.
 #include "common.cuh"
 
 #ifndef ELEMENT
@@ -15,7 +15,6 @@
 #define PADDING_W 0
 #define PITCH 768
 #define LAST 1
-#define VECTOR 8  // terms of a thread
 #define READ 8  // of them that an access to the image takes, part of a run
 #define GROUP 1
 #define UNITS 4  // vectors of a thread
@@ -23,7 +22,7 @@
 #endif
 
 using T = ELEMENT;
-constexpr int TERMS = CHANNELS * TAPS_H * TAPS_W, VECTORS = PITCH / VECTOR;
+constexpr int VECTOR = 16 / sizeof(T), TERMS = CHANNELS * TAPS_H * TAPS_W, VECTORS = PITCH / VECTOR;
 
 // An image [N, CHANNELS, height, width], rows and columns of windows.
 struct Images {
@@ -31,11 +30,11 @@ struct Images {
     int height, width, rows, columns;
 };
 
-// A vector of the matrix and of the image, of place q of a row of windows.
+// A vector of the matrix, of place q of a row of windows, or what is `further` in it.
 struct Patch {
     int q, term, r, s, c;
 
-    __device__ __forceinline__ explicit Patch(int unit, int further = 0) {
+    __device__ __forceinline__ Patch(int unit, int further) {
         q = unit / (VECTORS * GROUP) * GROUP + unit % GROUP;
         term = unit / GROUP % VECTORS * VECTOR + further;
         r = LAST ? term / (TAPS_W * CHANNELS) : term / TAPS_W % TAPS_H;
@@ -68,7 +67,7 @@ struct Part {
 
 // blocks: of a row of windows.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    conv2d_patches_of_images(T* __restrict__ matrix, const T* __restrict__ images, const Images g, int blocks) {
+    conv2d_patches(T* __restrict__ matrix, const T* __restrict__ images, const Images g, int blocks) {
     const Part part(blocks, g);
     Vec<T, VECTOR> some[UNITS] = {};
 #pragma unroll
@@ -84,23 +83,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 #pragma unroll
     for (int i = 0; i < UNITS; i++) {
-        const Patch patch(part.unit + i * THREADS);
+        const Patch patch(part.unit + i * THREADS, 0);
         if (patch.q < g.columns) store(matrix + part.row(patch, g), some[i]);
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS)
-    conv2d_images_of_patches(T* __restrict__ images, const T* __restrict__ matrix, const Images g, int blocks) {
-    const Part part(blocks, g);
-    Vec<T, VECTOR> some[UNITS];
-#pragma unroll
-    for (int i = 0; i < UNITS; i++) {
-        const Patch patch(part.unit + i * THREADS);
-        if (patch.q < g.columns) some[i] = load_constant<VECTOR>(matrix + part.row(patch, g));
-    }
-#pragma unroll
-    for (int i = 0; i < UNITS; i++) {
-        const Patch patch(part.unit + i * THREADS);
-        if (patch.q < g.columns && patch.inside(part.p, g)) store(images + part.image + patch.at(g), some[i]);
     }
 }

@@ -1,5 +1,5 @@
 // Kernels from [n, C, TAPS] to [n, TAPS, C], or the reverse if BACK, both dense: few numbers on one side, for which tiles of a
-// transpose would be empty but for a few columns. A block turns CHUNK channels of one n in shared memory.
+// transpose would be empty but for a few columns. A thread turns VECTOR channels in its registers.
 #include "common.cuh"
 
 #ifndef ELEMENT
@@ -7,7 +7,6 @@
 #endif
 #ifndef TAPS
 #define TAPS 9
-#define CHUNK 256  // a multiple of 8
 #define BACK 0
 #define THREADS 128
 #endif
@@ -16,33 +15,24 @@ using T = ELEMENT;
 constexpr int VECTOR = 16 / sizeof(T);
 using Elements = Vec<T, VECTOR>;
 
-// C: a multiple of VECTOR. blocks: of one n. pitch: from a tap to the next one, in [n, TAPS, C].
+// vectors: of channels, of all n; `each` of one. pitch: from a tap to the next one, in [n, TAPS, C].
 extern "C" __global__ void __launch_bounds__(THREADS)
-    conv2d_taps(const T* __restrict__ x, T* __restrict__ y, int C, int blocks, i64 pitch) {
-    __shared__ __align__(16) T tile[CHUNK * TAPS];  // [channel, tap]
-    const i64 n = blockIdx.x / blocks;
-    const int first = blockIdx.x % blocks * CHUNK, count = min(CHUNK, C - first), vectors = count / VECTOR;
-    const i64 taps = n * TAPS * pitch + first, dense = (n * C + first) * TAPS;
-    for (int i = threadIdx.x; i < vectors * TAPS; i += THREADS) {
-        if (BACK) {
-            const int t = i / vectors, c = i % vectors * VECTOR;
-            const Elements some = load_constant<VECTOR>(x + taps + t * pitch + c);
+    conv2d_taps(const T* __restrict__ x, T* __restrict__ y, i64 vectors, int each, i64 pitch) {
+    const i64 vector = blockIdx.x * (i64)THREADS + threadIdx.x;
+    if (vector >= vectors) return;
+    const i64 n = vector / each, side_by_side = vector * VECTOR * TAPS;
+    const i64 apart = n * TAPS * pitch + (vector - n * each) * VECTOR;
+    Elements from[TAPS], to[TAPS];
 #pragma unroll
-            for (int j = 0; j < VECTOR; j++) tile[(c + j) * TAPS + t] = some.v[j];
-        } else {
-            store(tile + i * VECTOR, load_constant<VECTOR>(x + dense + i * VECTOR));
-        }
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < vectors * TAPS; i += THREADS) {
-        if (BACK) {
-            store(y + dense + i * VECTOR, load<VECTOR>(tile + i * VECTOR));
-        } else {
-            const int t = i / vectors, c = i % vectors * VECTOR;
-            Elements some;
+    for (int t = 0; t < TAPS; t++) from[t] = load_constant<VECTOR>(BACK ? x + apart + t * pitch : x + side_by_side + t * VECTOR);
 #pragma unroll
-            for (int j = 0; j < VECTOR; j++) some.v[j] = tile[(c + j) * TAPS + t];
-            store(y + taps + t * pitch + c, some);
+    for (int c = 0; c < VECTOR; c++)
+#pragma unroll
+        for (int t = 0; t < TAPS; t++) {
+            const int i = c * TAPS + t;
+            if (BACK) to[i / VECTOR].v[i % VECTOR] = from[t].v[c];
+            else to[t].v[c] = from[i / VECTOR].v[i % VECTOR];
         }
-    }
+#pragma unroll
+    for (int t = 0; t < TAPS; t++) store(BACK ? y + side_by_side + t * VECTOR : y + apart + t * pitch, to[t]);
 }

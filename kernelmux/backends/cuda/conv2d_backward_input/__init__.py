@@ -5,6 +5,7 @@ tiled                grad_out and weights in shared memory, a product on the FP3
 implicit_gemm        mma.sync on patches of grad_out gathered by cp.async
 implicit_gemm_wgmma  the next tiles are gathered while wgmma multiplies
 implicit_gemm_tma    the copy engine gathers, in its im2col mode; channels-last, other images are copied first
+patches              windows that do not overlap are rows of one product, whose sums go where their pixels are
 implicit_gemm_phases all phases are columns of one product, which reads grad_out once: for few channels; copied likewise
 """
 
@@ -14,6 +15,7 @@ from kernelmux.backends.cuda._families.epilogue import PLAIN
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import Source, card, multiprocessors
 from kernelmux.backends.cuda.conv2d._im2col import asks, backwards, ready, result, spacing
+from kernelmux.backends.cuda.conv2d._patches import FewOrCovered
 from kernelmux.backends.cuda.conv2d._patches import asks as asks_of_patches
 from kernelmux.backends.cuda.conv2d._plans import ConvolutionPlan, Planner, direct, ladder
 from kernelmux.backends.cuda.conv2d._problem import BACKWARD_INPUT, Convolution, ConvolutionAxis, swapped
@@ -98,12 +100,13 @@ VARIANTS = {
         implicit_gemm_tma, "TMA gathers by im2col and feeds wgmma",
         asks("grad_out", "NHW", "ORS", channels="OC", transposed=True), arithmetic="mma",
     ),
+    "patches": Implementation(
+        patches, "a product whose rows are windows that do not overlap",
+        asks_of_patches("grad_out", FewOrCovered(), "NHW", "ORS"),
+        arithmetic="mma",
+    ),
     "implicit_gemm_phases": Implementation(
         implicit_gemm_phases, "pixels of all phases side by side, grad_out is read once into shared memory",
         _phases.asks("grad_out", "NHW", "ORS"), arithmetic="mma",
-    ),
-    "patches": Implementation(
-        patches, "a product whose rows are windows that do not overlap", asks_of_patches("grad_out", "NHW", "ORS"),
-        arithmetic="mma",
     ),
 }  # fmt: skip

@@ -55,9 +55,7 @@ def best_plan(p: Patches, left: Layout, right: Layout, images: Layout, multiproc
     return plan(p, left, right, images, tiling, multiprocessors)
 
 
-def plan(
-    p: Patches, left: Layout, right: Layout, images: Layout, t: WgmmaTiling, multiprocessors: int
-) -> PatchesPlan:
+def plan(p: Patches, left: Layout, right: Layout, images: Layout, t: WgmmaTiling, multiprocessors: int) -> PatchesPlan:
     """The plan with a given tiling."""
     product, out = problem(left, right), left.dtype
     works = t.tiles(product)

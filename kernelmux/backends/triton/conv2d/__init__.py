@@ -72,6 +72,7 @@ VARIANTS = {
         _specialised.requires("x", *PIXELS, _specialised.Phases(16), read="C"),
     ),
     "patches": _by_boxes(
-        _patches.convolution, "windows that do not overlap are rows of a matrix", _patches.requires("x")
+        _patches.convolution, "windows that do not overlap are rows of a matrix",
+        _patches.requires("x", _patches.FewOrContiguous("x")),
     ),
 }  # fmt: skip

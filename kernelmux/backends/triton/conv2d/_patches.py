@@ -1,7 +1,7 @@
 """Windows that do not overlap: one product of matrices, between whose factors and images a kernel moves the pixels.
 
-Each pixel is in one window at most, so that the windows as rows of a matrix are no more than the image: a copy and the product
-take less time than a product that finds its pixels itself, where channels are few.
+Each pixel is in one window at most, so that the windows as rows of a matrix are no more than the image: a copy and the
+product take less time than a product that finds its pixels itself, where channels are few.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kernelmux.backends.triton._rows.rows import next_power
 from kernelmux.backends.triton.conv2d import _specialised, _specialised_weight
 from kernelmux.backends.triton.conv2d._order import channels_first
 from kernelmux.backends.triton.conv2d._problem import ConvolutionProblem, Images, images
-from kernelmux.registry.conditions import AtLeast, AtMost, Condition, OneOf
+from kernelmux.registry.conditions import AtLeast, Condition, OneOf
 from kernelmux.registry.spec import Call
 from kernelmux.registry.spec.sliding_windows import Window
 from kernelmux.registry.util.memory_format import format_of, fresh
@@ -27,6 +27,7 @@ from kernelmux.registry.util.memory_format import format_of, fresh
 LINE = Window(1, 1, 0)
 SECTOR = 16  # halves
 MOST_CHANNELS = 32
+RUN = 4  # pixels side by side
 WIDEST, NUMBERS = 256, 4096  # terms of a program, and all its elements
 
 
@@ -73,7 +74,7 @@ def conv2d_patches_kernel(
 
 
 class Patches(NamedTuple):
-    """Windows of images [N, C, H, W] as rows of a matrix. last: channels are the inner part of a row, else the outer one."""
+    """Windows of images [N, C, H, W] as rows of a matrix. last: channels are the inner part of a row, not the outer one."""
 
     over: tuple[Window, Window]
     channels: int
@@ -209,7 +210,50 @@ class SideBySideWindows:
         return None
 
 
-def requires(x: str) -> tuple[Condition, ...]:
+@dataclass(frozen=True)
+class FewOrContiguous:
+    """A copy of the windows takes less time than what is done otherwise: channels are few, but for those that the copy
+    engine reads as they are, or images would be copied too, and a larger weight with them. images: an operand.
+
+    H200, bf16, us, and by the other rungs: conv2d 64x3x224x224, 768 of 16 x 16, 41 and 63, the gradient of its weight 46
+    and 278; 2x768x28x28, 1536 of 2 x 2, contiguous, 26 and 46; 32x256x56x56, 512 of 2 x 2, contiguous, 115 and 91.
+    """
+
+    images: str
+
+    @property
+    def text(self) -> str:
+        few = f"C <= {MOST_CHANNELS} and no multiple of {SECTOR}, C * R * S >= {SECTOR}"
+        return f"{few}; or {self.images} contiguous and smaller than the weight, R * S > 1"
+
+    def check(self, call: Call) -> str | None:
+        """None, or why it does not."""
+        n, o, c, h, w, r, s = (call.axes[axis] for axis in "NOCHWRS")
+        few = c <= MOST_CHANNELS and c % SECTOR > 0 and c * r * s >= SECTOR
+        contiguous = format_of(call.arguments[self.images]) == torch.contiguous_format
+        if few or (contiguous and r * s > 1 and o * r * s >= n * h * w):
+            return None
+        return f"C = {c}, windows of {r} x {s}, needs {self.text}"
+
+
+@dataclass(frozen=True)
+class FewInRuns:
+    """Channels are few, and their pixels lie side by side as far as a vector."""
+
+    images: str
+
+    @property
+    def text(self) -> str:
+        return f"C <= {MOST_CHANNELS}, and {self.images} channels-last or S >= {RUN}"
+
+    def check(self, call: Call) -> str | None:
+        """None, or how many there are."""
+        c, s = call.axes["C"], call.axes["S"]
+        last = format_of(call.arguments[self.images]) == torch.channels_last
+        return None if c <= MOST_CHANNELS and (last or s >= RUN) else f"C = {c}, S = {s}, needs {self.text}"
+
+
+def requires(x: str, more: Condition) -> tuple[Condition, ...]:
     """What a call must meet. x: the name of the images that are read."""
-    some = *(AtLeast(axis, 1) for axis in "NCOHWPQ"), AtMost("C", MOST_CHANNELS), OneOf("dilation", (1, 1))
-    return _specialised.requires(x, *some, SideBySideWindows())
+    some = *(AtLeast(axis, 1) for axis in "NCOHWPQ"), OneOf("dilation", (1, 1))
+    return _specialised.requires(x, *some, SideBySideWindows(), more)

@@ -365,7 +365,7 @@ def readable(x: torch.Tensor, joined: bool = False, again: bool = False) -> torc
 
 
 def in_strides(x: torch.Tensor, over: tuple[Window, Window], again: bool) -> torch.Tensor:
-    """x as `readable` has it, whole numbers of strides high and wide: a copy with zeros behind the last pixels if it is not."""
+    """x as `readable` has it, whole numbers of strides high and wide: else a copy with zeros behind the last pixels."""
     rows, columns = (cdiv(n, w.stride) * w.stride for n, w in zip(x.shape[2:], over, strict=True))
     left = readable(x, over[1].stride > 1, again)
     if (rows, columns) == x.shape[2:]:

@@ -65,7 +65,8 @@ VARIANTS = {
         _specialised.requires("grad_out", _phases.FewPhases(), read="O"), arithmetic="mma",
     ),
     "patches": Implementation(
-        patches, "a product whose rows are windows that do not overlap", _patches.requires("grad_out"),
+        patches, "a product whose rows are windows that do not overlap",
+        _patches.requires("grad_out", _patches.FewInRuns("grad_out")),
         arithmetic="mma",
     ),
 }  # fmt: skip
