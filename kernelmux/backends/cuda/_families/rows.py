@@ -30,8 +30,8 @@ _LONG = 16000  # bytes of a row that is peeled
 # so much nothing would wait there for the next kernel. H200, 16384 x 8192 in bf16: rms_norm and layer_norm 129.8 us, 132.8
 # and 132.4 without; a copy 128.1 to 129.5.
 _TIMES_L2 = 4
-# Of two inputs together. H200, bf16, add_rms_norm of 8192 x 6144: 98.7 us, 102.0 without.
-_TIMES_L2_OF_TWO = 3
+# Of two inputs. H200, bf16, add_rms_norm of 8192 x 6144: 98.7 us, 102.0 without.
+_TIMES_L2_TOGETHER = 3
 PEELED = {"BatchInvariant": "of long rows that start misaligned the vectors begin where the place of the row says"}
 _COLUMN_BLOCK, _TILE_INNER = 512, 32  # threads, and how many of them side by side
 SHORT = (AtMost("N", REGISTER_LIMIT),)
@@ -158,10 +158,13 @@ def loop_over_row(accesses: int) -> tuple[int, int]:
     return block, 4 if block <= 256 else 2
 
 
-def _lasting(x: torch.Tensor, inputs: int) -> bool:
-    """Whether elements of inputs are the last to leave L2: of the power of two from _TIMES_L2 times L2 on."""
-    size, l2 = inputs * x.numel() * x.element_size(), card(x).l2
-    return size >= (1 << (_TIMES_L2 * l2 - 1).bit_length() if inputs == 1 else _TIMES_L2_OF_TWO * l2)
+def _lasting(x: torch.Tensor, inputs: int = 1) -> bool:
+    """Whether elements of inputs are the last to leave L2: of the power of two from _TIMES_L2 times L2 on, and on
+    sm_90 of several that are together _TIMES_L2_TOGETHER times as large as L2."""
+    size, on = x.numel() * x.element_size(), card(x)
+    if inputs > 1 and on.capability == (9, 0):
+        return inputs * size >= _TIMES_L2_TOGETHER * on.l2
+    return size >= 1 << (_TIMES_L2 * on.l2 - 1).bit_length()
 
 
 @dataclass(frozen=True, eq=False)

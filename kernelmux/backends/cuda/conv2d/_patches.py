@@ -38,11 +38,11 @@ class Patches(NamedTuple):
     h: Window
     w: Window
     channels: int
-    places: tuple[int, int]
+    places: tuple[int, ...]
     last: bool
 
     @classmethod
-    def of(cls, c: Convolution, channels: int, places: tuple[int, int]) -> "Patches":
+    def of(cls, c: Convolution, channels: int, places: tuple[int, ...]) -> "Patches":
         """Those of a convolution, in the order of its result."""
         return cls(c.h.window, c.w.window, channels, places, c.last)
 
@@ -103,9 +103,10 @@ class Patches(NamedTuple):
     def of_weight(self, matrix: torch.Tensor) -> torch.Tensor:
         """The reverse, of [O, terms] and perhaps zeros behind."""
         taps = self.h.kernel, self.w.kernel
+        lines = matrix[:, : self.terms]
         if self.last:
-            return matrix[:, : self.terms].unflatten(1, (*taps, self.channels)).permute(0, 3, 1, 2)
-        return matrix[:, : self.terms].unflatten(1, (self.channels, *taps))
+            return lines.reshape(len(lines), *taps, self.channels).permute(0, 3, 1, 2)
+        return lines.reshape(len(lines), self.channels, *taps)
 
 
 @remembered
@@ -207,5 +208,5 @@ class FewOrCovered:
 
 def asks(lead: str, more: Condition, *together: str) -> tuple[Condition, ...]:
     """What the rung needs. lead: an operand."""
-    some = *(AtLeast(axis, 1) for axis in "NCOHWPQ"), OneOf("dilation", (1, 1))
-    return (*halves_on_hopper(lead), *some, SideBySideWindows(), more, *indices(*together))
+    some: list[Condition] = [*(AtLeast(axis, 1) for axis in "NCOHWPQ"), OneOf("dilation", (1, 1)), SideBySideWindows()]
+    return (*halves_on_hopper(lead), *some, more, *indices(*together))

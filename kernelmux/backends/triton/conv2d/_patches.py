@@ -118,9 +118,10 @@ class Patches(NamedTuple):
     def of_weight(self, matrix: torch.Tensor) -> torch.Tensor:
         """The reverse, of [O, terms] and what may be behind them."""
         taps = self.over[0].kernel, self.over[1].kernel
+        lines = matrix[:, : self.terms]
         if self.last:
-            return matrix[:, : self.terms].unflatten(1, (*taps, self.channels)).permute(0, 3, 1, 2)
-        return matrix[:, : self.terms].unflatten(1, (self.channels, *taps))
+            return lines.reshape(len(lines), *taps, self.channels).permute(0, 3, 1, 2)
+        return lines.reshape(len(lines), self.channels, *taps)
 
 
 def covers(w: Window, places: int, size: int) -> bool:
@@ -255,5 +256,5 @@ class FewInRuns:
 
 def requires(x: str, more: Condition) -> tuple[Condition, ...]:
     """What a call must meet. x: the name of the images that are read."""
-    some = *(AtLeast(axis, 1) for axis in "NCOHWPQ"), OneOf("dilation", (1, 1))
-    return _specialised.requires(x, *some, SideBySideWindows(), more)
+    some: list[Condition] = [*(AtLeast(axis, 1) for axis in "NCOHWPQ"), OneOf("dilation", (1, 1)), SideBySideWindows()]
+    return _specialised.requires(x, *some, more)
