@@ -98,7 +98,7 @@ class Patches(NamedTuple):
 
     def weight(self, weight: torch.Tensor) -> torch.Tensor:
         """[O, C, R, S] as [O, terms]."""
-        return (weight.permute(0, 2, 3, 1) if self.last else weight).reshape(len(weight), -1)
+        return (weight.permute(0, 2, 3, 1) if self.last else weight).reshape(len(weight), -1).contiguous()
 
     def of_weight(self, matrix: torch.Tensor) -> torch.Tensor:
         """The reverse, of [O, terms] and perhaps zeros behind."""
