@@ -99,7 +99,7 @@ VARIANTS = {
     ),
     "patches": Implementation(
         patches, "windows that do not overlap are rows of a matrix",
-        _patches.asks("grad_out", _patches.FewOrContiguous("x"), "NPQ", "CRS"),
+        _patches.asks("grad_out", _patches.FewOrContiguous("x", _patches.MANY_TERMS), "NPQ", "CRS"),
         arithmetic="mma",
     ),
 }  # fmt: skip

@@ -27,8 +27,10 @@ from kernelmux.registry.util.cards import remembered
 from kernelmux.registry.util.memory_format import format_of, fresh
 
 SOURCE = Source(__file__, "conv2d_patches.cu")
-THREADS, UNITS = 256, 4  # of a block; vectors of a thread
+THREADS = 256
 MOST_CHANNELS = 32
+TIMES_WEIGHT = 4
+MANY_TERMS = 128  # of sums over positions: of fewer there are too few tiles
 MOST_GROUP = 8  # neighbouring places, which fill sectors together
 
 
@@ -115,10 +117,10 @@ def _copying(p: Patches, images: Layout) -> Callable[[torch.Tensor, torch.Tensor
     n, _, height, width = images.shape
     rows, columns = p.places
     group = p.group(images)
-    blocks = cdiv(p.pitch // VECTOR * cdiv(columns, group) * group, THREADS * UNITS)
+    blocks = cdiv(p.pitch // VECTOR * cdiv(columns, group) * group, THREADS)
     kernel = SOURCE.kernel(
         "conv2d_patches", "matrix* x* images:struct blocks:i32", ELEMENT=bits_type(images.dtype), PITCH=p.pitch,
-        READ=p.together(images), GROUP=group, UNITS=UNITS, THREADS=THREADS, **p.defines,
+        READ=p.together(images), GROUP=group, THREADS=THREADS, **p.defines,
     )  # fmt: skip
     launch = kernel.bind(n * rows * blocks, THREADS, blocks)
     packed = pack("4q4i", *images.strides, height, width, rows, columns)
@@ -170,27 +172,29 @@ class SideBySideWindows:
 @dataclass(frozen=True)
 class FewOrContiguous:
     """A copy of the windows takes less time than what is done otherwise: channels are few, but for those that the copy
-    engine reads as they are, or images would be copied too, and a larger weight with them. images: an operand.
+    engine reads as they are, or images would be copied too, and a weight that is not much smaller.
 
-    H200, bf16, us, and by the other rungs: conv2d 64x3x224x224, 768 of 16 x 16, 43 and 247, the gradient of its weight 49
-    and 259; 2x768x28x28, 1536 of 2 x 2, contiguous, 29 and 41; 32x256x56x56, 512 of 2 x 2, contiguous, 121 and 92.
+    images: an operand. terms: of a window at least. H200, bf16, us, and by the other rungs: conv2d 64x3x224x224, 768 of
+    16 x 16, 43 and 247, the gradient of its weight 49 and 259; conv2d of contiguous images and 2 x 2: 2x768x28x28, 1536
+    30 and 35, 8x384x28x28, 768 29.6 and 30.8, 32x192x28x28, 384 36 and 34. The gradient of a weight of 96 x 48 122 and 60.
     """
 
     images: str
+    terms: int = SECTOR
 
     @property
     def text(self) -> str:
-        few = f"C <= {MOST_CHANNELS} and no multiple of {SECTOR}, C * R * S >= {SECTOR}"
-        return f"{few}; or stride > {MOST_STEP}; or {self.images} contiguous and smaller than the weight, R * S > 1"
+        few = f"C <= {MOST_CHANNELS} and no multiple of {SECTOR}, or stride > {MOST_STEP}"
+        large = f"{self.images} contiguous and at most {TIMES_WEIGHT} times the weight, R * S > 1"
+        return f"C * R * S >= {self.terms}; {few}, or {large}"
 
     def check(self, call: Call) -> str | None:
         """None, or why it does not."""
         n, o, c, h, w, r, s = (call.axes[axis] for axis in "NOCHWRS")
-        few = c <= MOST_CHANNELS and c % SECTOR > 0 and c * r * s >= SECTOR
+        few = (c <= MOST_CHANNELS and c % SECTOR > 0) or max(call.arguments["stride"]) > MOST_STEP
         contiguous = format_of(call.arguments[self.images]) == torch.contiguous_format
-        if few or max(call.arguments["stride"]) > MOST_STEP or (contiguous and r * s > 1 and o * r * s >= n * h * w):
-            return None
-        return f"C = {c}, windows of {r} x {s}, needs {self.text}"
+        large = contiguous and r * s > 1 and TIMES_WEIGHT * o * r * s >= n * h * w
+        return None if c * r * s >= self.terms and (few or large) else f"C = {c}, {r} x {s}, needs {self.text}"
 
 
 @dataclass(frozen=True)

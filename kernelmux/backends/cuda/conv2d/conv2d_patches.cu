@@ -1,7 +1,8 @@
 // Windows that do not overlap, as rows of a matrix [places, PITCH], zero behind their terms. Terms are in the order of the
 // image: (r, s, c) if LAST, else (c, r, s), so that READ of them lie side by side in both. A block has a part of the places of
 // one row of windows. Of neighbouring threads, GROUP have the same terms of neighbouring places, where what lies side by side
-// is shorter than a sector: then these read sectors together.
+// is shorter than a sector: then these read sectors together. A thread writes a vector: 64x3x224x224 in windows of 16 x 16 takes
+// 16.0 us on an H200, 18.4 with four of them, torch's copy of as many bytes 15.1.
 #include "common.cuh"
 
 #ifndef ELEMENT
@@ -17,7 +18,6 @@
 #define LAST 1
 #define READ 8  // of them that an access to the image takes, part of a run
 #define GROUP 1
-#define UNITS 4  // vectors of a thread
 #define THREADS 256
 #endif
 
@@ -52,38 +52,21 @@ struct Patch {
     }
 };
 
-// Of a block: its row of windows p of an image, the first unit of each thread.
-struct Part {
-    int line, p, unit;
-    i64 image;
-
-    __device__ __forceinline__ Part(int blocks, const Images& g)
-        : line(blockIdx.x / blocks), p(line % g.rows), unit(blockIdx.x % blocks * (UNITS * THREADS) + threadIdx.x),
-          image(line / g.rows * g.by_n + (p * STRIDE_H - PADDING_H) * g.by_h - PADDING_W * g.by_w) {}
-    __device__ __forceinline__ i64 row(const Patch& patch, const Images& g) const {
-        return ((i64)line * g.columns + patch.q) * PITCH + patch.term;
-    }
-};
-
 // blocks: of a row of windows.
 extern "C" __global__ void __launch_bounds__(THREADS)
     conv2d_patches(T* __restrict__ matrix, const T* __restrict__ images, const Images g, int blocks) {
-    const Part part(blocks, g);
-    Vec<T, VECTOR> some[UNITS] = {};
+    const int line = blockIdx.x / blocks, p = line % g.rows, unit = blockIdx.x % blocks * THREADS + threadIdx.x;
+    const i64 first = line / g.rows * g.by_n + (p * STRIDE_H - PADDING_H) * g.by_h - PADDING_W * g.by_w;
+    const Patch whole(unit, 0);
+    if (whole.q >= g.columns) return;
+    Vec<T, VECTOR> some = {};
 #pragma unroll
-    for (int i = 0; i < UNITS; i++) {
+    for (int j = 0; j < VECTOR; j += READ) {
+        const Patch patch(unit, j);
+        if (!patch.inside(p, g)) continue;
+        const Vec<T, READ> read = load_constant<READ>(images + first + patch.at(g));
 #pragma unroll
-        for (int j = 0; j < VECTOR; j += READ) {
-            const Patch patch(part.unit + i * THREADS, j);
-            if (patch.q >= g.columns || !patch.inside(part.p, g)) continue;
-            const Vec<T, READ> read = load_constant<READ>(images + part.image + patch.at(g));
-#pragma unroll
-            for (int k = 0; k < READ; k++) some[i].v[j + k] = read.v[k];
-        }
+        for (int k = 0; k < READ; k++) some.v[j + k] = read.v[k];
     }
-#pragma unroll
-    for (int i = 0; i < UNITS; i++) {
-        const Patch patch(part.unit + i * THREADS, 0);
-        if (patch.q < g.columns) store(matrix + part.row(patch, g), some[i]);
-    }
+    store(matrix + ((i64)line * g.columns + whole.q) * PITCH + whole.term, some);
 }

@@ -28,6 +28,7 @@ LINE = Window(1, 1, 0)
 SECTOR = 16  # halves
 MOST_CHANNELS = 32
 RUN = 4  # pixels side by side
+TIMES_WEIGHT = 4
 WIDEST, NUMBERS = 256, 4096  # terms of a program, and all its elements
 
 
@@ -214,27 +215,30 @@ class SideBySideWindows:
 @dataclass(frozen=True)
 class FewOrContiguous:
     """A copy of the windows takes less time than what is done otherwise: channels are few, but for those that the copy
-    engine reads as they are, or images would be copied too, and a larger weight with them. images: an operand.
+    engine reads as they are, or images would be copied too, and a weight that is not much smaller.
 
-    H200, bf16, us, and by the other rungs: conv2d 64x3x224x224, 768 of 16 x 16, 41 and 63, the gradient of its weight 46
-    and 278; 2x768x28x28, 1536 of 2 x 2, contiguous, 26 and 46; 32x256x56x56, 512 of 2 x 2, contiguous, 115 and 91.
+    images: an operand. times: that they are as large as the weight at most; None: whatever they are. H200, bf16, us, and by
+    the other rungs: conv2d 64x3x224x224, 768 of 16 x 16, 41 and 63, the gradient of its weight 46 and 278; of contiguous
+    images and 2 x 2: 2x768x28x28, 1536 26 and 47, 8x384x28x28, 768 27 and 32, 32x256x56x56, 512 115 and 91; gradients of
+    weights 30 and 82 of the second, 36 and 175 of 32x192x28x28, 384.
     """
 
     images: str
+    times: int | None = TIMES_WEIGHT
 
     @property
     def text(self) -> str:
         few = f"C <= {MOST_CHANNELS} and no multiple of {SECTOR}, C * R * S >= {SECTOR}"
-        return f"{few}; or {self.images} contiguous and smaller than the weight, R * S > 1"
+        size = f" and at most {self.times} times the weight" if self.times else ""
+        return f"{few}; or {self.images} contiguous{size}, R * S > 1"
 
     def check(self, call: Call) -> str | None:
         """None, or why it does not."""
         n, o, c, h, w, r, s = (call.axes[axis] for axis in "NOCHWRS")
         few = c <= MOST_CHANNELS and c % SECTOR > 0 and c * r * s >= SECTOR
         contiguous = format_of(call.arguments[self.images]) == torch.contiguous_format
-        if few or (contiguous and r * s > 1 and o * r * s >= n * h * w):
-            return None
-        return f"C = {c}, windows of {r} x {s}, needs {self.text}"
+        large = self.times is None or self.times * o * r * s >= n * h * w
+        return None if few or (contiguous and r * s > 1 and large) else f"C = {c}, {r} x {s}, needs {self.text}"
 
 
 @dataclass(frozen=True)
