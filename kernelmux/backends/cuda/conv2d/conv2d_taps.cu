@@ -1,5 +1,5 @@
-// Kernels from [n, C, TAPS] to [n, TAPS, C], or the reverse if BACK, both dense: few numbers on one side, for which tiles of a
-// transpose would be empty but for a few columns. A thread turns VECTOR channels in its registers.
+// Kernels from [n, C, TAPS] to [n, TAPS, C], or the reverse if BACK, both dense: few numbers on one side, for which tiles
+// of a transpose would be empty but for a few columns. A thread turns VECTOR channels in its registers.
 #include "common.cuh"
 
 #ifndef ELEMENT
@@ -24,7 +24,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const i64 apart = n * TAPS * pitch + (vector - n * each) * VECTOR;
     Elements from[TAPS], to[TAPS];
 #pragma unroll
-    for (int t = 0; t < TAPS; t++) from[t] = load_constant<VECTOR>(BACK ? x + apart + t * pitch : x + side_by_side + t * VECTOR);
+    for (int t = 0; t < TAPS; t++)
+        from[t] = load_constant<VECTOR>(x + (BACK ? apart + t * pitch : side_by_side + t * VECTOR));
 #pragma unroll
     for (int c = 0; c < VECTOR; c++)
 #pragma unroll
@@ -34,5 +35,5 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             else to[t].v[c] = from[i / VECTOR].v[i % VECTOR];
         }
 #pragma unroll
-    for (int t = 0; t < TAPS; t++) store(BACK ? y + side_by_side + t * VECTOR : y + apart + t * pitch, to[t]);
+    for (int t = 0; t < TAPS; t++) store(y + (BACK ? side_by_side + t * VECTOR : apart + t * pitch), to[t]);
 }

@@ -1,6 +1,6 @@
-// The gradient of images of few channels where windows do not overlap: one product, whose rows are windows. Its sums go where
-// their pixels are, in the order of the image: columns are (r, s, c) if LAST, else (c, r, s), so that some of them lie side by
-// side there too.
+// The gradient of images of few channels where windows do not overlap: one product, whose rows are windows. Its sums go
+// where their pixels are, in the order of the image: columns are (r, s, c) if LAST, else (c, r, s), so that some of them
+// lie side by side there too.
 //
 //   left [place, o], of grad_out;   right [o, term], the weight
 #include "matmul_wgmma.cuh"
@@ -37,8 +37,8 @@ struct Corner {
 };
 
 // 16 rows of sums to their pixels, by way of the warp's strip of shared memory. corner: lane i % 16 has that of row i.
-__device__ __forceinline__ void store_patches(Output* strip, const float (*sum)[4], Output* out, const Corner& corner, int column,
-                                              int N, const Images& g) {
+__device__ __forceinline__ void store_patches(Output* strip, const float (*sum)[4], Output* out, const Corner& corner,
+                                              int column, int N, const Images& g) {
     constexpr int Pitch = Strip<STRIP_N>::Pitch, Vectors = STRIP_N / C_VECTOR;
     const int lane = threadIdx.x % 32;
     Output* mine = strip + lane / 4 * Pitch + lane % 4 * 2;
@@ -98,7 +98,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             for (int i = 0; i < HEIGHT; i++) {
                 const Corner corner(work.m + (warp / 4 * HEIGHT + i) * 64 + warp % 4 * 16 + threadIdx.x % 16, M, g);
 #pragma unroll
-                for (int n = 0; n < BLOCK_N; n += STRIP_N) store_patches(strip, sum[i] + n / 8, out, corner, work.n + n, N, g);
+                for (int n = 0; n < BLOCK_N; n += STRIP_N)
+                    store_patches(strip, sum[i] + n / 8, out, corner, work.n + n, N, g);
             }
         }
     }
