@@ -14,6 +14,9 @@
 #ifndef NEIGHBOURS  // pairs are neighbouring columns, else columns of the two halves
 #define NEIGHBOURS 0
 #endif
+#ifndef INDEX  // counts all units
+#define INDEX i64
+#endif
 #ifndef BLOCK
 #define BLOCK 256
 #endif
@@ -49,10 +52,11 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
 rope_heads(
     const T* __restrict__ x, const T* __restrict__ cos, const T* __restrict__ sin, T* __restrict__ y, const Steps steps, i64 units,
     int pairs, i64 rows, int heads, int groups) {
-    const i64 unit = blockIdx.x * (i64)BLOCK + threadIdx.x;
+    const INDEX unit = blockIdx.x * (INDEX)BLOCK + threadIdx.x;
     if (unit >= units) return;
-    const int per_row = pairs / WIDTH, at = (int)(unit % per_row) * WIDTH;
-    const i64 m = unit / per_row % rows, rest = unit / per_row / rows, b = rest / groups;
+    const INDEX line = unit / (pairs / WIDTH), rest = line / (INDEX)rows;
+    const int at = (int)(unit % (pairs / WIDTH)) * WIDTH;
+    const i64 m = line - rest * (INDEX)rows, b = rest / groups;
     const int first = (int)(rest % groups) * HEADS, column = NEIGHBOURS ? 2 * at : at;
     const Elements c = load_constant<WIDTH>(cos + b * steps.cos[0] + m * steps.cos[1] + at);
     const Elements s = load_constant<WIDTH>(sin + b * steps.sin[0] + m * steps.sin[1] + at);
@@ -61,8 +65,8 @@ rope_heads(
     for (int h = 0; h < HEADS; ++h)
         if (first + h < heads) {
             const T* const row = x + b * steps.x[0] + (first + h) * steps.x[1] + m * steps.x[2] + column;
-            low[h] = load_streaming<WIDTH>(row);
-            high[h] = load_streaming<WIDTH>(row + second_of(pairs));
+            low[h] = load_constant<WIDTH>(row);
+            high[h] = load_constant<WIDTH>(row + second_of(pairs));
         }
 #pragma unroll
     for (int h = 0; h < HEADS; ++h)

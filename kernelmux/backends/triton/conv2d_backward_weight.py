@@ -17,10 +17,10 @@ import triton.language as tl
 from kernelmux.backends.triton._families.sums import run, sum_first
 from kernelmux.backends.triton._launch.card import TensorCores
 from kernelmux.backends.triton._launch.launch import Config, Launch, cdiv, plan, processors
-from kernelmux.backends.triton.conv2d import _folded, _specialised_weight
+from kernelmux.backends.triton.conv2d import _folded, _patches, _specialised_weight
 from kernelmux.backends.triton.conv2d._implicit_gemm import UNIT, term_of
 from kernelmux.backends.triton.conv2d._problem import ConvolutionProblem, images
-from kernelmux.backends.triton.conv2d._specialised import Phases, requires
+from kernelmux.backends.triton.conv2d._specialised import requires
 from kernelmux.backends.triton.conv2d._specialised_weight import HalfFull
 from kernelmux.backends.triton.matmul._blocked import tile_of
 from kernelmux.registry.backend import Implementation
@@ -140,6 +140,13 @@ def folded(
     return _folded.gradient(grad_out, x, (grad_out.shape[1], x.shape[1], *kernel), over)
 
 
+def patches(
+    grad_out: torch.Tensor, x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
+) -> torch.Tensor:
+    over = windows(kernel, stride, padding, dilation)
+    return _patches.gradient_of_weight(grad_out, x, (grad_out.shape[1], x.shape[1], *kernel), over)
+
+
 VARIANTS = {
     "implicit_gemm": Implementation(
         conv2d_backward_weight, "a product over all places on tensor cores, in shares", (TensorCores("grad_out"),),
@@ -151,7 +158,11 @@ VARIANTS = {
     ),
     "specialised": Implementation(
         specialised, "boxes of both by TMA, two warpgroups multiply; what is not channels-last is copied",
-        requires("grad_out", Phases(), AtLeast("N", 1), *PIXELS, HalfFull(), _folded.Unfolded(), read="OC"),
+        requires("grad_out", AtLeast("N", 1), *PIXELS, HalfFull(), _folded.Unfolded(), read="OC"),
         arithmetic="mma",
+    ),
+    "patches": Implementation(
+        patches, "windows that do not overlap are rows of a matrix",
+        _patches.requires("grad_out", _patches.FewOrContiguous("x", None)), arithmetic="mma",
     ),
 }  # fmt: skip

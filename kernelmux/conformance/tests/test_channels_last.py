@@ -19,6 +19,11 @@ CALLS: dict[str, Call] = {
     "conv2d_backward_input": (((1, 64, 4, 3), (64, 64, 2, 3)), {"stride": (2, 1), "dilation": (1, 2)}),
     "conv2d_backward_weight": (((2, 64, 5, 4), (2, 64, 5, 6)), {"kernel": (3, 3), "padding": (1, 0)}),
 }
+SIDE_BY_SIDE: dict[str, Call] = {  # for those whose windows do not overlap
+    "conv2d": (((2, 3, 9, 12), (64, 3, 4, 4)), {"stride": (4, 4)}),
+    "conv2d_backward_input": (((2, 64, 2, 3), (64, 3, 4, 4)), {"stride": (4, 4), "output_padding": (1, 0)}),
+    "conv2d_backward_weight": (((2, 64, 2, 3), (2, 9, 9, 12)), {"kernel": (4, 4), "stride": (4, 4)}),
+}
 ROWS = "cuda/implicit_gemm_rows"
 PHASES = "cuda/implicit_gemm_phases"
 FEW: Call = (((1, 64, 4, 3), (64, 3, 2, 3)), {"stride": (2, 1)})  # of conv2d_backward_input, for who has few channels
@@ -45,7 +50,8 @@ def _orders() -> Iterator[tuple[str, str, tuple[bool, bool]]]:
 @pytest.mark.parametrize(("op", "variant", "last"), list(_orders()), ids=str)
 @pytest.mark.filterwarnings("ignore::kernelmux.EmulationWarning")
 def test_channels_last_images_give_the_sums_of_contiguous_ones(op: str, variant: str, last: tuple[bool, bool]) -> None:
-    shapes, along = {ROWS: SHALLOW, PHASES: FEW}.get(variant, CALLS[op])
+    own = SIDE_BY_SIDE[op] if variant.endswith("/patches") else CALLS[op]
+    shapes, along = {ROWS: SHALLOW, PHASES: FEW}.get(variant, own)
     rng = torch.Generator().manual_seed(0)
     plain = [torch.randn(shape, generator=rng).half() for shape in shapes]
     formats = (torch.channels_last if yes else torch.contiguous_format for yes in last)
@@ -59,17 +65,19 @@ def test_channels_last_images_give_the_sums_of_contiguous_ones(op: str, variant:
 
 
 def _with_gaps() -> list[tuple[str, str]]:
-    """Those that take windows with columns between them, and deep images."""
+    """Those that take windows with columns between them, and deep images, but few terms."""
     pairs = (pair for pair in _variants() if pair[0] != "conv2d_backward_input")
-    return [pair for pair in pairs if pair[1] not in ("cuda/implicit_gemm_folded", ROWS)]
+    many = ("conv2d_backward_weight", "cuda/patches")
+    return [pair for pair in pairs if pair[1] not in ("cuda/implicit_gemm_folded", ROWS) and pair != many]
 
 
 @pytest.mark.parametrize(("op", "variant"), _with_gaps())
 @pytest.mark.filterwarnings("ignore::kernelmux.EmulationWarning")
 def test_elements_between_the_places_are_not_read_into_the_sums(op: str, variant: str) -> None:
-    x = torch.ones(4, 48, 4, 8).half().contiguous(memory_format=torch.channels_last)
+    channels = 24 if variant.endswith("/patches") else 48
+    x = torch.ones(4, channels, 4, 8).half().contiguous(memory_format=torch.channels_last)
     x[:, :, 1::2], x[:, :, :, 1::2] = torch.inf, torch.inf
-    other = torch.ones(*((16, 48, 1, 1) if op == "conv2d" else (4, 16, 2, 4))).half()
+    other = torch.ones(*((16, channels, 1, 1) if op == "conv2d" else (4, 16, 2, 4))).half()
     given = (x, other, None) if op == "conv2d" else (other, x, (1, 1))
     got = dispatch.call(catalog.spec(op), (*given, (2, 2), (0, 0), (1, 1)), variant)
-    assert torch.equal(got, torch.full_like(got, 48 if op == "conv2d" else 32))
+    assert torch.equal(got, torch.full_like(got, channels if op == "conv2d" else 32))

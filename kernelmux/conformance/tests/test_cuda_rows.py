@@ -133,7 +133,7 @@ def test_what_is_read_of_large_inputs_is_the_last_to_leave_l2(monkeypatch: pytes
     for count, hint in ((2, False), (16384, True)):
         x = torch.empty(count, 8192, dtype=torch.bfloat16)
         assert ("L2::cache_hint" in ptx(launched("rms_norm", "cuda/registers", x, weight))) == hint
-    monkeypatch.setattr(rows, "_lasting", lambda x: True)
+    monkeypatch.setattr(rows, "_lasting", lambda x, inputs: True)
     x = torch.randn(3, 8192, generator=torch.Generator().manual_seed(0)).bfloat16()
     want = torch.nn.functional.rms_norm(x.double(), (8192,), eps=1e-5)
     assert torch.allclose(rms_norm_registers(x, weight, 1e-5).double(), want, rtol=2**-7, atol=0)
@@ -158,6 +158,13 @@ def test_what_lasts_is_several_times_as_large_as_l2(name: str, mebibytes: int) -
     with cards.standing_for(name):
         assert rows._lasting(torch.empty(mebibytes << 20, dtype=torch.int8))
         assert not rows._lasting(torch.empty((mebibytes << 20) - 1, dtype=torch.int8))
+
+
+@pytest.mark.parametrize(("name", "mebibytes"), [("h100", 75), ("h200", 90), ("rtx4090", 512)])
+def test_two_inputs_last_where_they_are_large_together(name: str, mebibytes: int) -> None:
+    with cards.standing_for(name):
+        assert rows._lasting(torch.empty(mebibytes << 20, dtype=torch.int8), 2)
+        assert not rows._lasting(torch.empty((mebibytes << 20) - 1, dtype=torch.int8), 2)
 
 
 @pytest.mark.parametrize(

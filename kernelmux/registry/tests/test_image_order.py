@@ -31,6 +31,17 @@ def convolution(images: Shape, filters: int, kernel: int = 3) -> dict[str, Made]
     }
 
 
+def side_by_side(images: Shape, filters: int, kernel: int) -> dict[str, Made]:
+    """The same of windows that do not overlap."""
+    n, c, h, w = images
+    weight, places, along = (filters, c, kernel, kernel), (n, filters, h // kernel, w // kernel), {"stride": kernel}
+    return {
+        "conv2d": ({"x": images, "weight": weight}, along),
+        "conv2d_backward_input": ({"grad_out": places, "weight": weight}, along),
+        "conv2d_backward_weight": ({"grad_out": places, "x": images}, {"kernel": kernel, **along}),
+    }
+
+
 def pooling(images: Shape) -> dict[str, Made]:
     """Both operators of a pool of these images."""
     n, c, h, w = images
@@ -56,6 +67,8 @@ CALLS = [
             ((2, 3, 3, 4), 0, 2),
         )
     ),
+    side_by_side((2, 9, 4, 8), 8, 4),
+    side_by_side((2, 1, 4, 8), 3, 4),
     *(pooling(shape) for shape in ((2, 3, 4, 4), (1, 1, 4, 4), (2, 3, 2, 2), (0, 3, 4, 4))),
 ]
 

@@ -6,6 +6,7 @@ implicit_gemm        mma.sync on patches gathered by cp.async
 implicit_gemm_wgmma  the next tiles are gathered while wgmma multiplies
 implicit_gemm_folded the copy engine gathers from a copy in which the columns of a window are channels: for few channels
 implicit_gemm_tma    the copy engine gathers, in its im2col mode; channels-last, other images are copied first
+patches              windows that do not overlap are copied as rows of a matrix: for few channels, or contiguous images
 implicit_gemm_rows   rows of the images stay in shared memory, and windows are read from there: for few channels
 
 The others read images and weights where they lie, NCHW or channels-last, with any strides. The first takes every call.
@@ -16,7 +17,7 @@ import torch
 from kernelmux.backends.cuda._families.epilogue import PLAIN, Epilogue, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import Source, card, multiprocessors
-from kernelmux.backends.cuda.conv2d import _folded, _image_rows
+from kernelmux.backends.cuda.conv2d import _folded, _image_rows, _patches
 from kernelmux.backends.cuda.conv2d._im2col import asks, ready, result, spacing
 from kernelmux.backends.cuda.conv2d._plans import ConvolutionPlan, Planner, direct, ladder
 from kernelmux.backends.cuda.conv2d._problem import CONV2D, Convolution, ConvolutionAxis
@@ -83,6 +84,13 @@ def implicit_gemm_tma(
     return result(made.run(images, kernels, epilogue), c)
 
 
+def patches(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
+) -> torch.Tensor:
+    c = problem(layout(x), layout(weight), format_of(x), stride, padding, dilation)
+    return _patches.forward(c, x, weight, PLAIN if bias is None else Epilogue(EpilogueKind(bias=True), (bias, None)))
+
+
 VARIANTS = {
     **ladder(_variant, _direct, "x", "NPQ", "CRS"),
     "implicit_gemm_folded": Implementation(
@@ -92,6 +100,11 @@ VARIANTS = {
     ),
     "implicit_gemm_tma": Implementation(
         implicit_gemm_tma, "TMA gathers by im2col and feeds wgmma", (*asks("x", "NPQ", "CRS", channels="C"), *PIXELS),
+        {"bias": "contiguous"}, arithmetic="mma",
+    ),
+    "patches": Implementation(
+        patches, "windows that do not overlap are rows of a matrix",
+        _patches.asks("x", _patches.FewOrContiguous("x"), "NPQ", "CRS"),
         {"bias": "contiguous"}, arithmetic="mma",
     ),
     "implicit_gemm_rows": _variant(

@@ -12,7 +12,7 @@ import torch
 from kernelmux.backends.cuda._families.epilogue import PLAIN, Epilogue, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import Layout
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles, cdiv, ctype
-from kernelmux.backends.cuda.conv2d._pixel_copies import SECTOR, VECTOR, copied
+from kernelmux.backends.cuda.conv2d._pixel_copies import SECTOR, VECTOR, copied, turned
 from kernelmux.backends.cuda.conv2d._pixel_maps import CORNERS, STEP, PixelMaps, channels_last, corners
 from kernelmux.backends.cuda.conv2d._plans import halves_on_hopper, indices
 from kernelmux.backends.cuda.conv2d._problem import (
@@ -50,7 +50,7 @@ NUMBERS = (
 )
 # us of the launch for rows behind whole rounds. H200, bf16: 512 of 3 x 3 on 32x512x14x14 take 46.6 us so, 50.8 without.
 FOLLOWING = 2.0
-_MOST_STEP, _MOST_OFFSET = 8, 255
+MOST_STEP, _MOST_OFFSET = 8, 255
 _MOST_STRIDE = 64  # of conv2d_backward_input, whose works are counted for all phases together
 
 
@@ -285,8 +285,11 @@ def ready(x: torch.Tensor, *, dense: bool = False, apart: int = VECTOR) -> torch
     fits = x.stride(1) == 1 and c % apart == 0 and all(s > 0 and s % apart == 0 for s in steps)
     if fits and x.data_ptr() % 16 == 0 and not (dense and len(_pixels(x.shape, x.stride())) > 1):
         return x
-    if x.is_contiguous() and n <= MOST_MATRICES and c % apart == 0:
-        return transpose_batch(x.flatten(2)).view(n, h, w, c).permute(0, 3, 1, 2)
+    if x.is_contiguous() and c % apart == 0:
+        if (few := turned(x.flatten(2))) is not None:
+            return few.view(n, h, w, c).permute(0, 3, 1, 2)
+        if n <= MOST_MATRICES:
+            return transpose_batch(x.flatten(2)).view(n, h, w, c).permute(0, 3, 1, 2)
     return copied(x, 0, w, whole_steps(c)).permute(0, 3, 1, 2)
 
 
@@ -299,7 +302,11 @@ def result(matrix: torch.Tensor, c: Convolution) -> torch.Tensor:
     """Images, or kernels, from their matrix [N * P * Q, O], in the order of the convolution's result."""
     n, o, rows, columns = c.shape
     images = matrix.view(n, rows, columns, -1)[..., :o].permute(0, 3, 1, 2)
-    if c.last or images.is_contiguous() or n > MOST_MATRICES:
+    if c.last or images.is_contiguous():
+        return fresh(images, c.order)
+    if (few := turned(matrix.view(n, rows * columns, -1)[..., :o], back=True)) is not None:
+        return few.view(c.shape)
+    if n > MOST_MATRICES:
         return fresh(images, c.order)
     return transpose_batch(matrix.view(n, rows * columns, -1)[..., :o]).view(c.shape)
 
@@ -317,7 +324,7 @@ class Walked:
         border = "and the windows within 128 of the image's border"
         if self.transposed:
             return f"stride <= {_MOST_STRIDE}, a pixel's places at most {_MOST_OFFSET} apart, {border}"
-        stride = f"stride <= {_MOST_STEP}"
+        stride = f"stride <= {MOST_STEP}"
         stride = stride if self.columns else f"along rows {stride}"
         return f"{stride}, dilation * (kernel - 1) <= {_MOST_OFFSET}, {border}"
 
@@ -331,7 +338,7 @@ class Walked:
             if self.transposed:
                 axis = axis._replace(positions=size).over(positions)
             far = axis.dilation * (axis.taps - 1)
-            if stride > (_MOST_STRIDE if self.transposed else _MOST_STEP) or far > _MOST_OFFSET:
+            if stride > (_MOST_STRIDE if self.transposed else MOST_STEP) or far > _MOST_OFFSET:
                 return f"{name}: stride {stride}, places {far} apart, needs {self.text}"
             if any(corner not in CORNERS for corner in corners(axis)):
                 first, last = corners(axis)

@@ -105,7 +105,22 @@ class ImageRowsFit:
         return f"they take {block.shared >> 10} KiB of shared memory, needs {self.text}"
 
 
+@dataclass(frozen=True)
+class NoWholeSectors:
+    """Windows overlap, or TMA does not read their channels as they are. H200, bf16, 32x16x224x224: 64 of 4 x 4 with a
+    stride of 4 95 us, by TMA 42, 32 of 2 x 2 with a stride of 2 59 and 54."""
+
+    text = f"C no multiple of {2 * HALVES}, or R > stride[0], or S > stride[1], or R = S = 1"
+
+    def check(self, call: Call) -> str | None:
+        """None, or how many channels there are."""
+        c, *taps = (call.axes[axis] for axis in "CRS")
+        apart = all(n <= stride for n, stride in zip(taps, call.arguments["stride"], strict=True))
+        whole = c % (2 * HALVES) == 0 and apart and taps != [1, 1]
+        return f"C = {c}, windows that do not overlap, needs {self.text}" if whole else None
+
+
 def asks(lead: str, *together: str) -> tuple[Condition, ...]:
     """What the rung needs. lead: an operand."""
     few = AtLeast("C", 1), AtMost("C", MOST_CHANNELS)
-    return (*halves_on_hopper(lead), *few, SideBySide(), ImageRowsFit(), *indices(*together))
+    return (*halves_on_hopper(lead), *few, SideBySide(), ImageRowsFit(), NoWholeSectors(), *indices(*together))

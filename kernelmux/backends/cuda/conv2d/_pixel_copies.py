@@ -9,6 +9,8 @@ from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, bits_ty
 from kernelmux.registry.util.cards import remembered
 
 SOURCE = Source(__file__, "conv2d_fold.cu")
+TAPS = Source(__file__, "conv2d_taps.cu")
+MOST_TAPS = 25  # that registers of a thread hold for a vector of channels
 VECTOR = 8  # halves of 16 bytes
 SECTOR = 16  # halves of 32 bytes, which L2 reads at once
 THREADS = 128
@@ -45,3 +47,29 @@ def _together(x: Layout, most: int) -> int:
         return 1
     apart = (x.strides[axis] for axis in (0, 2, 3) if x.shape[axis] > 1)
     return gcd(most, x.shape[1], x.offset // x.dtype.itemsize, *apart)
+
+
+def turned(x: torch.Tensor, back: bool = False) -> torch.Tensor | None:
+    """[n, C, taps] as [n, taps, C], both dense, or the reverse if `back`; None for what does not come in whole vectors."""
+    n, channels, taps = x.shape if not back else (x.shape[0], x.shape[2], x.shape[1])
+    pitch = x.stride(1) if back else channels
+    whole = channels % VECTOR == 0 and pitch % VECTOR == 0 and x.data_ptr() % 16 == 0
+    if not (1 < taps <= MOST_TAPS and whole and x.stride(0) == taps * (pitch if back else channels)):
+        return None
+    y = x.new_empty(n, x.shape[2], x.shape[1])
+    _turning(n, channels, taps, pitch, bits_type(x.dtype), back)(x, y)
+    return y
+
+
+@remembered
+def _turning(n: int, channels: int, taps: int, pitch: int, element: str, back: bool) -> BoundLaunch:
+    kernel = TAPS.kernel(
+        "conv2d_taps",
+        "x* y* vectors:i64 each:i32 pitch:i64",
+        ELEMENT=element,
+        TAPS=taps,
+        BACK=int(back),
+        THREADS=THREADS,
+    )
+    each = channels // VECTOR
+    return kernel.bind(cdiv(n * each, THREADS), THREADS, n * each, each, pitch)

@@ -5,6 +5,7 @@ tiled                grad_out and weights in shared memory, a product on the FP3
 implicit_gemm        mma.sync on patches of grad_out gathered by cp.async
 implicit_gemm_wgmma  the next tiles are gathered while wgmma multiplies
 implicit_gemm_tma    the copy engine gathers, in its im2col mode; channels-last, other images are copied first
+patches              windows that do not overlap are rows of one product, whose sums go where their pixels are
 implicit_gemm_phases all phases are columns of one product, which reads grad_out once: for few channels; copied likewise
 """
 
@@ -14,10 +15,12 @@ from kernelmux.backends.cuda._families.epilogue import PLAIN
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import Source, card, multiprocessors
 from kernelmux.backends.cuda.conv2d._im2col import asks, backwards, ready, result, spacing
+from kernelmux.backends.cuda.conv2d._patches import FewOrCovered
+from kernelmux.backends.cuda.conv2d._patches import asks as asks_of_patches
 from kernelmux.backends.cuda.conv2d._plans import ConvolutionPlan, Planner, direct, ladder
 from kernelmux.backends.cuda.conv2d._problem import BACKWARD_INPUT, Convolution, ConvolutionAxis, swapped
 from kernelmux.backends.cuda.conv2d._shared_rows import best_plan
-from kernelmux.backends.cuda.conv2d_backward_input import _phases, _strided
+from kernelmux.backends.cuda.conv2d_backward_input import _patches, _phases, _strided
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Condition
 from kernelmux.registry.spec.sliding_windows import Pair, windows
@@ -84,11 +87,23 @@ def implicit_gemm_phases(
     return _phases.implicit_gemm_phases(c._replace(image=layout(images)), multiprocessors(grad_out)).run(images, weight)
 
 
+def patches(
+    grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
+) -> torch.Tensor:
+    c = problem(layout(grad_out), layout(weight), format_of(grad_out), stride, padding, dilation, output_padding)
+    return _patches.gradient(c, grad_out, weight, multiprocessors(grad_out))
+
+
 VARIANTS = {
     **ladder(_variant, _direct, "grad_out", "NHW", "ORS"),
     "implicit_gemm_tma": Implementation(
         implicit_gemm_tma, "TMA gathers by im2col and feeds wgmma",
         asks("grad_out", "NHW", "ORS", channels="OC", transposed=True), arithmetic="mma",
+    ),
+    "patches": Implementation(
+        patches, "a product whose rows are windows that do not overlap",
+        asks_of_patches("grad_out", FewOrCovered(), "NHW", "ORS"),
+        arithmetic="mma",
     ),
     "implicit_gemm_phases": Implementation(
         implicit_gemm_phases, "pixels of all phases side by side, grad_out is read once into shared memory",

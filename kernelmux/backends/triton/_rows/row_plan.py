@@ -25,6 +25,9 @@ FEW = 24
 # warps' last chunk too much is in vain. H200: rms_norm of 8192 x 12288 101 us, by 16 warps 110, of 4096 x 9216 39 (51);
 # softmax of 10000 x 10000 100 us (112), of 8192 x 9216 76 (87), of 11008 115 (94).
 OF_8_WARPS = 48
+# Of two inputs likewise, with or without vectors. H200, bf16, softmax_backward of 12224 x 6144: 110 us, by 16 warps 121;
+# add_rms_norm of 8192 x 6144 101 (102).
+OF_TWO_INPUTS = 48
 # Beyond so many 8 warps hold all of a row that has vectors, which are read late: rms_norm of 4096 x 9216 39 us, 42 where
 # two chunks are read again. With two vectors up to KEPT: layer_norm of 8192 x 11008 97 us if two chunks are, else 199.
 ALL = 32
@@ -114,6 +117,7 @@ def row_rule(w: Walk, access: RowAccess, itemsize: int, demand: Demand, resident
         return _short(w.length, itemsize)
     single = resident and itemsize == 2 and demand.inputs == 1
     many = (OF_8_WARPS if demand.vectors else KEPT) if single else demand.values
+    many = OF_TWO_INPUTS if resident and itemsize == 2 and demand.inputs == 2 else many
     warps, block = _chunk(w.length, access.width * demand.inputs, access.width, demand.values, many)
     chunks = cdiv(w.length, block)
     config = {"ROWS": 1, "BLOCK": block, "num_warps": warps}

@@ -14,7 +14,7 @@ import torch
 
 from kernelmux.backends.triton._launch.card import TensorCores
 from kernelmux.backends.triton._launch.launch import Launch
-from kernelmux.backends.triton.conv2d import _folded, _specialised
+from kernelmux.backends.triton.conv2d import _folded, _patches, _specialised
 from kernelmux.backends.triton.conv2d._direct import direct
 from kernelmux.backends.triton.conv2d._implicit_gemm import SPACE, implicit_gemm
 from kernelmux.backends.triton.conv2d._problem import ConvolutionProblem, images
@@ -70,5 +70,9 @@ VARIANTS = {
     "specialised": _by_boxes(
         _specialised.convolution, "boxes of x by TMA, two warpgroups multiply; what is not channels-last is copied",
         _specialised.requires("x", *PIXELS, _specialised.Phases(16), read="C"),
+    ),
+    "patches": _by_boxes(
+        _patches.convolution, "windows that do not overlap are rows of a matrix",
+        _patches.requires("x", _patches.FewOrContiguous("x")),
     ),
 }  # fmt: skip

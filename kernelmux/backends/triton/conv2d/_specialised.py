@@ -20,7 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup
 from kernelmux.backends.triton._launch.hopper import barriers, copy_in, copy_out_wait, ring
 from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, Map, cdiv, plan, processors
 from kernelmux.backends.triton.conv2d._boxes import box_of, covering, part_of
-from kernelmux.backends.triton.conv2d._order import channels_first, channels_last, padded
+from kernelmux.backends.triton.conv2d._order import channels_first, channels_last, copied, padded
 from kernelmux.backends.triton.conv2d._problem import VECTOR, ConvolutionProblem, Images, images
 from kernelmux.backends.triton.conv2d._stores import halves, store_box, store_lines
 from kernelmux.backends.triton.matmul._blocked import tile_of
@@ -59,23 +59,17 @@ COPIED = 33  # channels from which on images are copied with some more; below, a
 
 @dataclass(frozen=True)
 class Phases:
-    """Images are whole numbers of strides high and wide.
+    """Where columns have a stride, C is a multiple of `channels`, unless images are copied with more."""
 
-    channels: of which C must be a multiple where columns have a stride, unless it is copied with more.
-    """
-
-    channels: int = 1
+    channels: int
 
     @property
     def text(self) -> str:
-        lines = f", and C of {self.channels}, or of no {VECTOR}, where stride[1] > 1" if self.channels > 1 else ""
-        return f"H and W multiples of stride{lines}"
+        return f"C a multiple of {self.channels}, or of no {VECTOR}, where stride[1] > 1"
 
     def check(self, call: Call) -> str | None:
         """None, or what is not a multiple."""
-        stride, h, w, c = call.scalars["stride"], call.axes["H"], call.axes["W"], call.axes["C"]
-        if h % stride[0] or w % stride[1]:
-            return f"H = {h} and W = {w} with stride = {stride}, needs {self.text}"
+        stride, c = call.scalars["stride"], call.axes["C"]
         fits = stride[1] == 1 or c % self.channels == 0 or c % VECTOR
         return None if fits else f"C = {c} with stride = {stride}, needs {self.text}"
 
@@ -370,6 +364,15 @@ def readable(x: torch.Tensor, joined: bool = False, again: bool = False) -> torc
     return x if whole and lines and not (joined and x.stride(3) != x.shape[1]) else channels_last(x)
 
 
+def in_strides(x: torch.Tensor, over: tuple[Window, Window], again: bool) -> torch.Tensor:
+    """x as `readable` has it, whole numbers of strides high and wide: else a copy with zeros behind the last pixels."""
+    rows, columns = (cdiv(n, w.stride) * w.stride for n, w in zip(x.shape[2:], over, strict=True))
+    left = readable(x, over[1].stride > 1, again)
+    if (rows, columns) == x.shape[2:]:
+        return left
+    return copied(left, rows, 0, columns, left.shape[1]).permute(0, 3, 1, 2)
+
+
 def convolution(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Ints, over: tuple[Window, Window],
     transposed: bool = False,
@@ -378,7 +381,7 @@ def convolution(
     y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     if y.numel():
         again = prod(weight.shape[2:]) > 1
-        left, right = readable(x, over[1].stride > 1, again), readable(weight, again=again and not transposed)
+        left, right = in_strides(x, over, again), readable(weight, again=again and not transposed)
         kernels = images(right.transpose(0, 1) if transposed else right)
         p = ConvolutionProblem(x.get_device(), x.dtype, images(left), images(y), kernels, over, bias is not None)
         specialised(p, transposed)(y, left, right, right, y if bias is None else bias)

@@ -34,6 +34,7 @@ from kernelmux.backends.triton.conv2d._specialised import (
     MULTIPLIER_REGISTERS,
     RING,
     copy_box,
+    in_strides,
     layout_of,
     map_of,
     phases_of,
@@ -254,7 +255,7 @@ def specialised(p: ConvolutionProblem) -> tuple[Launch, int, Callable[..., None]
 
 def gradient(grad_out: torch.Tensor, x: torch.Tensor, shape: Ints, over: tuple[Window, Window]) -> torch.Tensor:
     """grad_weight [O C R S] in the order of x, computed as a channels-last one."""
-    g, right = readable(grad_out), readable(x, over[1].stride > 1, prod(shape[2:]) > 1)
+    g, right = readable(grad_out), in_strides(x, over, prod(shape[2:]) > 1)
     whole = (shape[0], right.shape[1], *shape[2:])  # with the channels that a copy has more
     out = torch.empty(whole, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     run_on(ConvolutionProblem(x.get_device(), x.dtype, images(right), images(g), images(out), over), out, g, right)
