@@ -200,6 +200,7 @@ def joint(apart: Callable[..., Any], names: dict[str, Any]) -> Any:
         y, weights = attend(self, q, k, v, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs)
         return self.o_proj(y.reshape(*hidden_states.shape[:-1], -1).contiguous()), weights
 
+    vars(forward)["__wrapped__"] = apart
     return forward
 
 
