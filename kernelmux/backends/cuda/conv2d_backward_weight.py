@@ -6,7 +6,6 @@ implicit_gemm        mma.sync on grad_out and patches gathered by cp.async
 implicit_gemm_wgmma  the next tiles are gathered while wgmma multiplies
 implicit_gemm_folded the copy engine gathers from a copy in which the columns of a window are channels: for few channels
 implicit_gemm_tma    the copy engine gathers, in its im2col mode; channels-last, other images are copied first
-patches              windows that do not overlap are copied as rows of a matrix: for few channels, or contiguous images
 
 All but the first write partial sums and add them in order: the same call gives the same bits.
 """
@@ -16,7 +15,7 @@ import torch
 from kernelmux.backends.cuda._families.epilogue import PLAIN
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import Source, card, multiprocessors
-from kernelmux.backends.cuda.conv2d import _folded, _patches
+from kernelmux.backends.cuda.conv2d import _folded
 from kernelmux.backends.cuda.conv2d._im2col import asks, best_plan, ready, result, spacing
 from kernelmux.backends.cuda.conv2d._plans import ConvolutionPlan, Planner, direct, ladder
 from kernelmux.backends.cuda.conv2d._problem import BACKWARD_WEIGHT, Convolution, ConvolutionAxis
@@ -80,13 +79,6 @@ def implicit_gemm_tma(
     return result(made.run(places, images, PLAIN), c)
 
 
-def patches(
-    grad_out: torch.Tensor, x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
-) -> torch.Tensor:
-    c = problem(layout(grad_out), layout(x), format_of(x), kernel, stride, padding, dilation)
-    return _patches.backward_weight(c, grad_out, x)
-
-
 VARIANTS = {
     **ladder(_variant, _direct, "grad_out", "NPQ", "CRS"),
     "implicit_gemm_folded": Implementation(
@@ -96,10 +88,5 @@ VARIANTS = {
     "implicit_gemm_tma": Implementation(
         implicit_gemm_tma, "TMA gathers by im2col and feeds wgmma",
         asks("grad_out", "NPQ", "CRS", channels="OC"), arithmetic="mma",
-    ),
-    "patches": Implementation(
-        patches, "windows that do not overlap are rows of a matrix",
-        _patches.asks("grad_out", _patches.FewOrContiguous("x", _patches.MANY_TERMS), "NPQ", "CRS"),
-        arithmetic="mma",
     ),
 }  # fmt: skip

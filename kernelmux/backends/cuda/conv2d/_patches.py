@@ -12,25 +12,24 @@ from typing import NamedTuple
 
 import torch
 
-from kernelmux.backends.cuda._families.epilogue import PLAIN, Epilogue
+from kernelmux.backends.cuda._families.epilogue import Epilogue
 from kernelmux.backends.cuda._launch.layout import Layout, layout
-from kernelmux.backends.cuda._launch.runtime import Source, bits_type, cdiv, multiprocessors
-from kernelmux.backends.cuda.conv2d._im2col import MOST_STEP, best_plan, ready, result
+from kernelmux.backends.cuda._launch.runtime import Source, bits_type, cdiv
+from kernelmux.backends.cuda.conv2d._im2col import MOST_STEP, ready, result
 from kernelmux.backends.cuda.conv2d._pixel_copies import SECTOR, VECTOR
 from kernelmux.backends.cuda.conv2d._plans import halves_on_hopper, indices
-from kernelmux.backends.cuda.conv2d._problem import BACKWARD_WEIGHT, Convolution, ConvolutionAxis
+from kernelmux.backends.cuda.conv2d._problem import Convolution
 from kernelmux.backends.cuda.matmul._wgmma import wgmma
 from kernelmux.registry.conditions import AtLeast, Condition, OneOf
 from kernelmux.registry.spec import Call
 from kernelmux.registry.spec.sliding_windows import Window
 from kernelmux.registry.util.cards import remembered
-from kernelmux.registry.util.memory_format import format_of, fresh
+from kernelmux.registry.util.memory_format import format_of
 
 SOURCE = Source(__file__, "conv2d_patches.cu")
 THREADS = 256
 MOST_CHANNELS = 32
 TIMES_WEIGHT = 4
-MANY_TERMS = 128  # of sums over positions: of fewer there are too few tiles
 MOST_GROUP = 8  # neighbouring places, which fill sectors together
 
 
@@ -102,14 +101,6 @@ class Patches(NamedTuple):
         """[O, C, R, S] as [O, terms]."""
         return (weight.permute(0, 2, 3, 1) if self.last else weight).reshape(len(weight), -1).contiguous()
 
-    def of_weight(self, matrix: torch.Tensor) -> torch.Tensor:
-        """The reverse, of [O, terms] and perhaps zeros behind."""
-        taps = self.h.kernel, self.w.kernel
-        lines = matrix[:, : self.terms]
-        if self.last:
-            return lines.reshape(len(lines), *taps, self.channels).permute(0, 3, 1, 2)
-        return lines.reshape(len(lines), self.channels, *taps)
-
 
 @remembered
 def _copying(p: Patches, images: Layout) -> Callable[[torch.Tensor, torch.Tensor], None]:
@@ -131,22 +122,6 @@ def forward(c: Convolution, x: torch.Tensor, weight: torch.Tensor, epilogue: Epi
     """conv2d."""
     p = Patches.of(c, x.shape[1], c.shape[2:])
     return result(wgmma(p.matrix(x), p.weight(weight).t(), "ieee", epilogue), c)
-
-
-def backward_weight(c: Convolution, grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """The gradient of the weight: that of a weight of one tap, whose pixels are rows of the matrix."""
-    p = Patches.of(c, x.shape[1], grad_out.shape[2:])
-    places, matrix = places_of(grad_out), p.matrix(x)
-    line, lines = ConvolutionAxis(1, 1, 1, 1, 0, 1), ConvolutionAxis(len(matrix), len(matrix), 1, 1, 0, 1)
-    lie = _pixels_of(places), _pixels_of(matrix)
-    made = best_plan(BACKWARD_WEIGHT, c.shape[0], *lie, line, lines, PLAIN.ending, multiprocessors(x))
-    return fresh(p.of_weight(made.run(places, matrix, PLAIN)), c.order)
-
-
-def _pixels_of(matrix: torch.Tensor) -> Layout:
-    """Rows as the pixels of one image."""
-    (places, channels), pitch = matrix.shape, matrix.stride(0)
-    return Layout((1, channels, 1, places), (places * pitch, 1, places * pitch, pitch), matrix.dtype, 0)
 
 
 def places_of(grad_out: torch.Tensor) -> torch.Tensor:
@@ -174,19 +149,17 @@ class FewOrContiguous:
     """A copy of the windows takes less time than what is done otherwise: channels are few, but for those that the copy
     engine reads as they are, or images would be copied too, and a weight that is not much smaller.
 
-    images: an operand. terms: of a window at least. H200, bf16, us, and by the other rungs: conv2d 64x3x224x224, 768 of
-    16 x 16, 43 and 247, the gradient of its weight 49 and 259; conv2d of contiguous images and 2 x 2: 2x768x28x28, 1536
-    30 and 35, 8x384x28x28, 768 29.6 and 30.8, 32x192x28x28, 384 36 and 34. The gradient of a weight of 96 x 48 122 and 60.
+    images: an operand. H200, bf16, us, and by the other rungs: conv2d 64x3x224x224, 768 of 16 x 16, 43 and 247; of
+    contiguous images and 2 x 2: 2x768x28x28, 1536 30 and 35, 8x384x28x28, 768 29.6 and 30.8, 32x192x28x28, 384 36 and 34.
     """
 
     images: str
-    terms: int = SECTOR
 
     @property
     def text(self) -> str:
         few = f"C <= {MOST_CHANNELS} and no multiple of {SECTOR}, or stride > {MOST_STEP}"
         large = f"{self.images} contiguous and at most {TIMES_WEIGHT} times the weight, R * S > 1"
-        return f"C * R * S >= {self.terms}; {few}, or {large}"
+        return f"C * R * S >= {SECTOR}; {few}, or {large}"
 
     def check(self, call: Call) -> str | None:
         """None, or why it does not."""
@@ -194,7 +167,7 @@ class FewOrContiguous:
         few = (c <= MOST_CHANNELS and c % SECTOR > 0) or max(call.arguments["stride"]) > MOST_STEP
         contiguous = format_of(call.arguments[self.images]) == torch.contiguous_format
         large = contiguous and r * s > 1 and TIMES_WEIGHT * o * r * s >= n * h * w
-        return None if c * r * s >= self.terms and (few or large) else f"C = {c}, {r} x {s}, needs {self.text}"
+        return None if c * r * s >= SECTOR and (few or large) else f"C = {c}, {r} x {s}, needs {self.text}"
 
 
 @dataclass(frozen=True)

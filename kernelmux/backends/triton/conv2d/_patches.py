@@ -1,4 +1,4 @@
-"""Windows that do not overlap: one product of matrices, between whose factors and images a kernel moves the pixels.
+"""Windows that do not overlap: one product of matrices, one of which a kernel makes of the images.
 
 Each pixel is in one window at most, so that the windows as rows of a matrix are no more than the image: a copy and the
 product take less time than a product that finds its pixels itself, where channels are few.
@@ -27,7 +27,6 @@ from kernelmux.registry.util.memory_format import format_of, fresh
 LINE = Window(1, 1, 0)
 SECTOR = 16  # halves
 MOST_CHANNELS = 32
-RUN = 4  # pixels side by side
 TIMES_WEIGHT = 4
 WIDEST, NUMBERS = 256, 4096  # terms of a program, and all its elements
 
@@ -37,10 +36,10 @@ def conv2d_patches_kernel(
     to_ptr, from_ptr, by_n, by_c, by_h, height, width, rows, columns, BY_W: tl.constexpr, UNIT: tl.constexpr,
     CHANNELS: tl.constexpr, TAPS_H: tl.constexpr, TAPS_W: tl.constexpr, STRIDE_H: tl.constexpr,
     STRIDE_W: tl.constexpr, PADDING_H: tl.constexpr, PADDING_W: tl.constexpr, PITCH: tl.constexpr, LAST: tl.constexpr,
-    BACK: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """A matrix [images * rows * columns, PITCH] of windows of images [images CHANNELS height width], terms in the order
-    of these, (r, s, c) if LAST, else (c, r, s); or the reverse if BACK. by_n, by_c, by_h: in units of UNIT elements."""
+    of these, (r, s, c) if LAST, else (c, r, s). by_n, by_c, by_h: in units of UNIT elements."""
     line = tl.program_id(0)
     p = line % rows
     q = (tl.program_id(1) * BLOCK_Q + tl.arange(0, BLOCK_Q))[:, None]
@@ -68,10 +67,7 @@ def conv2d_patches_kernel(
     at = first + (q * (STRIDE_W * BY_W) - PADDING_W * BY_W + (down + along))
     row = (line.to(tl.int64) * columns + q) * PITCH + term
     written = (q < columns) & (term < PITCH)
-    if BACK:
-        tl.store(to_ptr + at, tl.load(from_ptr + row, mask=written, other=0.0), mask=inside)
-    else:
-        tl.store(to_ptr + row, tl.load(from_ptr + at, mask=inside, other=0.0), mask=written)
+    tl.store(to_ptr + row, tl.load(from_ptr + at, mask=inside, other=0.0), mask=written)
 
 
 class Patches(NamedTuple):
@@ -100,15 +96,7 @@ class Patches(NamedTuple):
     def matrix(self, x: torch.Tensor) -> torch.Tensor:
         """[places, pitch] of images; the last ones of a row are zero."""
         made = x.new_empty(len(x) * prod(self.places), self.pitch)
-        _moving(self, images(x), False)(made, x)
-        return made
-
-    def images(self, matrix: torch.Tensor, shape: Ints, order: torch.memory_format) -> torch.Tensor:
-        """The reverse: images of this shape, zero where no window is."""
-        made = torch.empty(shape, dtype=matrix.dtype, device=matrix.device, memory_format=order)
-        if not all(map(covers, self.over, self.places, shape[2:])):
-            made.zero_()
-        _moving(self, images(made), True)(made, matrix)
+        _copying(self, images(x))(made, x)
         return made
 
     def weight(self, weight: torch.Tensor) -> torch.Tensor:
@@ -125,14 +113,9 @@ class Patches(NamedTuple):
         return lines.reshape(len(lines), self.channels, *taps)
 
 
-def covers(w: Window, places: int, size: int) -> bool:
-    """Whether windows at so many places are side by side and reach the end of an axis."""
-    return w.kernel == w.stride and places * w.stride - w.padding >= size
-
-
 @plan
-def _moving(p: Patches, x: Images, back: bool) -> Launch:
-    """The launch, of a matrix and of images; `back`, of images and of a matrix."""
+def _copying(p: Patches, x: Images) -> Launch:
+    """The launch, of a matrix and of images."""
     n, c, height, width = x.shape
     by_n, by_c, by_h, by_w = x.strides
     (down, across), (rows, columns) = p.over, p.places
@@ -143,7 +126,7 @@ def _moving(p: Patches, x: Images, back: bool) -> Launch:
         conv2d_patches_kernel, (n * rows, cdiv(columns, block_q), cdiv(p.pitch, block_k)), by_n // unit,
         by_c // (1 if p.last else unit), by_h // unit, height, width, rows, columns, BY_W=by_w, UNIT=unit, CHANNELS=c,
         TAPS_H=down.kernel, TAPS_W=across.kernel, STRIDE_H=down.stride, STRIDE_W=across.stride, PADDING_H=down.padding,
-        PADDING_W=across.padding, PITCH=p.pitch, LAST=p.last, BACK=back, BLOCK_Q=block_q, BLOCK_K=block_k, num_warps=4,
+        PADDING_W=across.padding, PITCH=p.pitch, LAST=p.last, BLOCK_Q=block_q, BLOCK_K=block_k, num_warps=4,
     )  # fmt: skip
 
 
@@ -165,17 +148,6 @@ def convolution(
     problem = ConvolutionProblem(x.get_device(), x.dtype, *seen, (LINE, LINE), bias is not None)
     _specialised.specialised(problem)(of_y, left, right, right, of_y if bias is None else bias)
     return y if p.last else channels_first(y)
-
-
-def gradient(grad_out: torch.Tensor, weight: torch.Tensor, shape: Ints, over: tuple[Window, Window]) -> torch.Tensor:
-    """The gradient of images of this shape, in the order of grad_out."""
-    p = Patches.of(over, shape[1], grad_out.shape[2:], grad_out)
-    left, right = _places(grad_out), p.weight(weight)
-    matrix = left.new_empty(len(left), p.pitch)
-    seen = _line(left), _line(matrix), images(right.transpose(0, 1))
-    problem = ConvolutionProblem(left.get_device(), left.dtype, *seen, (LINE, LINE))
-    _specialised.specialised(problem, True)(matrix, left, right, right, matrix)
-    return p.images(matrix, shape, format_of(grad_out))
 
 
 def gradient_of_weight(
@@ -239,23 +211,6 @@ class FewOrContiguous:
         contiguous = format_of(call.arguments[self.images]) == torch.contiguous_format
         large = self.times is None or self.times * o * r * s >= n * h * w
         return None if few or (contiguous and r * s > 1 and large) else f"C = {c}, {r} x {s}, needs {self.text}"
-
-
-@dataclass(frozen=True)
-class FewInRuns:
-    """Channels are few, and their pixels lie side by side as far as a vector."""
-
-    images: str
-
-    @property
-    def text(self) -> str:
-        return f"C <= {MOST_CHANNELS}, and {self.images} channels-last or S >= {RUN}"
-
-    def check(self, call: Call) -> str | None:
-        """None, or how many there are."""
-        c, s = call.axes["C"], call.axes["S"]
-        last = format_of(call.arguments[self.images]) == torch.channels_last
-        return None if c <= MOST_CHANNELS and (last or s >= RUN) else f"C = {c}, S = {s}, needs {self.text}"
 
 
 def requires(x: str, more: Condition) -> tuple[Condition, ...]:

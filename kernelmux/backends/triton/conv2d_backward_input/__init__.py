@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from kernelmux.backends.triton._launch.card import TensorCores
-from kernelmux.backends.triton.conv2d import _patches, _specialised
+from kernelmux.backends.triton.conv2d import _specialised
 from kernelmux.backends.triton.conv2d._implicit_gemm import implicit_gemm
 from kernelmux.backends.triton.conv2d._problem import ConvolutionProblem, images
 from kernelmux.backends.triton.conv2d_backward_input import _phases, _squares
@@ -47,14 +47,6 @@ def specialised(
     return _specialised.convolution(grad_out, weight, None, shape, over, transposed=True)
 
 
-def patches(
-    grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
-) -> torch.Tensor:
-    over = windows(weight.shape, stride, padding, dilation)
-    lengths = (o.length(n, r) for o, n, r in zip(over, grad_out.shape[2:], output_padding, strict=True))
-    return _patches.gradient(grad_out, weight, (len(grad_out), weight.shape[1], *lengths), over)
-
-
 VARIANTS = {
     "implicit_gemm": Implementation(
         conv2d_backward_input, "for each residue of the stride a product on tensor cores", (TensorCores("grad_out"),),
@@ -63,10 +55,5 @@ VARIANTS = {
     "specialised": Implementation(
         specialised, "boxes of grad_out by TMA, two warpgroups multiply; what is not channels-last is copied",
         _specialised.requires("grad_out", _phases.FewPhases(), read="O"), arithmetic="mma",
-    ),
-    "patches": Implementation(
-        patches, "a product whose rows are windows that do not overlap",
-        _patches.requires("grad_out", _patches.FewInRuns("grad_out")),
-        arithmetic="mma",
     ),
 }  # fmt: skip
