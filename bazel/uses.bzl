@@ -28,7 +28,7 @@ USES = {
             "matmul"
         ],
         "int8_matmul": [
-            "matmul"
+            "fp8_matmul"
         ],
         "layer_norm_backward": [
             "reduce_sum"
@@ -38,6 +38,9 @@ USES = {
         ],
         "matmul": [
             "transpose"
+        ],
+        "matvec": [
+            "matmul"
         ],
         "paged_attention": [
             "attention"
@@ -103,6 +106,9 @@ USES = {
         ],
         "matmul": [
             "transpose"
+        ],
+        "matvec": [
+            "matmul"
         ],
         "max_pool2d_backward": [
             "max_pool2d"

@@ -22,6 +22,7 @@ CALLS = {  # small enough to take seconds, large enough to fill a tile of every 
     "matmul": "a=128x128:bf16 b=128x128:bf16",
     "conv2d": "x=1x16x16x16:bf16 weight=64x16x3x3:bf16 padding=1",
 }
+ELSEWHERE = {"conv2d": ("patches",)}  # rungs that do not take that call
 SECONDS = 120.0  # that one launch may take
 BLUE, YELLOW, RAIL = (
     "#3b82d6",
@@ -49,6 +50,11 @@ PANELS = (
     ("written", "bytes written", BLUE),
     ("passes", "passes over shared memory", YELLOW),
 )
+
+
+def rungs(op: str) -> list[str]:
+    """The variants that take the call."""
+    return [variant for variant in registered.variants("cuda", op) if variant not in ELSEWHERE.get(op, ())]
 
 
 def counted(op: str, shape: str, variants: Sequence[str]) -> list[RungTraffic]:
@@ -107,4 +113,4 @@ def path_of(op: str) -> Path:
 def all_pictures() -> Iterator[tuple[Path, str]]:
     """Every picture with its text, one after the other: each takes seconds."""
     for op, shape in CALLS.items():
-        yield path_of(op), picture(op, shape, counted(op, shape, list(registered.variants("cuda", op))))
+        yield path_of(op), picture(op, shape, counted(op, shape, rungs(op)))

@@ -62,6 +62,7 @@ RUNGS = (  # the fast ones of these operators
     "cuda/clusters",
     "triton/persistent",
     "triton/specialised",
+    "triton/one_walk",
     "triton/descriptors",
     "triton/resident",
     "triton/blocked",
