@@ -163,6 +163,6 @@ VARIANTS = {
     ),
     "patches": Implementation(
         patches, "windows that do not overlap are rows of a matrix",
-        _patches.requires("grad_out", _patches.FewOrContiguous("x", None)), arithmetic="mma",
+        _patches.requires("grad_out", _patches.FewChannelsOrContiguous("x", None)), arithmetic="mma",
     ),
 }  # fmt: skip

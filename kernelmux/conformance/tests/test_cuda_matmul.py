@@ -18,7 +18,7 @@ from kernelmux.registry.call import dispatch
 
 MULTIPROCESSORS = 132
 SHARED = 227 * 1024  # bytes that a block may have on sm_90
-FEW_ROWS = [few_rows.FewRowsTile(*numbers) for numbers in ((8, 64, 3, 1, 2), (16, 128, 3, 4, 2), (64, 64, 2, 3, 3))]
+FEW_ROWS = [few_rows.TurnedTile(*numbers) for numbers in ((8, 64, 3, 1, 2), (16, 128, 3, 4, 2), (64, 64, 2, 3, 3))]
 CLUSTERS = [t for t in ODD_TILINGS if t.peers > 1]
 needs_nvrtc = pytest.mark.skipif(bool(nvrtc.unavailable()), reason=str(nvrtc.unavailable()))
 
@@ -58,7 +58,7 @@ def test_tiles_that_are_no_whole_boxes_wide(tiling: WgmmaTiling, transposed: boo
 @needs_nvrtc
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("tile", FEW_ROWS, ids=str)
-def test_blocks_of_a_cluster_add_their_shares_of_k(tile: few_rows.FewRowsTile, transposed: bool) -> None:
+def test_blocks_of_a_cluster_add_their_shares_of_k(tile: few_rows.TurnedTile, transposed: bool) -> None:
     """Two tiles side by side, of which the second has columns outside; the last share of K is the shortest."""
     k = 64 * 3 * tile.shares - 8
     a, b = integers(tile.rows - 3, k, transposed=False), integers(k, tile.columns + 8, transposed=transposed)
@@ -70,7 +70,7 @@ def test_blocks_of_a_cluster_add_their_shares_of_k(tile: few_rows.FewRowsTile, t
 @needs_nvrtc
 @pytest.mark.parametrize("tile", FEW_ROWS, ids=str)
 @pytest.mark.parametrize("k", [521, 522, 524])
-def test_few_rows_read_lines_that_begin_anywhere(tile: few_rows.FewRowsTile, k: int) -> None:
+def test_few_rows_read_lines_that_begin_anywhere(tile: few_rows.TurnedTile, k: int) -> None:
     """What is behind the end of a line is not multiplied, by 0 neither: no other column has a sum that is no number."""
     a, b = integers(tile.rows - 3, k, transposed=False), integers(k, 203, transposed=True)
     b[:, 7] = float("inf")

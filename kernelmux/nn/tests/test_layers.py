@@ -8,7 +8,7 @@ import torch
 import kernelmux as kx
 from kernelmux.nn import decoder_layer, heads
 from kernelmux.nn.tests.counting import counted
-from kernelmux.nn.tests.test_llama import BOUND, IDS, made, near
+from kernelmux.nn.tests.small_llamas import BOUND, IDS, made, near
 
 transformers = pytest.importorskip("transformers", reason="bazel/requirements.lock has it")
 WITHOUT = {f"model.layers.{i}.self_attn.k_proj.bias" for i in range(2)}  # its gradient is zero but for rounding

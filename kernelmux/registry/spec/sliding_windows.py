@@ -172,3 +172,17 @@ def mask_of(queries: int, keys: int, causal: bool, window: Limit, ahead: Limit) 
     further = ahead if ahead is not None and 0 < ahead < queries - 1 else 0
     length = 0 if window is None or window >= keys else window + further
     return Mask(causal or ahead == 0 or further > 0, keys - queries + further, length)
+
+
+@dataclass(frozen=True)
+class SideBySideWindows:
+    """Windows do not overlap: a condition of calls with axes R and S, and a stride."""
+
+    text: str = "stride >= kernel"
+
+    def check(self, call: Call) -> str | None:
+        """None, or which do."""
+        for taps, side in (("R", 0), ("S", 1)):
+            if call.axes[taps] > (stride := call.arguments["stride"][side]):
+                return f"{taps} = {call.axes[taps]} with a stride of {stride}, needs {self.text}"
+        return None

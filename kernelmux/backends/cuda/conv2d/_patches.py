@@ -22,7 +22,7 @@ from kernelmux.backends.cuda.conv2d._problem import Convolution
 from kernelmux.backends.cuda.matmul._wgmma import wgmma
 from kernelmux.registry.conditions import AtLeast, Condition, OneOf
 from kernelmux.registry.spec import Call
-from kernelmux.registry.spec.sliding_windows import Window
+from kernelmux.registry.spec.sliding_windows import SideBySideWindows, Window
 from kernelmux.registry.util.cards import remembered
 from kernelmux.registry.util.memory_format import format_of
 
@@ -128,20 +128,6 @@ def places_of(grad_out: torch.Tensor) -> torch.Tensor:
     """[N * P * Q, O]."""
     lines = ready(grad_out, dense=True).permute(0, 2, 3, 1)
     return lines.reshape(-1, lines.shape[-1])[:, : grad_out.shape[1]]
-
-
-@dataclass(frozen=True)
-class SideBySideWindows:
-    """Windows do not overlap."""
-
-    text = "stride >= kernel"
-
-    def check(self, call: Call) -> str | None:
-        """None, or which do."""
-        for taps, side in (("R", 0), ("S", 1)):
-            if call.axes[taps] > (stride := call.arguments["stride"][side]):
-                return f"{taps} = {call.axes[taps]} with a stride of {stride}, needs {self.text}"
-        return None
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ ENOUGH, NEARLY_HALF = 0.6, 0.45  # blocks to a multiprocessor that read b as fas
 
 
 @dataclass(frozen=True)
-class FewRowsTile:
+class TurnedTile:
     """Rows and columns of c, stages of the ring, blocks of a cluster that share K, and that share a multiprocessor."""
 
     rows: int
@@ -34,7 +34,7 @@ def takes(p: MatmulProblem) -> bool:
     return p.batch is None and p.M <= MOST_ROWS and p.dtype.itemsize == 2
 
 
-def tile_for(p: MatmulProblem, multiprocessors: int) -> FewRowsTile:
+def tile_for(p: MatmulProblem, multiprocessors: int) -> TurnedTile:
     """Tiles of 128 columns, whose lines of b are long where N is contiguous. Where they are few, blocks share K, one on a
     multiprocessor: of two on one, others have none. Of more than run at a time, half as wide ones may fill a round.
 
@@ -44,7 +44,7 @@ def tile_for(p: MatmulProblem, multiprocessors: int) -> FewRowsTile:
     rows, wide, slots = rows_for(p), cdiv(p.N, 128), 2 * multiprocessors
     columns = 64 if wide > slots and cdiv(cdiv(p.N, 64), slots) < 2 * cdiv(wide, slots) else 128
     shares = shares_for(cdiv(p.N, columns), p.K, multiprocessors, ENOUGH)
-    return _with_ring(FewRowsTile(rows, columns, 2, shares, 2 if shares == 1 else 1), p.left.k_major)
+    return _with_ring(TurnedTile(rows, columns, 2, shares, 2 if shares == 1 else 1), p.left.k_major)
 
 
 def rows_for(p: MatmulProblem) -> int:
@@ -60,13 +60,13 @@ def shares_for(tiles: int, K: int, multiprocessors: int, enough: float) -> int:
     return next((n for n in fit if n * tiles >= NEARLY_HALF * multiprocessors), fit[-1] if fit else 1)
 
 
-def _with_ring(t: FewRowsTile, k_major: bool) -> FewRowsTile:
+def _with_ring(t: TurnedTile, k_major: bool) -> TurnedTile:
     """The tile with as many stages as blocks that share a multiprocessor have room for."""
     room = 111 if t.blocks == 2 else 200
     return replace(t, stages=(room << 10) // (t.stage(k_major) + 16))
 
 
-def plan(a: Layout, b: Layout, t: FewRowsTile, end: EpilogueKind = PLAIN.ending) -> MatmulPlan:
+def plan(a: Layout, b: Layout, t: TurnedTile, end: EpilogueKind = PLAIN.ending) -> MatmulPlan:
     """The product with a given tile; no extent is 0."""
     p, steps = problem(a, b), SWIZZLED // a.dtype.itemsize
     turned = p._replace(M=p.N, N=p.M, left=p.right, right=p.left)

@@ -12,7 +12,7 @@ from kernelmux.backends.cuda._families.epilogue import Epilogue, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import Layout
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles, cdiv, ctype
 from kernelmux.backends.cuda.matmul._choice import MatmulProblem, operand, problem, split_length
-from kernelmux.backends.cuda.matmul._few_rows import MOST_ROWS, NEARLY_HALF, FewRowsTile, rows_for, shares_for
+from kernelmux.backends.cuda.matmul._few_rows import MOST_ROWS, NEARLY_HALF, TurnedTile, rows_for, shares_for
 from kernelmux.backends.cuda.matmul._maps import NUMBERS, SWIZZLED
 from kernelmux.backends.cuda.matmul._shares import SOURCE
 from kernelmux.registry.util.cards import remembered
@@ -57,7 +57,7 @@ def any_lines(b: Layout, k_axis: int) -> bool:
 
 @remembered
 def plan(
-    a: Layout, b: Layout, multiprocessors: int, end: EpilogueKind, t: FewRowsTile | None = None
+    a: Layout, b: Layout, multiprocessors: int, end: EpilogueKind, t: TurnedTile | None = None
 ) -> FewRowsLinesPlan:
     """The product, with a given tile or the best."""
     p = problem(a, b)
@@ -90,12 +90,12 @@ def plan(
     )  # fmt: skip
 
 
-def _tile_for(p: MatmulProblem, turns: int, multiprocessors: int) -> FewRowsTile:
+def _tile_for(p: MatmulProblem, turns: int, multiprocessors: int) -> TurnedTile:
     """H200, us: 17 x 4097 by 4097 x 4097 24.5 in tiles of 64 columns, 26.0 in pairs of 128, 5 x 6170 by 6170 x 4032 25.5 in
     tiles of 64 columns, 28.3 in pairs of them."""
     shares = shares_for(turns * cdiv(cdiv(p.N, turns), 64), p.K, multiprocessors, NEARLY_HALF)
-    stages = (111 << 10) // (FewRowsTile(rows_for(p), 64, 2, shares, 2).stage(k_major=True) + 16)
-    return FewRowsTile(rows_for(p), 64, stages, shares, 2)
+    stages = (111 << 10) // (TurnedTile(rows_for(p), 64, 2, shares, 2).stage(k_major=True) + 16)
+    return TurnedTile(rows_for(p), 64, stages, shares, 2)
 
 
 def _lines(p: MatmulProblem, turns: int, columns: int, rows: int, last: int) -> Tiles:

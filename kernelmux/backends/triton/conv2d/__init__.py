@@ -73,6 +73,6 @@ VARIANTS = {
     ),
     "patches": _by_boxes(
         _patches.convolution, "windows that do not overlap are rows of a matrix",
-        _patches.requires("x", _patches.FewOrContiguous("x")),
+        _patches.requires("x", _patches.FewChannelsOrContiguous("x")),
     ),
 }  # fmt: skip

@@ -21,7 +21,7 @@ from kernelmux.backends.triton.conv2d._order import channels_first
 from kernelmux.backends.triton.conv2d._problem import ConvolutionProblem, Images, images
 from kernelmux.registry.conditions import AtLeast, Condition, OneOf
 from kernelmux.registry.spec import Call
-from kernelmux.registry.spec.sliding_windows import Window
+from kernelmux.registry.spec.sliding_windows import SideBySideWindows, Window
 from kernelmux.registry.util.memory_format import format_of, fresh
 
 LINE = Window(1, 1, 0)
@@ -70,7 +70,7 @@ def conv2d_patches_kernel(
     tl.store(to_ptr + row, tl.load(from_ptr + at, mask=inside, other=0.0), mask=written)
 
 
-class Patches(NamedTuple):
+class WindowRows(NamedTuple):
     """Windows of images [N, C, H, W] as rows of a matrix. last: channels are the inner part of a row, not the outer one."""
 
     over: tuple[Window, Window]
@@ -79,7 +79,7 @@ class Patches(NamedTuple):
     last: bool
 
     @classmethod
-    def of(cls, over: tuple[Window, Window], channels: int, places: Ints, lead: torch.Tensor) -> Patches:
+    def of(cls, over: tuple[Window, Window], channels: int, places: Ints, lead: torch.Tensor) -> WindowRows:
         """Those at so many places, terms in the order of `lead`."""
         return cls(over, channels, tuple(places), format_of(lead) == torch.channels_last)
 
@@ -114,7 +114,7 @@ class Patches(NamedTuple):
 
 
 @plan
-def _copying(p: Patches, x: Images) -> Launch:
+def _copying(p: WindowRows, x: Images) -> Launch:
     """The launch, of a matrix and of images."""
     n, c, height, width = x.shape
     by_n, by_c, by_h, by_w = x.strides
@@ -141,7 +141,7 @@ def convolution(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Ints, over: tuple[Window, Window]
 ) -> torch.Tensor:
     """conv2d: images of this shape in the order of x."""
-    p = Patches.of(over, x.shape[1], shape[2:], x)
+    p = WindowRows.of(over, x.shape[1], shape[2:], x)
     y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     left, right, of_y = p.matrix(x), p.weight(weight), y.permute(0, 2, 3, 1).view(-1, shape[1])
     seen = _line(left), _line(of_y), images(right)
@@ -154,7 +154,7 @@ def gradient_of_weight(
     grad_out: torch.Tensor, x: torch.Tensor, shape: Ints, over: tuple[Window, Window]
 ) -> torch.Tensor:
     """grad_weight [O C R S] in the order of x."""
-    p = Patches.of(over, shape[1], grad_out.shape[2:], x)
+    p = WindowRows.of(over, shape[1], grad_out.shape[2:], x)
     places, right = _places(grad_out), p.matrix(x)
     out = x.new_empty(shape[0], p.pitch)
     kernels = Images((shape[0], p.pitch, 1, 1), (p.pitch, 1, p.pitch, p.pitch))
@@ -171,21 +171,7 @@ def _places(grad_out: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class SideBySideWindows:
-    """Windows do not overlap."""
-
-    text: str = "stride >= kernel"
-
-    def check(self, call: Call) -> str | None:
-        """None, or which do."""
-        for taps, side in (("R", 0), ("S", 1)):
-            if call.axes[taps] > (stride := call.arguments["stride"][side]):
-                return f"{taps} = {call.axes[taps]} with a stride of {stride}, needs {self.text}"
-        return None
-
-
-@dataclass(frozen=True)
-class FewOrContiguous:
+class FewChannelsOrContiguous:
     """A copy of the windows takes less time than what is done otherwise: channels are few, but for those that the copy
     engine reads as they are, or images would be copied too, and a weight that is not much smaller.
 
