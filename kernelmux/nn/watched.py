@@ -1,4 +1,4 @@
-"""Whether somebody sees a module called: where its work is done elsewhere, its hooks would not run."""
+"""Whether a call of a module runs more than its own forward: where its work is done elsewhere, its hooks would not run."""
 
 from __future__ import annotations
 

@@ -11,7 +11,9 @@ specialised  one warp only loads; beyond D = 128 keys and values in a kernel eac
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -101,40 +103,37 @@ def attention_backward(
     return grads
 
 
-def attention_backward_descriptors(
-    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
-) -> Three:
+def _through_descriptors(run: Callable[..., None], *arguments: Any) -> Three:
+    """The gradients that `run` writes. It reads grad_out and y by pointers too. arguments: those of the call, in order."""
+    grad_out, q, k, v, y, lse, *scalars = arguments
     grads = like(q), like(k), like(v)
     if not q.numel() or not k.numel():
         return zeros(grads)
-    grad_out, y = apart(grad_out), apart(y)  # what is read by pointers too
-    p = problem(grad_out, q, k, v, y, causal, scale, window, precision, ahead)
-    descriptors(p, grads, grad_out, q, k, v, y, lse, keys_descriptors_rule, queries_descriptors_rule)
+    grad_out, y = apart(grad_out), apart(y)
+    run(problem(grad_out, q, k, v, y, *scalars), grads, grad_out, q, k, v, y, lse)
     return grads
+
+
+def _two_walks(p: AttentionGradientProblem, grads: Three, grad_out: T, q: T, k: T, v: T, y: T, lse: T) -> None:
+    descriptors(p, grads, grad_out, q, k, v, y, lse, keys_descriptors_rule, queries_descriptors_rule)
+
+
+def attention_backward_descriptors(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
+) -> Three:
+    return _through_descriptors(_two_walks, grad_out, q, k, v, y, lse, causal, scale, window, precision, ahead)
 
 
 def attention_backward_specialised(
     grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> Three:
-    grads = like(q), like(k), like(v)
-    if not q.numel() or not k.numel():
-        return zeros(grads)
-    grad_out, y = apart(grad_out), apart(y)  # what is read by pointers too
-    p = problem(grad_out, q, k, v, y, causal, scale, window, precision, ahead)
-    specialised(p, grads, grad_out, q, k, v, y, lse)
-    return grads
+    return _through_descriptors(specialised, grad_out, q, k, v, y, lse, causal, scale, window, precision, ahead)
 
 
 def attention_backward_one_walk(
     grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> Three:
-    grads = like(q), like(k), like(v)
-    if not q.numel() or not k.numel():
-        return zeros(grads)
-    grad_out, y = apart(grad_out), apart(y)  # what is read by pointers too
-    p = problem(grad_out, q, k, v, y, causal, scale, window, precision, ahead)
-    one_walk(p, grads, grad_out, q, k, v, y, lse)
-    return grads
+    return _through_descriptors(one_walk, grad_out, q, k, v, y, lse, causal, scale, window, precision, ahead)
 
 
 def _least(call: Call) -> int:

@@ -161,7 +161,7 @@ def _walk(
         mbarrier.wait(q_full.index(0), 0)
         pending = row_products(k_rows, k_rows, q_ring, q_ring, 0, HALF, OWN, TILE, COLUMNS, 0, layout)
         mbarrier.wait(own_full.index(1), 0)
-        # Step 0 is followed by the part of no step: zeros, which nobody takes.
+        # Step 0 is followed by the part of no step: zeros, which are not added.
         weights.index(2 + HALF).store(gl.zeros([OWN, TILE], k_rows.dtype, layout))
         fence_async_shared()
         mbarrier.arrive(ds_full.index(1))
@@ -210,9 +210,8 @@ def _walk(
             mbarrier.arrive(q_empty.index(slot))
             mbarrier.arrive(g_empty.index(old))
             await_tile(q_full, step + 1, steps, Q_STAGES)
-            following = gl.where(
-                step + 1 < steps, (step + 1) % Q_STAGES, slot
-            )  # behind the last nobody reads the scores
+            # The scores behind those of the last step are not read.
+            following = gl.where(step + 1 < steps, (step + 1) % Q_STAGES, slot)
             pending = row_products(
                 k_rows, k_rows, q_ring, q_ring, following, HALF + moved, OWN, TILE, COLUMNS, 0, layout
             )  # fmt: skip
