@@ -59,6 +59,11 @@ WITH_KERNELMUX = SimpleNamespace(
 )
 
 
+def taken(table: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Rows of a table, by whichever kernel of torch is faster: on an H200 of 16 rows 1.5 us and 7.7, of one 2.9 and 1.9."""
+    return table[rows] if len(rows) > 1 else F.embedding(rows, table)
+
+
 class Decoder:
     """The weights of a model, its cache, and a step of it. The cache is written in place."""
 
@@ -104,7 +109,7 @@ class Decoder:
 
     def step(self) -> torch.Tensor:
         """The logits [B, vocabulary] of the next tokens, which take the place of the tokens."""
-        angles, total = self.angles(), F.embedding(self.tokens, self.embedding)
+        angles, total = self.angles(), taken(self.embedding, self.tokens)
         y = self.parts.rms_norm(total, self.layers[0]["before"])
         for w, norm in zip(self.layers, [*(w["before"] for w in self.layers[1:]), self.norm], strict=True):
             y, total = self.layer(y, total, w, norm, angles)
@@ -124,7 +129,7 @@ class Decoder:
         return y, total
 
     def angles(self) -> Any:
-        return self.cos[self.positions][:, None], self.sin[self.positions][:, None]
+        return tuple(taken(x, self.positions)[:, None] for x in (self.cos, self.sin))
 
     def attended(self, qkv: torch.Tensor, cache: torch.Tensor, angles: Any) -> torch.Tensor:
         """Attention [B, hidden] over the cache and what is new, which it gets. qkv: [B, all heads, columns]."""
@@ -146,24 +151,25 @@ class Ours(Decoder):
 
     def __init__(self, shape: argparse.Namespace, dtype: torch.dtype) -> None:
         super().__init__(shape, dtype)
-        self.page_table = self.rows[:, None].to(torch.int32)
+        self.page_table, self.lengths = self.rows[:, None].to(torch.int32), (self.positions + 1).to(torch.int32)
         # Values are turned by an angle of 0 with the queries and keys, so that one launch does all, and one writes.
         count = shape.heads + shape.groups
-        self.cos, self.sin = (
-            torch.cat((x[:, None].expand(-1, count, -1), x.new_full((len(x), shape.groups, x.shape[1]), still)), 1)
-            for x, still in ((self.cos, 1.0), (self.sin, 0.0))
+        self.turns = torch.stack(
+            [
+                torch.cat((x[:, None].expand(-1, count, -1), x.new_full((len(x), shape.groups, x.shape[1]), still)), 1)
+                for x, still in ((self.cos, 1.0), (self.sin, 0.0))
+            ],
+            1,
         )
 
     def angles(self) -> Any:
-        cos, sin = (x[self.positions].flatten(0, 1)[:, None] for x in (self.cos, self.sin))
-        return cos, sin, (self.positions + 1).to(torch.int32)
+        return taken(self.turns.flatten(1), self.positions).unflatten(1, (2, -1, self.columns // 2)).unbind(1)
 
     def attended(self, qkv: torch.Tensor, cache: torch.Tensor, angles: Any) -> torch.Tensor:
-        cos, sin, lengths = angles
-        turned = kx.rope(qkv.reshape(-1, 1, 1, self.columns), cos, sin).view(qkv.shape)
+        turned = kx.rope(qkv[:, None], *angles)[:, 0]
         self.write(cache, turned[:, self.shape.heads :])
         q, (keys, values) = turned[:, : self.shape.heads], cache.chunk(2, 1)
-        return kx.paged_attention(q, keys, values, self.page_table, lengths).flatten(1)
+        return kx.paged_attention(q, keys, values, self.page_table, self.lengths).flatten(1)
 
 
 def decoder(name: str, shape: argparse.Namespace, dtype: torch.dtype) -> Decoder:

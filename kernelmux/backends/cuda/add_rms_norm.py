@@ -5,7 +5,7 @@ import torch
 from kernelmux.backends.cuda._families.rows import Rows, row_variant
 from kernelmux.backends.cuda._launch.runtime import Source
 
-_ROWS = Rows(Source(__file__), "add_rms_norm", ("x", "residual"), ("weight",), ("y", "total"), ("eps",))
+_ROWS = Rows(Source(__file__), "add_rms_norm", ("x", "residual"), ("weight",), ("y", "total"), ("eps",), follows=True)
 
 
 def add_rms_norm(

@@ -2,6 +2,7 @@
 // keys for every block, whatever the lengths of the sequences are.
 #include "attention_packed.cuh"
 #include "attention_shares.cuh"
+#include "dependent_launch.cuh"
 
 #ifndef SLOTS
 #define SLOTS 16  // keys of a page
@@ -63,6 +64,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                     i64 v_head, i64 v_row, float scale_log2) {
     extern __shared__ __align__(256) unsigned char shared[];
     let_follow();
+    follow_previous();
     const unsigned q_tiles = shared_address(shared), ring = q_tiles + STAGES * BLOCK_M * PITCH;
     const unsigned tables = ring + STAGES * 2 * BLOCK_N * PITCH;
     const Sequences sequences = {lengths, batches, kv_heads, most};
@@ -138,6 +140,7 @@ extern "C" __global__ void __launch_bounds__(32 * JOINERS)
     paged_attention_join(Element* __restrict__ out, float* __restrict__ lse, const float* __restrict__ parts,
                          const float* __restrict__ logs, const int2* __restrict__ spans, int group, int row_tiles) {
     await_parts();
+    follow_previous();
     const i64 row = blockIdx.x;
     const int2 span = spans[row / group];
     const int packed = row % group;

@@ -115,7 +115,7 @@ def _plan(paged: _Paged) -> _Plan:
     tiles_of_rows = row_tiles(call, chosen)
     tiles = B * G * cdiv(most, chosen["BLOCK_N"])
     index = "int" if tiles + call.card.processors < 2**30 else "i64"
-    defines = {"VECTOR": paged.vector, "SLOTS": S, "INDEX": index, **chosen, **call.defines}
+    defines = {"VECTOR": paged.vector, "SLOTS": S, "INDEX": index, "FOLLOWS": 1, **chosen, **call.defines}
     kernel = _SOURCE.kernel("paged_attention", _POINTERS, **defines)
     join = _SOURCE.kernel("paged_attention_join", _JOIN, **defines)
     shares = min(cdiv(chosen["BLOCKS"] * call.card.processors, tiles_of_rows), tiles)
@@ -124,7 +124,7 @@ def _plan(paged: _Paged) -> _Plan:
         B, G, call.group, pages, min(most, 2**31 - 1), tiles_of_rows, paged.table.strides[0], *strides, call.scale_log2,
     )  # fmt: skip
     threads = 32 * chosen["ROW_WARPS"] * chosen["KEY_WARPS"]
-    launch = kernel.bind(shares * tiles_of_rows, threads, *numbers, shared=_shared(call, chosen))
+    launch = kernel.bind(shares * tiles_of_rows, threads, *numbers, shared=_shared(call, chosen), follows=True)
     joined = join.bind(B * H, 128, call.group, tiles_of_rows, follows=call.card.capability >= (9, 0))
     return _Plan(launch, joined, 2 * shares * tiles_of_rows * 16 * chosen["ROW_WARPS"])
 

@@ -1,6 +1,7 @@
 // rope: (a, b) -> (a * cos - b * sin, b * cos + a * sin) for pairs of columns, in fp32 with one rounding.
 // A thread takes WIDTH pairs of one row, in HEADS heads: cos and sin are read once for them. y: [B, H, M, 2 * PAIRS].
 #include "common.cuh"
+#include "dependent_launch.cuh"
 
 #ifndef ELEMENT
 #define ELEMENT float
@@ -52,6 +53,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
 rope_heads(
     const T* __restrict__ x, const T* __restrict__ cos, const T* __restrict__ sin, T* __restrict__ y, const Steps steps, i64 units,
     int pairs, i64 rows, int heads, int groups) {
+    follow_previous();
     const INDEX unit = blockIdx.x * (INDEX)BLOCK + threadIdx.x;
     if (unit >= units) return;
     const INDEX line = unit / (pairs / WIDTH), rest = line / (INDEX)rows;

@@ -6,7 +6,7 @@ from math import gcd
 import torch
 
 from kernelmux.backends.cuda._families.elementwise import Strides, common_width
-from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, cdiv, ctype
+from kernelmux.backends.cuda._launch.runtime import FEW_BLOCKS, BoundLaunch, Source, cdiv, ctype
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.util.cards import remembered
 
@@ -36,11 +36,12 @@ def _plan(
     together = min(_HEADS, heads)
     groups, pairs = cdiv(heads, together), columns // 2
     units = batch * groups * rows * (pairs // width)
+    follows = cdiv(units, _BLOCK) <= FEW_BLOCKS
     kernel = SOURCE.kernel(
         "rope_heads", _SIGNATURE, ELEMENT=ctype(dtype), WIDTH=width, HEADS=together, NEIGHBOURS=int(interleaved),
-        BLOCK=_BLOCK, INDEX="int" if units + _BLOCK < 2**31 else "i64",
+        BLOCK=_BLOCK, INDEX="int" if units + _BLOCK < 2**31 else "i64", FOLLOWS=int(follows),
     )  # fmt: skip
-    launch = kernel.bind(cdiv(units, _BLOCK), _BLOCK, units, pairs, rows, heads, groups)
+    launch = kernel.bind(cdiv(units, _BLOCK), _BLOCK, units, pairs, rows, heads, groups, follows=follows)
     return launch, struct.pack("7q", *(s for strides in steps for s in strides))
 
 

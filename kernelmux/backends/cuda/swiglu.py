@@ -6,7 +6,7 @@ from kernelmux.backends.cuda._families.elementwise import Elementwise
 from kernelmux.backends.cuda._launch.runtime import Source
 from kernelmux.registry.backend import Implementation
 
-_SWIGLU = Elementwise(Source(__file__), "swiglu", inputs=("a", "b"))
+_SWIGLU = Elementwise(Source(__file__), "swiglu", inputs=("a", "b"), follows=True)
 
 
 def swiglu(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
+from kernelmux.backends.triton._launch.dependent import follow_previous, following
 from kernelmux.backends.triton._launch.launch import Launch, cdiv, plan
 from kernelmux.backends.triton._launch.strides import Ints
 from kernelmux.backends.triton._rows.rows import next_power
@@ -23,8 +24,10 @@ COLUMNS = 32768  # of a head, which a program has whole: Triton compiles that fo
 def rope_kernel(
     y_ptr, x_ptr, cos_ptr, sin_ptr, H, M, groups, x_strides, cos_strides, sin_strides,
     PAIRS: tl.constexpr, NEIGHBOURS: tl.constexpr, HEADS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_E: tl.constexpr,
+    FOLLOWS: tl.constexpr = False,
 ):  # fmt: skip
     """PAIRS: columns of cos. strides: of b, h, m, d for x, of b, m, e for cos and sin; y is contiguous."""
+    follow_previous(FOLLOWS)
     blocks = tl.cdiv(M, BLOCK_M)
     m = ((tl.program_id(0) % blocks).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M))[None, :, None]
     rest = tl.program_id(0) // blocks
@@ -56,20 +59,22 @@ def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: boo
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     if y.numel():
         tables = [(0, *t.stride())[-3:] for t in (cos, sin)]
-        _plan(x.shape, x.stride(), *tables, interleaved)(y, x, cos, sin)
+        _plan(x.shape, x.stride(), *tables, interleaved, x.get_device())(y, x, cos, sin)
     return y
 
 
 @plan
-def _plan(shape: Ints, strides: Ints, cos_strides: Ints, sin_strides: Ints, interleaved: bool) -> Launch:
+def _plan(shape: Ints, strides: Ints, cos_strides: Ints, sin_strides: Ints, interleaved: bool, device: int) -> Launch:
     B, H, M, D = shape
     block_e = next_power(D // 2)
     block_m = min(max(PAIRS // block_e, 1), next_power(M))
     heads = min(HEADS, next_power(H))
     groups = cdiv(H, heads)
+    programs = cdiv(M, block_m) * B * groups
     return Launch(
-        rope_kernel, (cdiv(M, block_m) * B * groups,), H, M, groups, strides, cos_strides, sin_strides,
+        rope_kernel, (programs,), H, M, groups, strides, cos_strides, sin_strides,
         PAIRS=D // 2, NEIGHBOURS=interleaved, HEADS=heads, BLOCK_M=block_m, BLOCK_E=block_e, num_warps=4,
+        **following(device, programs),
     )  # fmt: skip
 
 

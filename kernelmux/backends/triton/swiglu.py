@@ -16,7 +16,7 @@ def _gated(a, b):
 
 
 def swiglu(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return elementwise(_gated, a, b)
+    return elementwise(_gated, a, b, follows=True)
 
 
 VARIANTS = {

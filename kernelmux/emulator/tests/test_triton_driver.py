@@ -1,9 +1,13 @@
 """The Triton driver: activation, targets, arguments, tuning, errors."""
 
+import base64
 import gc
+import hashlib
 import importlib.util
+import os
 import shutil
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -227,6 +231,25 @@ def test_triton_looks_its_hash_up() -> None:
     found = triton.runtime.cache.triton_key
     assert found.__wrapped__.__module__ == triton_cache.__name__ and found() == plain.triton_key()
     assert any("/_C/libtriton" in text for text in triton_cache._files())
+    hashed = FunctionType(plain.triton_key.__wrapped__.__code__, vars(triton.runtime.cache))
+    assert triton_cache.quick_key(hashed) == plain.triton_key() and "open" not in vars(triton.runtime.cache)
+
+
+def test_the_installers_digest_of_a_file_counts_while_nobody_wrote_to_it(tmp_path: Path) -> None:
+    (tmp_path / "triton" / "_C").mkdir(parents=True)
+    (tmp_path / "triton-1.dist-info").mkdir()
+    library, record = tmp_path / "triton" / "_C" / "libtriton.so", tmp_path / "triton-1.dist-info" / "RECORD"
+    library.write_bytes(b"code")
+    digest = hashlib.sha256(b"code")
+    noted = base64.urlsafe_b64encode(digest.digest()).decode().rstrip("=")
+    record.write_text(f"triton/__init__.py,sha256=abc,4\ntriton/_C/libtriton.so,sha256={noted},4\n")
+    assert triton_cache._noted_digest(library) == digest.hexdigest()
+    os.utime(library, (library.stat().st_atime, record.stat().st_mtime + 1))
+    assert triton_cache._noted_digest(library) == ""
+    os.utime(library, (0, 0))
+    library.write_bytes(b"other code")
+    os.utime(library, (0, 0))
+    assert triton_cache._noted_digest(library) == ""
 
 
 @pytest.mark.parametrize("damage", ["edited", "truncated"])

@@ -22,16 +22,11 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernelmux.registry.call.first_call import ALLOCATING, together
+
 _C: Any = torch._C
 _Mode: Any = TorchDispatchMode
 _aten = torch.ops.aten
-ALLOCATING = (
-    _aten.empty.memory_format,
-    _aten.empty_like.default,
-    _aten.empty_strided.default,
-    _aten.new_empty.default,
-    _aten.new_empty_strided.default,
-)
 ZEROS = (_aten.new_zeros.default, _aten.zeros.default, _aten.zeros_like.default)
 _device, _raw_stream = getattr(_C, "_cuda_getDevice", None), getattr(_C, "_cuda_getCurrentRawStream", None)
 _modes = _C._len_torch_dispatch_stack
@@ -150,7 +145,7 @@ class Replayed:
             return self.plainly(*values)
         self._left -= 1
         if self._left != 0:  # below it are calls of other threads
-            return self.plainly(*values)
+            return self._tried(together(self.fn), values)
         try:
             with LaunchRecorder(apart) as watch:
                 result = self.plainly(*apart)
@@ -167,11 +162,14 @@ class Replayed:
 
     def plainly(self, *values: Any) -> Any:
         """The implementation itself, in a thread that may be new."""
+        return self._tried(self.fn, values)
+
+    def _tried(self, fn: Callable[..., Any], values: tuple[Any, ...]) -> Any:
         try:
-            return self.fn(*values)
+            return fn(*values)
         except Exception as error:
             wake(error, _index(values))
-            return self.fn(*values)
+            return fn(*values)
 
 
 _NO_CONTEXT = ("INVALID_CONTEXT", "error 201")  # a launch by CuPy; the driver's own entry, which encodes a tensor map

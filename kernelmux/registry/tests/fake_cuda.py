@@ -66,3 +66,60 @@ class FakeCuda:
         """Address, sizes, pitches in bytes, box and swizzle of a tensor map."""
         address, number = _MAP.unpack_from(value)
         return address, *self.encoded[number]
+
+
+REGISTERS, SPILLED, THREADS, STATIC, OPTIN = 40, 64, 512, 1024, 232448
+OF_FUNCTION = {4: REGISTERS, 3: SPILLED, 0: THREADS, 1: STATIC}
+
+
+class LoadingCuda(FakeCuda):
+    """Loads modules too, and notes what is asked of it."""
+
+    def __init__(self, context: int) -> None:
+        super().__init__()
+        self.context, self.asked = context, list[tuple[Any, ...]]()
+
+    def cuCtxGetCurrent(self, context: Any) -> int:
+        context._obj.value = self.context
+        return 0
+
+    def cuDeviceGet(self, device: Any, index: int) -> int:
+        device._obj.value = index
+        return 0
+
+    def cuDevicePrimaryCtxRetain(self, context: Any, device: Any) -> int:
+        context._obj.value = 77
+        return 0
+
+    def cuCtxSetCurrent(self, context: Any) -> int:
+        self.context = context.value
+        return 0
+
+    def cuModuleLoadData(self, module: Any, image: bytes) -> int:
+        self.asked.append(("load", image))
+        module._obj.value = 11
+        return self.status
+
+    def cuModuleGetFunction(self, function: Any, module: Any, name: bytes) -> int:
+        self.asked.append(("function", module.value, name))
+        function._obj.value = 12
+        return 0
+
+    def cuFuncSetCacheConfig(self, function: Any, config: int) -> int:
+        return 0
+
+    def cuFuncSetAttribute(self, function: Any, attribute: int, value: int) -> int:
+        self.asked.append(("attribute", function.value, attribute, value))
+        return 0
+
+    def cuDeviceGetAttribute(self, found: Any, attribute: int, device: Any) -> int:
+        found._obj.value = OPTIN if attribute == 97 else attribute
+        return 0
+
+    def cuFuncGetAttribute(self, found: Any, attribute: int, function: Any) -> int:
+        found._obj.value = OF_FUNCTION[attribute]
+        return 0
+
+    def cuModuleUnload(self, module: Any) -> int:
+        self.asked.append(("unload", module.value))
+        return 0

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from kernelmux.backends.cuda._families.elementwise import ACCESS_BYTES, common_width
-from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Kernel, Source, card, cdiv, ctype
+from kernelmux.backends.cuda._launch.runtime import FEW_BLOCKS, BoundLaunch, Kernel, Source, card, cdiv, ctype
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtMost, Capability
 from kernelmux.registry.util.cards import remembered
@@ -173,6 +173,7 @@ class Rows:
 
     name: what the names of its kernels begin with; loop: what they end in where a row is read twice.
     most_held: bytes of a row in one thread, as many as the compiler keeps in registers; a cluster's threads hold so many.
+    follows: of few rows it starts while the kernel ahead still runs.
     """
 
     source: Source
@@ -183,6 +184,7 @@ class Rows:
     numbers: tuple[str, ...] = ()
     loop: str = "looped"
     most_held: int = 128
+    follows: bool = False
 
     def run(
         self, walk: str, tensors: tuple[torch.Tensor, ...], numbers: tuple[float, ...] = (), axis: int = -1
@@ -208,12 +210,16 @@ class Rows:
             _launch(self, walk, work, numbers)(*tensors, *outputs)
         return outputs
 
+    def starts_early(self, work: "RowWork") -> bool:
+        return self.follows and work.rows <= FEW_BLOCKS
+
     def kernel(self, way: str, walk: str, work: "RowWork", **defines: object) -> Kernel:
         """The kernel `<name>_<way>`, which walks as the function `walk` of row_walks.cuh does."""
         entry = f"{self.name}_{way}"
         tensors = " ".join(f"{name}*" for name in (*self.inputs, *self.weights[: work.weights], *self.outputs))
         numbers = " ".join(f"{name}:f32" for name in self.numbers)
         fixed = {"ENTRY": entry, "WALK": walk, "ELEMENT": ctype(work.dtype), "WEIGHTS": work.weights}
+        fixed |= {"FOLLOWS": 1} if self.starts_early(work) else {}
         return self.source.kernel(entry, f"{tensors} rows:i64 n:i32 inner:i64 {numbers}", **fixed, **defines)
 
 
@@ -236,7 +242,7 @@ class RowWork(NamedTuple):
 @remembered
 def _launch(op: Rows, walk: str, work: RowWork, numbers: tuple[float, ...]) -> BoundLaunch:
     kernel, grid, block = _WALKS[walk](op, work)
-    return kernel.bind(grid, block, work.rows, work.n, work.inner, *numbers)
+    return kernel.bind(grid, block, work.rows, work.n, work.inner, *numbers, follows=op.starts_early(work))
 
 
 def _registers(op: Rows, work: RowWork) -> Launch:

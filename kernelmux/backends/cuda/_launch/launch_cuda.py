@@ -130,8 +130,7 @@ class CudaFunction:
         """A launch of a function that has run, on the device that is current: called with a raw stream and the values
         before the numbers, addresses and bytes."""
         frames: list[Frame] = []  # of this launch alone: the numbers are in them
-        parameters, launch = self._parameters, self._launch
-        fixed = (self._handle, *grid, *block, shared)
+        parameters, (launch, fixed) = self._parameters, self._with_sizes((*grid, *block, shared))
 
         def launched(stream: int, *values: Any) -> None:
             try:
@@ -146,14 +145,35 @@ class CudaFunction:
 
         return launched
 
+    def _with_sizes(self, sizes: tuple[int, ...]) -> tuple[Callable[..., None], tuple[int, ...]]:
+        """A launch, and what it takes before the raw stream, the address of the arguments' pointers and 0."""
+        return self._launch, (self._handle, *sizes)
+
     @cached_property
     def following(self) -> "CudaFunction":
-        """The same function, launched before the kernel ahead of it has ended; it waits for that one itself."""
+        """The same function, launched before the kernel ahead of it has ended; it waits for that one itself. Older GPUs
+        have no such launch."""
+        if cards.of(self._index).capability < (9, 0):
+            return self
         other = copy(self)
-        other._launch, other._frames = launch_following, []
+        other.__class__, other._launch, other._frames = _Following, launch_following, []
         return other
 
     @property
     def resources(self) -> dict[str, int]:
         """Registers, local and shared bytes of the compiled kernel, as the driver reports them."""
         return dict(self._raw.attributes)
+
+
+class _Following(CudaFunction):
+    """A function whose launches may start before the kernel ahead has ended."""
+
+    def _with_sizes(self, sizes: tuple[int, ...]) -> tuple[Callable[..., None], tuple[int, ...]]:
+        handle, configurations, launch = self._handle, _following(sizes), launch_kernel_ex()
+
+        def start(stream: int, pointers: int, extra: int) -> None:
+            status = launch(configurations[stream], handle, pointers, None)
+            if status:
+                raise refused(status)
+
+        return start, ()

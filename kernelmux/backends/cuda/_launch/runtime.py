@@ -24,9 +24,13 @@ from kernelmux.registry.call import launch_replay
 from kernelmux.registry.util import cards
 from kernelmux.registry.util.cards import Card
 
-__all__ = ["BoundLaunch", "Kernel", "Source", "Tiles", "bits_type", "card", "cdiv", "ctype", "multiprocessors"]
+__all__ = [
+    "FEW_BLOCKS", "BoundLaunch", "Kernel", "Source", "Tiles", "bits_type", "card", "cdiv", "ctype", "multiprocessors",
+]  # fmt: skip
 
 HEADERS = Path(__file__).resolve().parents[1] / "include"
+# A kernel of no more is over soon after it has started, so that starting it early counts (dependent_launch.cuh).
+FEW_BLOCKS = 128
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 _CTYPES = {
     torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16", torch.float64: "double",
@@ -152,8 +156,8 @@ class Kernel:
     ) -> "BoundLaunch":
         """A launch that still lacks its tensors, which the signature has first; errors as for a call.
 
-        follows: the kernel may start before the one ahead of it has ended, and waits for that itself
-        (griddepcontrol.wait, compute capability 9.0).
+        follows: from compute capability 9.0 on the kernel may start before the one ahead of it has ended, and waits for
+        that itself (griddepcontrol.wait; most by `follow_previous` of dependent_launch.cuh).
         """
         return BoundLaunch(self, grid, block, numbers, shared, follows)
 

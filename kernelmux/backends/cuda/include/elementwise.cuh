@@ -12,6 +12,7 @@
 #pragma once
 
 #include "common.cuh"
+#include "dependent_launch.cuh"
 
 #ifndef ELEMENT
 #define ELEMENT float
@@ -70,6 +71,7 @@ __device__ __forceinline__ void apply(const Op& op, const Elements (&inputs)[In]
 
 template <typename Op, int In, int Out>
 __device__ __forceinline__ void map_contiguous(const Op& op, const T* const (&x)[In], T* const (&y)[Out], i64 n) {
+    follow_previous();
     const i64 first = blockIdx.x * (i64)(BLOCK * UNROLL * WIDTH) + threadIdx.x * WIDTH;
     Elements inputs[UNROLL][In];
 #pragma unroll
@@ -121,6 +123,7 @@ __device__ __forceinline__ void locate(i64 (&offset)[In], INDEX i, const Layout<
 template <typename Op, int In, int Out>
 __device__ __forceinline__ void map_strided(
     const Op& op, const T* const (&x)[In], T* const (&y)[Out], i64 n, const Layout<In>& layout) {
+    follow_previous();
     const i64 first = blockIdx.x * (i64)(UNROLL * BLOCK) + threadIdx.x;
     Elements inputs[UNROLL][In];
 #pragma unroll

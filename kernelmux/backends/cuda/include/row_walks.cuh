@@ -21,6 +21,7 @@
 //   columns   x: [rows, n, inner], the row runs along the middle: neighbouring threads own neighbouring columns
 #pragma once
 
+#include "dependent_launch.cuh"
 #include "row_columns.cuh"
 #include "row_parameters.cuh"
 #include "row_values.cuh"
@@ -138,6 +139,7 @@ __device__ __forceinline__ void looped(const Rows<Op, In, Weights, Out>& all, i6
 #define ROW_KERNEL(Op, In, Weights, Out, Numbers)                                                                       \
     extern "C" __global__ void CLUSTER_SHAPE __launch_bounds__(GROUP * ROWS, MIN_BLOCKS) ENTRY(                         \
         X_PARAMETERS_##In W_PARAMETERS_##Weights Y_PARAMETERS_##Out i64 rows, int n, i64 inner N_PARAMETERS_##Numbers) { \
+        follow_previous();                                                                                              \
         const Rows<Op, In, Weights, Out> all = {                                                                        \
             N_VALUES_##Numbers, X_VALUES_##In, W_VALUES_##Weights, Y_VALUES_##Out};                                     \
         WALK(all, rows, n, inner);                                                                                      \

@@ -76,10 +76,11 @@ def plan(a: Layout, b: Layout, t: TurnedTile, end: EpilogueKind = PLAIN.ending) 
     kernel = SOURCE.kernel(
         "matmul_shares", f"a:map b:map {end.tensors} {NUMBERS} first:i32",
         ELEMENT=ctype(a.dtype), C_VECTOR=gcd(4, p.N), BLOCK_N=t.rows, CONSUMERS=1, HEIGHT=t.columns // 64, STAGES=stages,
-        SHARES=shares, BLOCKS_PER_SM=t.blocks, TURNED=1, **turned.macros, **end.macros,
+        SHARES=shares, BLOCKS_PER_SM=t.blocks, TURNED=1, FOLLOWS=1, **turned.macros, **end.macros,
     )  # fmt: skip
     numbers = p.N, p.M, p.K, k_split, count, 0
-    launch = kernel.bind(count * shares, 256, *numbers, shared=stages * (t.stage(p.left.k_major) + 16))
+    shared = stages * (t.stage(p.left.k_major) + 16)
+    launch = kernel.bind(count * shares, 256, *numbers, shared=shared, follows=True)
     a_tiles = tiles(p, p.left, p.M, t.rows if p.left.k_major else steps)
     b_tiles = tiles(p, p.right, p.N, t.columns if p.right.k_major else steps)
     return MatmulPlan(launch, p.shape, a_tiles, b_tiles)

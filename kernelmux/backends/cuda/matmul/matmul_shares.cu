@@ -28,6 +28,7 @@
 FEW_PRODUCTS("f16", __half)
 FEW_PRODUCTS("bf16", __nv_bfloat16)
 
+#include "dependent_launch.cuh"
 #include "matmul_wgmma.cuh"
 
 #ifndef SHARES
@@ -261,6 +262,7 @@ extern "C" __global__ void __cluster_dims__(SHARES, 1, 1) __launch_bounds__(THRE
         int turn = 0, begin = 0;
     } const turn;
 #endif
+    follow_previous();
     float* sums = reinterpret_cast<float*>(shared);
     const int row = TURNED ? work.n : work.m, column = TURNED ? work.m : work.n, rows = TURNED ? N : M;
     const int columns = TURNED ? M : N;

@@ -62,10 +62,17 @@ def wgmma(weight: torch.Tensor, x: torch.Tensor, scale: torch.Tensor | None) -> 
 def _rows(weight: Layout, x: Layout) -> BoundLaunch:
     (N, K), B = weight.shape, x.shape[0]
     rows, warps = _block(K, weight.dtype.itemsize, B)
-    defines = {"WEIGHT": ctype(weight.dtype), "ELEMENT": ctype(x.dtype), "BATCH": B, "ROWS": rows, "WARPS": warps}
+    defines = {
+        "WEIGHT": ctype(weight.dtype),
+        "ELEMENT": ctype(x.dtype),
+        "BATCH": B,
+        "ROWS": rows,
+        "WARPS": warps,
+        "FOLLOWS": 1,
+    }
     signature = "weight* x* scale* y* N:i32 K:i32 weight_row:i64 x_row:i64"
     kernel = ROWS.kernel("matvec_rows", signature, **defines, WIDTH=_width(weight, x))
-    return kernel.bind(cdiv(N, rows), 32 * warps, N, K, weight.strides[0], x.strides[0])
+    return kernel.bind(cdiv(N, rows), 32 * warps, N, K, weight.strides[0], x.strides[0], follows=True)
 
 
 def _block(K: int, itemsize: int, vectors: int) -> tuple[int, int]:
@@ -73,10 +80,13 @@ def _block(K: int, itemsize: int, vectors: int) -> tuple[int, int]:
 
     H200, bf16, in one run: one vector and 14336 x 4096 take 33.8 us, 36.3 with four rows and four warps; 4096 x 14336 takes
     36.1, 37.2 with four and eight, 35.1 with one and sixteen, which takes 47.2 for four vectors where four and eight take
-    38.1. Bytes took 22.2 us with four and four, 24.0 with two and eight.
+    38.1. Rows of less than 4096 elements are an access of each thread or two, too little for a block: 11264 x 2048 took 15
+    us in a step of decoding by single rows, 11.9 by Triton. Bytes took 22.2 us with four and four, 24.0 with two and eight.
     """
     if itemsize != 2 or K < 2**11:
         return 4, 8 if K * itemsize >= 2**14 else 4
+    if K < 2**12:
+        return 4, 8
     return min(1 << (vectors - 1).bit_length(), 4), 8
 
 

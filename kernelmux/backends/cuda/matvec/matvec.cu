@@ -6,6 +6,7 @@
 //   -DWEIGHT=type -DELEMENT=type   of weight, and of x and y
 //   -DBATCH=n -DROWS=n -DWARPS=n   -DWIDTH=elements per access of the weight
 #include "common.cuh"
+#include "dependent_launch.cuh"
 
 using T = ELEMENT;
 using W = WEIGHT;
@@ -64,6 +65,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) matvec_rows(
     __shared__ float partial[WARPS][WHOLE > 32 ? WHOLE : 32];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const i64 first = blockIdx.x * (i64)ROWS;
+    follow_previous();
     float sums[WHOLE] = {};
     for (int k = threadIdx.x * WIDTH; k < K; k += 32 * WARPS * WIDTH) {
         Vec<W, WIDTH> held[ROWS];

@@ -13,7 +13,7 @@ from kernelmux.backends.cuda._launch.runtime import Source, ctype
 from kernelmux.registry.backend import Implementation
 
 NAIVE = Source(__file__, "rms_norm_naive.cu")
-_ROWS = Rows(Source(__file__), "rms_norm", weights=("weight",), numbers=("eps",), loop="two_pass")
+_ROWS = Rows(Source(__file__), "rms_norm", weights=("weight",), numbers=("eps",), loop="two_pass", follows=True)
 _NAIVE_BLOCK = 512
 
 

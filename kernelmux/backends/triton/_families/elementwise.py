@@ -24,6 +24,7 @@ import torch
 import triton
 import triton.language as tl
 
+from kernelmux.backends.triton._launch.dependent import follow_previous, following
 from kernelmux.backends.triton._launch.launch import Ints, Launch, cdiv, like, plan
 from kernelmux.backends.triton._launch.strides import collapse
 
@@ -62,7 +63,10 @@ def _apply(outs, ins, numbers, out_offs, in_offs, mask, formula: tl.constexpr):
 
 
 @triton.jit
-def elementwise_flat_kernel(outs, ins, numbers, numel, formula: tl.constexpr, BLOCK: tl.constexpr):
+def elementwise_flat_kernel(
+    outs, ins, numbers, numel, formula: tl.constexpr, BLOCK: tl.constexpr, FOLLOWS: tl.constexpr = False
+):
+    follow_previous(FOLLOWS)
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offs = start + tl.arange(0, BLOCK)
     in_offs = ()
@@ -78,12 +82,13 @@ def elementwise_flat_kernel(outs, ins, numbers, numel, formula: tl.constexpr, BL
 def elementwise_strided_kernel(
     outs, ins, numbers, rows, units, sizes, steps,
     formula: tl.constexpr, DENSE: tl.constexpr, WIDTH: tl.constexpr, INDEX: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, FOLLOWS: tl.constexpr = False,
 ):  # fmt: skip
     """sizes: all dimensions but the innermost, which has units * WIDTH elements; steps: strides per input, innermost last.
 
     Strides of dense rows are in units of WIDTH as well.
     """
+    follow_previous(FOLLOWS)
     columns = units * WIDTH
     tiles = tl.cdiv(columns, BLOCK_N)
     pid = tl.program_id(0)
@@ -106,29 +111,33 @@ def elementwise_strided_kernel(
     _apply(outs, ins, numbers, row.to(tl.int64)[:, None] * columns + col[None, :], in_offs, mask, formula)
 
 
-def elementwise(formula: Any, *inputs: torch.Tensor, scalars: tuple[float, ...] = ()) -> torch.Tensor:
+def elementwise(
+    formula: Any, *inputs: torch.Tensor, scalars: tuple[float, ...] = (), follows: bool = False
+) -> torch.Tensor:
     """formula(*inputs, *scalars), element by element, into a contiguous tensor like the first input.
 
     inputs: tensors of one shape, dtype and device, of any strides. scalars: fp32 numbers, no part of the compilation.
+    follows: of few elements it starts while the kernel ahead still runs.
     """
-    return elementwise_all(formula, *inputs, scalars=scalars)[0]
+    return elementwise_all(formula, *inputs, scalars=scalars, follows=follows)[0]
 
 
 def elementwise_all(
-    formula: Any, *inputs: torch.Tensor, outputs: int = 1, scalars: tuple[float, ...] = ()
+    formula: Any, *inputs: torch.Tensor, outputs: int = 1, scalars: tuple[float, ...] = (), follows: bool = False
 ) -> tuple[torch.Tensor, ...]:
     """The same for a formula that returns a tuple, or one value where outputs = 1."""
     x = inputs[0]
     outs = tuple([like(x) for _ in range(outputs)])
     if x.numel():
         strides = tuple([t.stride() for t in inputs])
-        _plan(formula, x.get_device(), x.dtype, x.shape, strides, outputs)(*outs, *inputs, numbers=scalars)
+        launch = _plan(formula, x.get_device(), x.dtype, x.shape, strides, outputs, follows)
+        launch(*outs, *inputs, numbers=scalars)
     return outs
 
 
 @plan
 def _plan(
-    formula: Any, device: int, dtype: torch.dtype, shape: Ints, strides: tuple[Ints, ...], outputs: int
+    formula: Any, device: int, dtype: torch.dtype, shape: Ints, strides: tuple[Ints, ...], outputs: int, follows: bool
 ) -> MapLaunch:
     sizes, steps = collapse(shape, *strides)
     config = RULE
@@ -137,7 +146,8 @@ def _plan(
     if len(sizes) == 1 and all(step == (1,) for step in steps):
         numel = sizes[0]
         meta = {"formula": formula, "BLOCK": block, "num_warps": warps}
-        return MapLaunch(elementwise_flat_kernel, (cdiv(numel, block),), numel, outputs=outputs, **meta)
+        early = following(device, cdiv(numel, block)) if follows else {}
+        return MapLaunch(elementwise_flat_kernel, (cdiv(numel, block),), numel, outputs=outputs, **meta, **early)
     (*outer, columns), rows = sizes, math.prod(sizes[:-1])
     dense = all(step[-1] == 1 for step in steps)
     width = _width(columns, steps, ACCESS_BYTES // dtype.itemsize) if dense else 1
@@ -145,11 +155,13 @@ def _plan(
     units = tuple(tuple(s // width for s in step[:-1]) + step[-1:] for step in steps)
     if not outer:  # a single row, which has no dimension of its own
         outer, units = [1], tuple((0, *step) for step in units)
+    programs = cdiv(rows, block_m) * cdiv(columns, block_n)
     return MapLaunch(
-        elementwise_strided_kernel, (cdiv(rows, block_m) * cdiv(columns, block_n),),
+        elementwise_strided_kernel, (programs,),
         rows, columns // width, tuple(outer), units,
         outputs=outputs, formula=formula, DENSE=dense, WIDTH=width, BLOCK_M=block_m, BLOCK_N=block_n,
         INDEX=tl.int32 if rows * columns + block < 2**31 else tl.int64, num_warps=warps,
+        **(following(device, programs) if follows else {}),
     )  # fmt: skip
 
 

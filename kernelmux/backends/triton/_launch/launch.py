@@ -8,21 +8,26 @@ a `Launch` (strides, rule, grid: 20 us more) depends on shapes, strides and dtyp
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import torch
 import triton
-from triton.experimental.gluon.nvidia import hopper
 from triton.runtime import driver
+from triton.runtime._async_compile import AsyncCompileMode, active_mode
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from kernelmux.backends.triton._launch import prompt_driver
 from kernelmux.backends.triton._launch.packed import ArgumentSlot, packed
 from kernelmux.emulator import triton_cache
-from kernelmux.registry.call import launch_replay
+from kernelmux.registry.call import first_call, launch_replay
 from kernelmux.registry.util import cards
 
+_THREADS = min(8, os.cpu_count() or 1)
 triton_cache.ensure()
+prompt_driver.install()
 
 Ints = tuple[int, ...]
 Config = dict[str, Any]
@@ -56,13 +61,19 @@ def like(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
+def _gluon_descriptor() -> Any:
+    from triton.experimental.gluon.nvidia import hopper  # 0.05 s, for the kernels that need it
+
+    return hopper.TensorDescriptor
+
+
 class Map:
     """How the copy engine (TMA) sees a tensor: a TensorDescriptor without its tensor; with a layout, Gluon's."""
 
     def __init__(self, shape: Sequence[int], strides: Sequence[int], block: Sequence[int], layout: Any = None) -> None:
         self.fields: tuple[Any, ...]
         self.fields = (list(shape), list(strides), list(block), *([] if layout is None else [layout]))
-        self.kind = TensorDescriptor if layout is None else hopper.TensorDescriptor
+        self.kind = TensorDescriptor if layout is None else _gluon_descriptor()
         self.checked: dict[str, Any] = {}
 
     def of(self, x: torch.Tensor) -> Any:
@@ -119,16 +130,45 @@ class Launch:
         else:
             addresses = [x.data_ptr() for x in tensors]
             key = (device, *[(x.dtype, a & 15 == 0) for x, a in zip(tensors, addresses, strict=True)])
-            known = self.known.get(key)
-            if known is None:
-                known = self.known[key] = self._start(self._compile(tensors, numbers), len(tensors), len(numbers))
-            else:
-                given = tensors if known.whole else addresses
-                values = [x if of is None else of(x) for of, x in zip(known.of, given, strict=True)]
-                known.launch(active.get_current_stream(device), *values, *numbers)
+            known, first = self.known.get(key), first_call.launches()
+            if known is None or (first and first.waiting):
+                return self._first(key, tensors, numbers, first)
+            given = tensors if known.whole else addresses
+            values = [x if of is None else of(x) for of, x in zip(known.of, given, strict=True)]
+            known.launch(active.get_current_stream(device), *values, *numbers)
             if launch_replay.watching():
                 hook = triton.knobs.runtime.launch_enter_hook
                 launch_replay.launched(known.launch, (*known.notes(tensors), *numbers), hook)
+
+    def _first(self, key: Any, tensors: Any, numbers: Any, first: first_call.Launches | None) -> None:
+        """Compile, and launch when all before it are; in the first call of a kind beside other kernels of that."""
+        if first and launch_replay.watching():
+            first.make()
+            first = None
+        compiled: Any = None if key in self.known else self._compiling(tensors, numbers, first)
+
+        def launch() -> None:
+            if key not in self.known:
+                done = compiled.result() if hasattr(compiled, "result") else compiled
+                self.known[key] = self._start(done, len(tensors), len(numbers))
+            self(*tensors, numbers=numbers)
+
+        if first and (first.waiting or hasattr(compiled, "result")):
+            first.put(launch)
+        else:
+            launch()
+
+    def _compiling(self, tensors: Any, numbers: Any, first: first_call.Launches | None) -> Any:
+        """The compiled kernel, or the promise of it by a thread."""
+        if first is None:
+            return self._compile(tensors, numbers, warmup=True)
+        if "mode" not in first.shared:
+            first.shared["mode"] = AsyncCompileMode(ThreadPoolExecutor(_THREADS))
+        token = active_mode.set(first.shared["mode"])
+        try:
+            return self._compile(tensors, numbers, warmup=True)
+        finally:
+            active_mode.reset(token)
 
     def _grouped(self, values: Sequence[Any], numbers: Sequence[Any]) -> tuple[Any, ...]:
         """What stands for the tensors and the numbers, as the kernel takes them: some take tuples."""
@@ -137,13 +177,14 @@ class Launch:
     def _described(self, tensors: Sequence[Any]) -> Sequence[Any]:
         return [m.of(x) for m, x in zip(self.maps, tensors, strict=True)] if self.maps else tensors
 
-    def _compile(self, tensors: tuple[torch.Tensor, ...], numbers: tuple[float, ...]) -> Any:
-        """Launch by way of Triton; the compiled kernel."""
+    def _compile(self, tensors: tuple[torch.Tensor, ...], numbers: tuple[float, ...], warmup: bool = False) -> Any:
+        """The compiled kernel, launched by way of Triton unless it is only to be there."""
         values = self._grouped(self._described(tensors), numbers)
-        return self.kernel[self.grid](*values, *self.scalars, **self.meta)
+        return self.kernel.run(*values, *self.scalars, grid=self.grid, warmup=warmup, **self.meta)
 
     def _start(self, compiled: Any, tensors: int, numbers: int) -> Start:
         """The launch of a compiled kernel for so many tensors and numbers: by the driver, or by Triton's own launcher."""
+        compiled._init_handles()  # loads it
         fields = [m.fields[:2] if isinstance(m, Map) else () for m in self.maps] or [()] * tensors
         given = [ArgumentSlot(i, *sizes) for i, sizes in enumerate([*fields, *[()] * numbers])]
         constants = [self.meta.get(p.name, p.default) for p in self.kernel.params if p.is_constexpr]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kernelmux.backends.triton._launch.dependent import follow_previous
 from kernelmux.backends.triton._rows.row_tiles import (
     chunk_columns,
     chunk_masks,
@@ -121,12 +122,13 @@ def rows_kernel(
     ROWS: tl.constexpr, BLOCK: tl.constexpr, HELD: tl.constexpr, FULL: tl.constexpr, BATCH: tl.constexpr,
     UNIT: tl.constexpr, WIDTH: tl.constexpr, PEELED: tl.constexpr, SPLIT: tl.constexpr, MASK_ROWS: tl.constexpr,
     INDEX: tl.constexpr, LATE: tl.constexpr, ONCE: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr,
-    STORE: tl.constexpr,
+    STORE: tl.constexpr, FOLLOWS: tl.constexpr = False,
 ):  # fmt: skip
     """ROWS rows. LATE: vectors are not held but read when the row is written. ONCE to STORE: see _row_plan.HINTS.
 
     Held are HELD chunks at the end of a row, FULL of them without a mask, and the first one if rows are peeled.
     """
+    follow_previous(FOLLOWS)
     block = tl.program_id(0)
     begin = ((block.to(tl.int64) * out_strides[0]) % PEELED).to(INDEX) if PEELED else 0
     _, mask_rows = row_offsets(block, sizes, out_strides, ROWS)

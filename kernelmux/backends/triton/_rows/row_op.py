@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 
 from kernelmux.backends.triton._families.elementwise import MapLaunch
+from kernelmux.backends.triton._launch.dependent import following
 from kernelmux.backends.triton._launch.launch import Config, like, plan
 from kernelmux.backends.triton._launch.strides import Ints, contiguous
 from kernelmux.backends.triton._rows.row_kernel import rows_kernel
@@ -32,7 +33,6 @@ from kernelmux.backends.triton._rows.row_plan import (
     row_rule,
     shared_meta,
 )
-from kernelmux.backends.triton._rows.row_shared import rows_shared_kernel
 from kernelmux.backends.triton._rows.row_statistics import Statistic
 from kernelmux.backends.triton._rows.rows import Walk, walk
 
@@ -48,13 +48,14 @@ PEELED = {
 
 
 class RowOp(NamedTuple):
-    """Jit functions, as above."""
+    """Jit functions, as above. follows: of few rows it starts while the kernel ahead still runs."""
 
     terms: Any
     statistic: Statistic
     finish: Any
     apply: Any
     prepare: Any = None
+    follows: bool = False
 
 
 class RowLaunch(MapLaunch):
@@ -102,11 +103,18 @@ def _plan(
     reach = w.length * max((1, *vector_steps))
     demand = Demand(len(strides), len(vector_steps), reach, op.statistic.values, device)
     config = {**hints(w, dtype.itemsize, demand, resident), **row_rule(w, access, dtype.itemsize, demand, resident)}
-    return launch_of(op, w, vector_steps, access, outputs, config, saved)
+    return launch_of(op, w, vector_steps, access, outputs, config, saved, device)
 
 
 def launch_of(
-    op: RowOp, w: Walk, vector_steps: Ints, access: RowAccess, outputs: int, config: Config, saved: int = 0
+    op: RowOp,
+    w: Walk,
+    vector_steps: Ints,
+    access: RowAccess,
+    outputs: int,
+    config: Config,
+    saved: int = 0,
+    device: int = -1,
 ) -> RowLaunch:
     """config: as `row_rule` gives it."""
     config = dict(config)
@@ -114,6 +122,8 @@ def launch_of(
     functions = {"lanes": op.statistic.lanes, "merge": op.statistic.merge, "total": op.statistic.total}
     functions |= {"prepare": op.prepare, "terms": op.terms, "finish": op.finish, "apply": op.apply}
     if config.pop("SHARED", False):
+        from kernelmux.backends.triton._rows.row_shared import rows_shared_kernel  # imports Gluon, for 0.1 s
+
         meta = shared_meta(w, access, config)
         return RowLaunch(
             rows_shared_kernel, w.grid(1), units[0], tuple(units[1:]), w.length, vector_steps,
@@ -121,9 +131,10 @@ def launch_of(
             **functions, **meta,
         )  # fmt: skip
     batches, meta = chunk_meta(w, vector_steps, access, config)
+    early = following(device, w.grid(config["ROWS"])[0]) if op.follows else {}
     return RowLaunch(
         rows_kernel, w.grid(config["ROWS"]), w.sizes, units[0], contiguous(w.sizes), tuple(units[1:]),
         w.length, w.steps[0], w.steps[1:], vector_steps, batches,
         outputs=outputs, saved=saved, inputs=len(units) - 1,
-        **functions, **meta,
+        **functions, **meta, **early,
     )  # fmt: skip

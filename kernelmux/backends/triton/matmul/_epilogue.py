@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra import cuda
 
 from kernelmux.backends.triton._families.activations import gelu_erf, silu_value
+from kernelmux.backends.triton._launch.dependent import follow_previous
 from kernelmux.backends.triton._launch.launch import Launch, cdiv
 
 PARTS_BLOCK = 1024
@@ -98,8 +98,7 @@ def end_parts_kernel(
     """Ends a product whose K was split: adds parts [PARTS, M, N] in order, then as the kernels of a whole K do.
 
     FOLLOWS: the kernel before lets this one start before its end, for which this one waits."""
-    if FOLLOWS:
-        cuda.gdc_wait()
+    follow_previous(FOLLOWS)
     offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = offs < size
     acc = tl.zeros([BLOCK], tl.float32)

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import cuda
 
+from kernelmux.backends.triton._launch.dependent import follow_previous, following
 from kernelmux.backends.triton._launch.launch import Config, Launch, Map, cdiv, plan, processors
 from kernelmux.backends.triton.matmul._blocked import Rule
 from kernelmux.backends.triton.matmul._epilogue import PLAIN, EpilogueTensors, WholeTensor, activated, end_parts
@@ -25,10 +26,11 @@ MOST_ROWS = 64
 def matmul_few_rows_kernel(
     c_ptr, a_desc, b_desc, bias_ptr, z_ptr, M, N, K, share, BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
     A_ROWS: tl.constexpr, B_ROWS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    SPLIT: tl.constexpr,
+    SPLIT: tl.constexpr, FOLLOWS: tl.constexpr = False,
 ):  # fmt: skip
     if SPLIT > 1:
         cuda.gdc_launch_dependents()
+    follow_previous(FOLLOWS)
     n = tl.program_id(0) * BLOCK_N
     first = tl.program_id(1) * share
     # [BLOCK_N, BLOCK_M]
@@ -86,6 +88,7 @@ def launches(p: MatmulShapes, config: Config) -> tuple[Launch, Launch | None, in
     launch = Launch(
         matmul_few_rows_kernel, (cdiv(p.N, block_n), split), *end.missing, p.M, p.N, p.K, share, maps=maps, **end.meta,
         A_ROWS=a_strides[1] == 1, B_ROWS=p.b_strides[1] == 1, **{**config, "SPLIT": split},
+        **following(p.device),
     )  # fmt: skip
     return launch, None if split == 1 else end_parts(p.end, split, p.M, p.N, follows=True), split
 

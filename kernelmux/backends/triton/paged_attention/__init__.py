@@ -79,7 +79,8 @@ def _plan(p: PagedProblem) -> tuple[Launch, Launch, int]:
     first = Launch(
         paged_attention_shares_kernel, (programs,), p.B, p.P, p.L * p.S, p.table_row, scale_of_exponents(p.scale),
         p.q_strides[:2], p.k_strides[:3], p.v_strides[:3], H=p.H, G=p.G, D=p.D, S=p.S, FLIP=p.scale < 0,
-        COLUMNS=columns, SCANNED=min(SCANNED, triton.next_power_of_2(p.B)), INDEX=index, LEADS=overlaps(p.device), **config,
+        COLUMNS=columns, SCANNED=min(SCANNED, triton.next_power_of_2(p.B)), INDEX=index,
+        LEADS=overlaps(p.device), launch_pdl=overlaps(p.device), **config,
     )  # fmt: skip
     join = Launch(
         paged_attention_join_kernel, (p.B * p.H,), GROUP=group, D=p.D, ROWS=config["ROWS"], num_warps=2,

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import cuda
 
+from kernelmux.backends.triton._launch.dependent import follow_previous
 from kernelmux.backends.triton.attention._split_keys import joined
 
 
@@ -57,6 +58,7 @@ def paged_attention_shares_kernel(
 ):  # fmt: skip
     if LEADS:
         cuda.gdc_launch_dependents()
+    follow_previous(LEADS)
     # The tiles of the heads of a group stand side by side, as they read the same keys.
     TILES: tl.constexpr = (H // G + ROWS - 1) // ROWS
     rows = tl.program_id(0) % TILES * ROWS + tl.arange(0, ROWS)
@@ -144,8 +146,7 @@ def paged_attention_join_kernel(
     COLUMNS: tl.constexpr, MERGED: tl.constexpr, FOLLOWS: tl.constexpr,
 ):  # fmt: skip
     """One head of a sequence, if it has more than one part."""
-    if FOLLOWS:
-        cuda.gdc_wait()
+    follow_previous(FOLLOWS)
     TILES: tl.constexpr = (GROUP + ROWS - 1) // ROWS
     line = tl.program_id(0).to(tl.int64)
     row = tl.program_id(0) % GROUP
