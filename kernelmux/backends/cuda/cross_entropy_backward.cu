@@ -6,6 +6,9 @@
 #ifndef ALIGNED  // every row starts at a vector and ends with one
 #define ALIGNED 0
 #endif
+#ifndef COUNTED  // the gradient of the mean of no more rows than a block has threads, which count those that are not ignored
+#define COUNTED 0
+#endif
 
 // Of a row. One that does not count, or whose target is no class, has `value` everywhere, and a target of -1.
 struct Gradient {
@@ -37,7 +40,7 @@ cross_entropy_backward_vectorized(
     const float* __restrict__ lse, const float* __restrict__ count, T* __restrict__ grad, i64 rows, int n, i64 step,
     i64 each, i64 ignored, float smoothing, int chunks) {
     const i64 row = blockIdx.x / chunks * (i64)ROWS + threadIdx.y;
-    if (row >= rows) return;
+    if (!COUNTED && row >= rows) return;
     const int chunk = blockIdx.x % chunks;
     const T* const x = logits + row * step;
     T* const y = grad + row * n;
@@ -48,10 +51,17 @@ cross_entropy_backward_vectorized(
     Elements held[UNROLL];
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u)
-        if (u * GROUP * WIDTH < left) held[u] = load_constant<WIDTH>(from + u * GROUP * WIDTH);
+        if ((!COUNTED || row < rows) && u * GROUP * WIDTH < left)
+            held[u] = load_constant<WIDTH>(from + u * GROUP * WIDTH);
 
+    int counted = 0;
+    if (COUNTED) {
+        const int i = threadIdx.y * GROUP + threadIdx.x;
+        counted = __syncthreads_count(i < rows && target[i] != ignored);
+        if (row >= rows) return;
+    }
     const Target t(target[row], n, ignored);
-    const float g = grad_loss[row * each] / (count ? count[0] : 1.0f);
+    const float g = grad_loss[row * each] / (COUNTED ? (float)counted : count ? count[0] : 1.0f);
     const int at = t.counts && t.is_class ? (int)t.value : -1;
     const Gradient gradient{lse[row], g, smoothing / n, 1.0f - smoothing, t.counts ? nanf("") : 0.0f, at};
     const bool wide = ALIGNED || reinterpret_cast<unsigned long long>(y + part.head) % sizeof(Elements) == 0;

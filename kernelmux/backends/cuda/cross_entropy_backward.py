@@ -16,6 +16,9 @@ _SIGNATURE = (
 # Accesses of a thread in flight, and threads of a block at most. H200, 8192 x 128256 in bf16, in one run: 1000 us, 1003
 # with 128 threads and 1006 with 256; with two accesses 1107, 1098 and 1107.
 _UNROLL, _THREADS = 4, 64
+_COUNTED = (
+    64  # rows that each block counts for their mean, which takes less than a kernel for it: it has as many threads
+)
 
 
 def cross_entropy_backward(
@@ -24,10 +27,11 @@ def cross_entropy_backward(
 ) -> torch.Tensor:  # fmt: skip
     grad = torch.empty_like(logits, memory_format=torch.contiguous_format)
     if grad.numel():
-        count = reduced("count", None, target, ignore_index) if reduction == "mean" else None
+        counted = reduction == "mean" and logits.shape[0] <= _COUNTED
+        count = reduced("count", None, target, ignore_index) if reduction == "mean" and not counted else None
         launch = _vectorized(
             *logits.shape, logits.stride(0), logits.dtype, int(reduction == "none"), ignore_index, label_smoothing,
-            aligned(logits),
+            aligned(logits), counted,
         )  # fmt: skip
         launch(grad_loss, logits, target, lse, count, grad)
     return grad
@@ -35,14 +39,15 @@ def cross_entropy_backward(
 
 @remembered
 def _vectorized(
-    rows: int, n: int, step: int, dtype: torch.dtype, each: int, ignored: int, smoothing: float, whole: bool
-) -> BoundLaunch:
+    rows: int, n: int, step: int, dtype: torch.dtype, each: int, ignored: int, smoothing: float, whole: bool,
+    counted: bool,
+) -> BoundLaunch:  # fmt: skip
     width = ACCESS_BYTES // dtype.itemsize
     group = group_of(n, width * _UNROLL, most=_THREADS)
     side = max(1, 128 // group) if group <= 32 else 1
     kernel = SOURCE.kernel(
         "cross_entropy_backward_vectorized", _SIGNATURE, ELEMENT=ctype(dtype), WIDTH=width, GROUP=group, ROWS=side,
-        UNROLL=_UNROLL, ALIGNED=int(whole),
+        UNROLL=_UNROLL, ALIGNED=int(whole), COUNTED=int(counted),
     )  # fmt: skip
     chunks = cdiv(n, group * _UNROLL * width)
     return kernel.bind(

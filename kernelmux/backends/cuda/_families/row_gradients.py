@@ -5,13 +5,13 @@ those of a call; a row's own gradient does not depend on the others.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from kernelmux.backends.cuda._families.elementwise import ACCESS_BYTES
+from kernelmux.backends.cuda._families.elementwise import ACCESS_BYTES, common_width
 from kernelmux.backends.cuda._families.rows import RowPlan, RowWork, row_plan, row_width
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Kernel, Source, card, cdiv, ctype
 from kernelmux.backends.cuda.reduce_sum._sums import sum_partial
@@ -24,6 +24,9 @@ SUMS_LIMIT = 24576  # fp32 sums in the registers of a block, beside the weights
 BYTES_LIMIT = 36864  # of a row: two of three inputs in shared memory
 _ROW_FLOATS = 4  # the most that an operator's Row has
 _BLOCK, _COLUMN_BLOCK = 256, 128
+# Threads of a longer row of 16 bits in two passes; of fp32 they would spill. H200, bf16, rms_norm: 2048 x 25408 149 us
+# (165 by 256), 7 x 25408 15.7 (17.2).
+_LONG_BLOCK, _LONG_ROW = 1024, 16384
 _ROW_CHUNK = 64  # rows per partial sum: 4 / 64 bytes of extra traffic per element
 _MOST_CHUNKS = 65535  # blocks in grid.y
 # Rows per block that stays, but for so many blocks first, each of which takes a row after the other. H200, rms_norm, us, by
@@ -40,6 +43,9 @@ _MIDDLE = (8192, 24576)
 # layer_norm, 8192 x 11008 166 us (191 by 352 threads, 258 in two passes), 4096 x 9216 88 (97 by 576 threads); rms_norm 149
 # (153) and 72.5 (73). Of 8192 elements 223 (220).
 _LARGE = (8193, 14336)
+# Bytes of an access below which rows are peeled, and of rows that are not. H200, bf16: rms_norm, 8192 x 4097 78 us (134),
+# 4096 x 11007 92 (146); layer_norm, 4096 x 11007 101 (177); add_rms_norm, 16384 x 2047 92 (115).
+_NARROW, _SHORT = 8, 2048
 _THREADS = 256  # per multiprocessor, in blocks of fewer; 64 bytes of each, two rows ahead, keep the memory busy
 _STAGES = 3  # rows in the ring, where shared memory has room for them
 _OTHER_SHARED = 2048  # bytes of a block beside the ring: its sums, and 1 KiB of the system
@@ -68,13 +74,16 @@ class RowGradients:
         work = RowWork(x.numel() // n, n, 1, x.dtype, row_width((*inputs, weight), n), 1)
         if walk == "fastest":
             walk = "pipelined" if self.holds(work, card(x)) else "two_pass"
+        if walk == "pipelined":
+            work = _peeled(work, inputs)
         partial = _WALKS[walk](self, work, eps, (*inputs, weight, grad))
         return grad, *(_total(part, weight, walk == "pipelined") for part in partial)
 
     def holds(self, work: RowWork, on: Card) -> bool:
         """Whether a block holds such rows, and the sums of their columns."""
         n, room = work.n, on.shared_per_processor - _OTHER_SHARED
-        fits = self.stage(n, work.dtype.itemsize, work.width) <= room
+        widths = (work.width, ACCESS_BYTES // work.dtype.itemsize)  # the second where rows are peeled
+        fits = max(self.stage(n, work.dtype.itemsize, width) for width in widths) <= room
         return n * len(self.sums) <= SUMS_LIMIT and n * work.dtype.itemsize <= BYTES_LIMIT and fits
 
     def stage(self, n: int, itemsize: int, width: int) -> int:
@@ -86,7 +95,7 @@ class RowGradients:
         """Bytes of shared memory that a block needs for a call, whatever its rows are aligned to."""
         n, itemsize = call.axes["N"], call.arguments["weight"].element_size()
         widths = [w for w in (1, 2, 4, 8) if n % w == 0 and w * itemsize <= ACCESS_BYTES]
-        return max(self.stage(n, itemsize, width) for width in widths) + _OTHER_SHARED // 2
+        return max(self.stage(n, itemsize, width) for width in (*widths, ACCESS_BYTES // itemsize)) + _OTHER_SHARED // 2
 
     def kernel(self, way: str, walk: str, work: RowWork, **defines: object) -> Kernel:
         """The kernel `<name>_<way>`, which walks as the function `walk` of row_gradients.cuh does."""
@@ -94,6 +103,13 @@ class RowGradients:
         signature = f"{' '.join(f'{name}*' for name in self.inputs)} weight* grad_x* stats* partial*"
         fixed = {"ENTRY": entry, "WALK": walk, "ELEMENT": ctype(work.dtype)}
         return self.source.kernel(entry, f"{signature} rows:i64 n:i32 chunk:i32 eps:f32", **fixed, **defines)
+
+
+def _peeled(work: RowWork, inputs: tuple[torch.Tensor, ...]) -> RowWork:
+    """The work in whole vectors, where the rows of a block can begin alike and would be read a few bytes at a time."""
+    width, itemsize = common_width(inputs), work.dtype.itemsize
+    narrow = work.width * itemsize < _NARROW and work.n * itemsize > _SHORT
+    return work._replace(width=width, peeled=True) if narrow and width * itemsize == ACCESS_BYTES else work
 
 
 def _total(partial: torch.Tensor, weight: torch.Tensor, ahead: bool) -> torch.Tensor:
@@ -121,10 +137,11 @@ def _two_pass(op: RowGradients, work: RowWork, eps: float, tensors: tuple[torch.
 @remembered
 def _two_launches(op: RowGradients, work: RowWork, chunk: int, eps: float) -> tuple[BoundLaunch, BoundLaunch]:
     numbers = (work.rows, work.n, chunk, eps)
-    along = op.kernel("rows", "along", work, WIDTH=work.width, GROUP=_BLOCK)
+    threads = _LONG_BLOCK if work.n > _LONG_ROW and work.dtype.itemsize == 2 else _BLOCK
+    along = op.kernel("rows", "along", work, WIDTH=work.width, GROUP=threads)
     columns = op.kernel("columns", "descending", work, WIDTH=work.width, GROUP=_COLUMN_BLOCK)
     grid = (cdiv(work.n, _COLUMN_BLOCK * work.width), cdiv(work.rows, chunk))
-    return along.bind(work.rows, _BLOCK, *numbers), columns.bind(grid, _COLUMN_BLOCK, *numbers)
+    return along.bind(work.rows, threads, *numbers), columns.bind(grid, _COLUMN_BLOCK, *numbers)
 
 
 def _pipelined(op: RowGradients, work: RowWork, eps: float, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
@@ -151,18 +168,23 @@ def gradient_plan(n: int, itemsize: int, width: int) -> tuple[RowPlan, bool]:
 def _staying(op: RowGradients, work: RowWork, eps: float, processors: int, shared: int) -> tuple[BoundLaunch, int]:
     """The launch and its number of blocks, on a device with `shared` bytes per multiprocessor."""
     plan, hold = gradient_plan(work.n, work.dtype.itemsize, work.width)
+    if work.peeled:
+        whole = (work.n - work.width + 1) // work.width
+        plan = replace(plan, inside=min(plan.vectors, whole // plan.group), peeled=True)
     resident = max(1, _THREADS // plan.threads)
     stage = op.stage(work.n, work.dtype.itemsize, work.width)
     stages = max(1, min(_STAGES, (shared // resident - _OTHER_SHARED) // stage))
     defines = {**plan.defines, "MIN_BLOCKS": resident, "STAGES": stages, "HOLD": int(hold)}
     kernel = op.kernel("pipelined", "staying", work, **defines)
     blocks = _blocks(work.rows, plan, resident * processors)
+    if work.peeled and blocks > work.width:
+        blocks = blocks // work.width * work.width
     return kernel.bind(blocks, plan.block, work.rows, work.n, 0, eps, shared=stages * stage), blocks
 
 
 def _blocks(rows: int, plan: RowPlan, most: int) -> int:
     """Each has at least 8 rows to spread the cost of its partial sums over, if there are many."""
-    wanted = max(cdiv(rows, _LEAST_ROWS * plan.rows), min(cdiv(rows, plan.rows), _FIRST_BLOCKS))
+    wanted = max(cdiv(rows, max(_LEAST_ROWS, plan.rows)), min(cdiv(rows, plan.rows), _FIRST_BLOCKS))
     return max(1, min(wanted, most))
 
 

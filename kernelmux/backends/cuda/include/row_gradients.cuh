@@ -14,7 +14,8 @@
 //   staying     blocks stay and walk down rows gridDim.x * ROWS apart, with the weights and their share of the sums in
 //               registers; rows arrive through a ring in shared memory, so that the next are on their way while a block
 //               works on one. What is left is the latency of a row: its values are read, summed over the block and
-//               written. So the sums that a row needs are added up at once, as chains of shuffles side by side.
+//               written. So the sums that a row needs are added up at once, as chains of shuffles side by side. Rows that
+//               are peeled are as many blocks apart as a vector has elements, or a multiple: those of a block begin alike.
 //   along       a block per row reads it twice, the second time from L2 if it is not too long; what its results need goes to `stats`
 //   descending  with these: tiles of columns that walk down `chunk` rows and add up the sums
 // The sums of a block go to partial: [sums, blocks or chunks, n]; a second kernel adds them.
@@ -120,39 +121,90 @@ struct RowTotal {
 
 // ---- staying
 
+// Sums of neighbours as whole vectors: 4 bytes at a time a block of one row would write a sector of memory eight times.
+__device__ __forceinline__ void store_sums(float* out, const float (&sum)[WIDTH]) {
+    if (WIDTH % 4 == 0 && (!PEELED || reinterpret_cast<unsigned long long>(out) % 16 == 0))
+#pragma unroll
+        for (int j = 0; j + 3 < WIDTH; j += 4)
+            *reinterpret_cast<float4*>(out + j) = make_float4(sum[j], sum[j + 1], sum[j + 2], sum[j + 3]);
+    else
+#pragma unroll
+        for (int j = 0; j < WIDTH; ++j) out[j] = sum[j];
+}
+
 // The sums of the ROWS rows side by side, added in order, to partial[s * blocks * n + i].
 template <int Sums>
 __device__ __forceinline__ void add_to_partial(
     const float (&sum)[VECTORS][Sums][WIDTH], float* partial, i64 stride, int count) {
-    __shared__ float total[ROWS > 1 ? GROUP * VECTORS * WIDTH : 1];
+    __shared__ alignas(16) float total[ROWS > 1 ? GROUP * VECTORS * WIDTH : 1];
 #pragma unroll
     for (int s = 0; s < Sums; ++s)
         for (int r = 0; r < ROWS; ++r) {
             float* const out = r == ROWS - 1 ? partial + s * stride : total;
             if (threadIdx.y == r)
                 for_each_vector(count, [&](int i, int v) {
+                    float all[WIDTH];
 #pragma unroll
-                    for (int j = 0; j < WIDTH; ++j) out[i + j] = r > 0 ? total[i + j] + sum[v][s][j] : sum[v][s][j];
+                    for (int j = 0; j < WIDTH; ++j) all[j] = r > 0 ? total[i + j] + sum[v][s][j] : sum[v][s][j];
+                    store_sums(out + i, all);
                 });
             if (ROWS > 1) __syncthreads();
         }
 }
 
+// The column beside the whole vectors of a peeled row that a thread has, if any: the next row's is on its way as well.
+template <int In, int Sums>
+struct Beside {
+    bool any;
+    int at;
+    float w, z[In], sum[Sums] = {};
+    T next[In];
+
+    template <typename All>
+    __device__ __forceinline__ Beside(const All& all, const Peel& part) : any(PEELED && threadIdx.x < part.few), w(0.0f) {
+        at = any ? part.beside(threadIdx.x) : 0;
+        if (any) w = to_float(all.w[at]);
+    }
+    template <typename All>
+    __device__ __forceinline__ void ask(const All& all, i64 start) {
+        if (any)
+#pragma unroll
+            for (int i = 0; i < In; ++i) next[i] = all.x[i][start + at];
+    }
+    __device__ __forceinline__ void take() {
+        if (any)
+#pragma unroll
+            for (int i = 0; i < In; ++i) z[i] = to_float(next[i]);
+    }
+};
+
 template <typename Op, int In, int Sums>
 __device__ __forceinline__ void staying(const Gradients<Op, In, Sums>& all) {
-    const int n = all.n;
+    const Peel part = PEELED ? Peel::of<WIDTH>(all.grad + blockIdx.x * (i64)all.n, all.n) : Peel{0, all.n, 0};
+    const int n = part.tail - part.head;  // of whole vectors
     Elements w[VECTORS];
     float sum[VECTORS][Sums][WIDTH] = {};
-    for_each_vector(n, [&](int i, int v) { w[v] = load<WIDTH>(all.w + i); });
+    for_each_vector(n, [&](int i, int v) {
+        if (!PEELED) w[v] = load<WIDTH>(all.w + i);
+        else
+#pragma unroll
+            for (int j = 0; j < WIDTH; ++j) w[v].v[j] = all.w[part.head + i + j];
+    });
     const i64 step = gridDim.x * (i64)ROWS;
     i64 row = blockIdx.x * (i64)ROWS + threadIdx.y;
-    // Beyond the last row it is asked for once more, and not used.
-    for (int s = 0; s < STAGES - 1; ++s) ask(s, all.x, min(row + s * step, all.rows - 1) * n, n);
+    // Beyond the last row a known one is asked for once more, and not used.
+    const auto start = [&](i64 row) {
+        return (row < all.rows ? row : PEELED ? (i64)blockIdx.x : all.rows - 1) * all.n + part.head;
+    };
+    for (int s = 0; s < STAGES - 1; ++s) ask(s, all.x, start(row + s * step), n);
+    Beside<In, Sums> beside(all, part);
+    beside.ask(all, start(row) - part.head);
     int stage = 0;
     RowTotal total;
     for (i64 top = blockIdx.x * (i64)ROWS; top < all.rows; top += step, row += step) {
-        const i64 ahead = min(row + (STAGES - 1) * step, all.rows - 1);
-        ask((stage + STAGES - 1) % STAGES, all.x, ahead * n, n);
+        ask((stage + STAGES - 1) % STAGES, all.x, start(row + (STAGES - 1) * step), n);
+        beside.take();
+        beside.ask(all, start(row + step) - part.head);
         copy_async_wait<STAGES - 1>();
         const int here = stage;
         typename Op::State state;
@@ -163,6 +215,7 @@ __device__ __forceinline__ void staying(const Gradients<Op, In, Sums>& all) {
                 if (!HOLD) take(held[0], here, v);
                 each_pair(held[HOLD * v], w[v], f);
             });
+            if (beside.any) f(beside.z, beside.w);
         });
         stay_packed(w);
         if (HOLD)
@@ -170,18 +223,27 @@ __device__ __forceinline__ void staying(const Gradients<Op, In, Sums>& all) {
             for (auto& x : held)
 #pragma unroll
                 for (Elements& one : x) stay_packed(one);
-        const typename Op::Row found = all.op.finish(state, n, total);
+        const typename Op::Row found = all.op.finish(state, all.n, total);
         stage = stage == STAGES - 1 ? 0 : stage + 1;
         if (ROWS > 1 && row >= all.rows) continue;
         for_each_vector(n, [&](int i, int v) {
             if (!HOLD) take(held[0], here, v);
-            store(all.grad + row * n + i, gradients(all.op, held[HOLD * v], w[v], found, sum[v]));
+            store(all.grad + row * all.n + part.head + i, gradients(all.op, held[HOLD * v], w[v], found, sum[v]));
         });
+        if (beside.any) {
+            float grad;
+            all.op.apply(beside.z, beside.w, found, grad, beside.sum);
+            all.grad[row * all.n + beside.at] = from_float<T>(grad);
+        }
     }
 #if __CUDA_ARCH__ >= 900  // the kernel that adds up may start and wait
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
-    add_to_partial(sum, all.partial + blockIdx.x * (i64)n, gridDim.x * (i64)n, n);
+    float* const partial = all.partial + blockIdx.x * (i64)all.n;
+    add_to_partial(sum, partial + part.head, gridDim.x * (i64)all.n, n);
+    if (beside.any)
+#pragma unroll
+        for (int s = 0; s < Sums; ++s) partial[s * gridDim.x * (i64)all.n + beside.at] = beside.sum[s];
 }
 
 // ---- along, then descending
@@ -242,9 +304,7 @@ __device__ __forceinline__ void descending(const Gradients<Op, In, Sums>& all) {
         }
     }
 #pragma unroll
-    for (int s = 0; s < Sums; ++s)
-#pragma unroll
-        for (int j = 0; j < WIDTH; ++j) all.partial[(s * (i64)gridDim.y + blockIdx.y) * n + i + j] = sum[s][j];
+    for (int s = 0; s < Sums; ++s) store_sums(all.partial + (s * (i64)gridDim.y + blockIdx.y) * n + i, sum[s]);
 }
 
 // ---- the kernel of an operator

@@ -11,18 +11,27 @@ import triton.language as tl
 
 from kernelmux.backends.triton._losses.targets import targets_of
 from kernelmux.backends.triton._rows.row_statistics import EXPONENTIALS, SUMS, exponential
-from kernelmux.backends.triton._rows.row_tiles import chunk_columns, chunk_masks, load_chunk, of_rows, store_chunk
+from kernelmux.backends.triton._rows.row_tiles import (
+    chunk_columns,
+    chunk_masks,
+    edges,
+    load_chunk,
+    of_rows,
+    spread,
+    spread_mask,
+    store_chunk,
+)
 
 _exponential_lanes, _exponential_merge, _exponential_total, _ = EXPONENTIALS
 _sum_lanes, _sum_merge, _sum_total, _ = SUMS
 
 
 @triton.jit
-def logit_lanes(terms, valid, n, WIDTH: tl.constexpr, SMOOTHED: tl.constexpr):
-    """Of some chunks, per lane: maximum, sum of exponentials and, with smoothing, the sum."""
-    state = _exponential_lanes(terms, valid, n, False, WIDTH)
+def logit_lanes(terms, valid, n, WIDTH: tl.constexpr, SMOOTHED: tl.constexpr, KEEP: tl.constexpr = False):
+    """Of some chunks, per lane: maximum, sum of exponentials and, with smoothing, the sum. KEEP: they are the row."""
+    state = _exponential_lanes(terms, valid, n, KEEP, WIDTH)
     if SMOOTHED:
-        state = state + _sum_lanes(terms, valid, n, False, WIDTH)
+        state = state + _sum_lanes(terms, valid, n, KEEP, WIDTH)
     return state
 
 
@@ -47,19 +56,18 @@ def log_sum_and_mean(state, V):
 
 @triton.jit
 def slope(known, targets, h, smoothing, V):
-    """What `gradients` needs of each row."""
+    """What `gradients` needs of each row, with a spread of NaN where the target is no class."""
     top, total = known
-    return top, h / total, h * (smoothing / V), h * (1 - smoothing), targets
+    return top, h / total, tl.where(targets[2], h * (smoothing / V), float("nan")), h * (1 - smoothing), targets
 
 
 @triton.jit
 def gradients(x, place, row):
     """Of logits of some columns. place: of each column, as the target of the row is counted."""
     top, scale, spread, at_target, targets = row
-    target, counts, is_class = targets
+    target, counts, _ = targets
     grad = exponential(x.to(tl.float32) - top) * scale - spread
-    grad = tl.where(place == target, grad - at_target, grad)
-    return tl.where(counts, tl.where(is_class, grad, float("nan")), 0.0)
+    return tl.where(counts, tl.where(place == target, grad - at_target, grad), 0.0)
 
 
 @triton.jit
@@ -101,13 +109,13 @@ def _rewrite(
 def loss_rows_kernel(
     lse_ptr, grad_ptr, logits_ptr, target_ptr, mean_ptr, count_ptr, M, V, row_step, column_step, target_step,
     ignore_index, smoothing, batches,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, BATCH: tl.constexpr, TAIL: tl.constexpr, FULL: tl.constexpr,
-    UNIT: tl.constexpr, WIDTH: tl.constexpr, PEELED: tl.constexpr, SPLIT: tl.constexpr, DENSE: tl.constexpr,
-    SMOOTHED: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, BATCH: tl.constexpr, HELD: tl.constexpr, FULL: tl.constexpr,
+    UNIT: tl.constexpr, WIDTH: tl.constexpr, PEELED: tl.constexpr, DENSE: tl.constexpr, SMOOTHED: tl.constexpr,
+    INDEX: tl.constexpr,
 ):  # fmt: skip
-    """Chunks of a row: the first one if it is peeled, batches of BATCH, TAIL ones, FULL of these without a mask.
+    """Chunks of a row: batches of BATCH, which are read twice, and HELD ones, FULL of these without a mask.
 
-    row_step is in units of UNIT elements.
+    A peeled row begins at its first aligned element; its edges are held as well. row_step is in units of UNIT elements.
 
     mean_ptr: the mean of each row's logits, for SMOOTHED; count_ptr: how many rows count, if the loss is their mean.
     """
@@ -121,44 +129,53 @@ def loss_rows_kernel(
 
     ptrs = logits_ptr + row_start[:, None]
     grad_ptrs = grad_ptr + (rows * (V // UNIT) * UNIT)[:, None]
-    begin = 0
-    if PEELED:  # one row, from the last aligned address before it on
-        begin = tl.sum(rows * V % PEELED, 0)
-        ptrs = logits_ptr + (row_start // PEELED * PEELED)[:, None]
-        grad_ptrs = grad_ptr + (rows * V // PEELED * PEELED)[:, None]
-    HEAD: tl.constexpr = 1 if PEELED else 0
-    zero = tl.program_id(0).to(tl.int64) * 0  # columns are counted in 64 bits
+    before = 0
+    if PEELED:  # one row
+        before = ((-tl.program_id(0).to(tl.int64) * V) & (PEELED - 1)).to(INDEX)
+        ptrs = logits_ptr + ((row_start + (PEELED - 1)) // PEELED * PEELED)[:, None]
+        grad_ptrs = grad_ptr + ((rows * V + (PEELED - 1)) // PEELED * PEELED)[:, None]
+    end = V - before
+    zero = (tl.program_id(0) * 0).to(INDEX)
     place = tl.arange(0, BLOCK)[None, :]
     STRIDE: tl.constexpr = BATCH * BLOCK
+    tail = zero + batches * STRIDE if BATCH else zero
     held = ()
     values = ()
     valid = ()
-    for k in tl.static_range(HEAD + TAIL):
-        first = zero + k * BLOCK + (0 if k < HEAD else batches * STRIDE)
-        masks = chunk_masks(
-            chunk_columns(first, BLOCK, tl.int64), begin, begin + V, k >= HEAD and k < HEAD + FULL, WIDTH, SPLIT
-        )
+    for k in tl.static_range(HELD):
+        first = tail + k * BLOCK
+        masks = chunk_masks(chunk_columns(first, BLOCK, INDEX), 0, end, k < FULL, WIDTH, False)
         x = _chunk(ptrs, first, place, column_step, "evict_first", DENSE, of_rows(masks, mask_rows, ROWS > 1))
         held += (x,)  # type: ignore[assignment]
         values += ((x.to(tl.float32),),)  # type: ignore[assignment]
         valid += (masks,)  # type: ignore[assignment]
-    state = logit_lanes(values, valid, V, WIDTH, SMOOTHED)
-    for batch in tl.range(batches):
-        first = zero + HEAD * BLOCK + batch * STRIDE
-        part = _batch(ptrs, first, place, column_step, mask_rows, V, BATCH, BLOCK, WIDTH, ROWS, DENSE, SMOOTHED)
-        state = logit_merge(state, part)
+    if PEELED:
+        edge, edge_masks = edges(before, end, BLOCK, WIDTH, INDEX)
+        edge_x = load_chunk(ptrs + edge, edge_masks, "evict_first")
+        values += (spread((edge_x.to(tl.float32),), WIDTH),)  # type: ignore[assignment]
+        valid += ((spread_mask(edge_masks[0], BLOCK, WIDTH),),)  # type: ignore[assignment]
+    state = logit_lanes(values, valid, V, WIDTH, SMOOTHED, BATCH == 0)
+    if BATCH:
+        for batch in tl.range(batches):
+            part = _batch(ptrs, zero + batch * STRIDE, place, column_step, mask_rows, V, BATCH, BLOCK, WIDTH, ROWS, DENSE,
+                          SMOOTHED)  # fmt: skip
+            state = logit_merge(state, part)
 
-    targets = (target[:, None] + begin, counts[:, None], is_class[:, None])
+    # A target that is no class may become one in fewer bits; its row is 0 or NaN all the same.
+    targets = ((target[:, None] - before).to(INDEX), counts[:, None], is_class[:, None])
     found, known = log_sum_and_mean(state, V)
     row = slope(known, targets, h, smoothing, V)
-    # From the last batch to the first: what was read last is the most likely to be in L2 still.
-    for batch in tl.range(batches):
-        first = zero + HEAD * BLOCK + (batches - 1 - batch) * STRIDE
-        _rewrite(grad_ptrs, ptrs, first, place, column_step, mask_rows, row, BATCH, BLOCK, ROWS, DENSE)
-    for k in tl.static_range(HEAD + TAIL):
-        first = zero + k * BLOCK + (0 if k < HEAD else batches * STRIDE)
+    if BATCH:
+        # From the last batch to the first: what was read last is the most likely to be in L2 still.
+        for batch in tl.range(batches):
+            first = zero + (batches - 1 - batch) * STRIDE
+            _rewrite(grad_ptrs, ptrs, first, place, column_step, mask_rows, row, BATCH, BLOCK, ROWS, DENSE)
+    for k in tl.static_range(HELD):
+        first = tail + k * BLOCK
         masks = of_rows(valid[k], mask_rows, ROWS > 1)
         store_chunk(grad_ptrs + first + place, gradients(held[k], first + place, row), masks)
+    if PEELED:
+        store_chunk(grad_ptrs + edge, gradients(edge_x, edge, row), edge_masks)
     tl.store(lse_ptr + rows[:, None], found[0], mask=mask_rows[:, None])
     if SMOOTHED:
         tl.store(mean_ptr + rows[:, None], found[1], mask=mask_rows[:, None])

@@ -17,21 +17,26 @@ from typing import Any, NamedTuple
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra import cuda
 
 from kernelmux.backends.triton._families.elementwise import ACCESS_BYTES
 from kernelmux.backends.triton._families.sums import ReductionStep, run, sum_first
 from kernelmux.backends.triton._launch.card import SPARE
 from kernelmux.backends.triton._launch.launch import Config, cdiv, like, overlaps, plan, processors, shared_bytes
 from kernelmux.backends.triton._launch.strides import Ints
+from kernelmux.backends.triton._rows.row_gradient_kernel import gradients_fused_kernel
 from kernelmux.backends.triton._rows.row_op import RowLaunch, RowOp, Tensors, rows
-from kernelmux.backends.triton._rows.row_tiles import chunk_columns, chunk_masks, in_fp32, load_chunks, store_chunk
 from kernelmux.backends.triton._rows.rows import clamp, next_power
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtMost
 
 # Two inputs of a row, weight and its gradient, 32 values each per thread, still fit the registers of 16 warps.
 FUSED = 16384
+# Columns of rows of which a program takes several at a time. H200, bf16, rms_norm: 8192 x 768 20 us (one row at a time
+# 25), 2000 x 511 11 (15), 100000 x 33 37 (226); add_rms_norm, 4029 x 359 14.4 us by three programs, 16.3 by four.
+NARROW = 1024
+# Up to so many columns two programs of 8 warps, if copies of 4 bytes can bring them: 178593 x 80 37 us, 72 by four of 4;
+# 65536 x 128 25 (33).
+SIDE = 128
 SHORT = 2048  # columns up to which a thread has 8 of a row at most
 # Longer rows have few warps, whose threads may have 255 registers: 4, and two programs per SM, up to so many columns, then
 # 8. H200, layer_norm, bf16: 16384 x 4096 110 us (152 with 16 warps), 8192 x 6144 97 (103), 16384 x 8192 212 (217), 4096 x
@@ -39,6 +44,11 @@ SHORT = 2048  # columns up to which a thread has 8 of a row at most
 FOUR_WARPS = 4096
 # Beyond so many columns vectors are read for each row. H200: rms_norm, 8192 x 11008 141 us (189), but 4096 x 9216 66 (64).
 WEIGHTS_HELD = 10240
+PEELED = 8  # bytes of an access below which rows are peeled
+# Vectors of peeled rows would be read 2 bytes at a time, so they are held, by 8 warps up to so many columns, then by 16.
+# H200, bf16, rms_norm: 4096 x 11007 102 us (vectors read for each row 153, rows not peeled 148), 4096 x 16001 213 (230 by
+# 8 warps, not peeled 245), 8192 x 4097 64 (not peeled 139).
+PEELED_BY_8 = 14336
 
 
 class GradientOp(NamedTuple):
@@ -47,94 +57,6 @@ class GradientOp(NamedTuple):
     op: RowOp
     shares: Any
     saved: int
-
-
-@triton.jit
-def _weights(source, held, k: tl.constexpr, cols, masks, LATE: tl.constexpr):
-    """The vectors' elements of chunk k, held or read once more: source as in load_chunks."""
-    if LATE:
-        return in_fp32(load_chunks(source, cols, masks, "evict_last"))
-    else:
-        return held[k]
-
-
-@triton.jit
-def _row(
-    grad_x_ptr, sums, ins, source, weights, numbers, start, N,
-    terms: tl.constexpr, lanes: tl.constexpr, total: tl.constexpr, finish: tl.constexpr, apply: tl.constexpr,
-    shares: tl.constexpr, SAVED: tl.constexpr, BLOCK: tl.constexpr, CHUNKS: tl.constexpr, FULL: tl.constexpr,
-    WIDTH: tl.constexpr, SPLIT: tl.constexpr, LATE: tl.constexpr,
-):  # fmt: skip
-    """One row; the sums with what it adds to them, per chunk a tuple with one for each vector."""
-    starts = ()
-    steps = ()
-    for _ in tl.static_range(len(ins)):
-        starts += (start,)  # type: ignore[assignment]
-        steps += (1,)  # type: ignore[assignment]
-    values = ()
-    held = ()
-    valid = ()
-    for k in tl.static_range(CHUNKS):
-        cols = chunk_columns(k * BLOCK, BLOCK, tl.int32)
-        masks = chunk_masks(cols, 0, N, k < FULL, WIDTH, SPLIT)
-        x = in_fp32(load_chunks((ins, starts, steps), cols, masks, ""))
-        held += (x,)  # type: ignore[assignment]
-        valid += (masks,)  # type: ignore[assignment]
-        w = _weights(source, weights, k, cols, masks, LATE)
-        values += (terms(*numbers, *x, *w),)  # type: ignore[assignment]
-    known = finish(*numbers, *total(lanes(values, valid, N, True, WIDTH), N), N)
-    added = ()
-    for k in tl.static_range(CHUNKS):
-        cols = chunk_columns(k * BLOCK, BLOCK, tl.int32)
-        w = _weights(source, weights, k, cols, valid[k], LATE)
-        grad_x = apply(*known, *numbers, *held[k], *w)
-        store_chunk(grad_x_ptr + (start + cols), grad_x, valid[k])
-        more = shares(*known[:SAVED], *held[k])
-        both = ()
-        for i in tl.static_range(len(more)):
-            both += (sums[k][i] + more[i],)  # type: ignore[assignment]
-        added += (both,)  # type: ignore[assignment]
-    return added
-
-
-@triton.jit
-def gradients_fused_kernel(
-    grads, sums, ins, vectors, numbers, M, N, units, vector_steps,
-    terms: tl.constexpr, lanes: tl.constexpr, total: tl.constexpr, finish: tl.constexpr, apply: tl.constexpr,
-    shares: tl.constexpr, SAVED: tl.constexpr, BLOCK: tl.constexpr, CHUNKS: tl.constexpr, FULL: tl.constexpr,
-    WIDTH: tl.constexpr, SPLIT: tl.constexpr, STAGES: tl.constexpr, LEADS: tl.constexpr, LATE: tl.constexpr,
-):  # fmt: skip
-    """LATE: vectors are not held in registers but read again for each row, twice."""
-    program = tl.program_id(0)
-    starts = ()
-    for _ in tl.static_range(len(vectors)):
-        starts += (0,)  # type: ignore[assignment]
-    weights = ()
-    state = ()
-    for k in tl.static_range(CHUNKS):
-        cols = chunk_columns(k * BLOCK, BLOCK, tl.int32)
-        nothing = ()
-        for _ in tl.static_range(len(sums)):
-            nothing += (tl.zeros([1, BLOCK], tl.float32),)  # type: ignore[assignment]
-        masks = chunk_masks(cols, 0, N, k < FULL, WIDTH, SPLIT)
-        wide = cols.to(tl.int64)
-        if not LATE:
-            weights += (in_fp32(load_chunks((vectors, starts, vector_steps), wide, masks, "evict_last")),)  # type: ignore[assignment]
-        state += (nothing,)  # type: ignore[assignment]
-
-    # The rows to come are on their way to shared memory while this one waits for its sums.
-    for row in tl.range(program, M, tl.num_programs(0), num_stages=STAGES):
-        start = row.to(tl.int64) * units * WIDTH
-        state = _row(grads[0], state, ins, (vectors, starts, vector_steps), weights, numbers, start, N, terms, lanes, total,
-                     finish, apply, shares, SAVED, BLOCK, CHUNKS, FULL, WIDTH, SPLIT, LATE)  # fmt: skip
-
-    if LEADS:
-        cuda.gdc_launch_dependents()
-    for k in tl.static_range(CHUNKS):
-        cols = chunk_columns(k * BLOCK, BLOCK, tl.int32)
-        masks = chunk_masks(cols, 0, N, k < FULL, WIDTH, SPLIT)
-        for i in tl.static_range(len(sums)):
-            store_chunk(sums[i] + (program.to(tl.int64) * units * WIDTH + cols), state[k][i], masks)
 
 
 @triton.jit
@@ -182,20 +104,39 @@ class RowGradientsPlan(NamedTuple):
     last: tuple[ReductionStep, ...]
 
 
-def rule(N: int, itemsize: int, inputs: int, room: int) -> Config:
+def rule(N: int, itemsize: int, inputs: int, room: int, count: int = 1) -> Config:
     """Programs per SM, warps, columns of a chunk, stages of the rows to come; LATE: vectors are read for each row.
 
-    room: bytes of shared memory that all programs of an SM share.
+    room: bytes of shared memory that all programs of an SM share; count: vectors whose gradients are summed.
     """
-    programs, late = 2 if N <= FOUR_WARPS else 1, N > WEIGHTS_HELD
+    if N <= NARROW:
+        return _narrow(N, itemsize, inputs, room, count)
+    peeled = peel(N, itemsize)
+    N = N // peeled * peeled if peeled else N
+    programs, late = 2 if N <= FOUR_WARPS else 1, N > WEIGHTS_HELD and not peeled
     warps = 8 if N > FOUR_WARPS else 4 if N > SHORT else clamp(next_power(N) // 256, 1, 16)
+    warps = 16 if peeled and N > PEELED_BY_8 else warps
     block = 256 * warps if N > SHORT else chunk(N)
-    row = (
-        (inputs + 2 * late) * cdiv(N, block) * block * itemsize
-    )  # vectors that are read in the loop are on their way as well
+    # Vectors that are read in the loop are on their way as well.
+    row = (inputs + 2 * late) * cdiv(N, block) * block * itemsize
     most = 2 if N > SHORT else clamp(131072 // row, 1, 3)
     ahead = clamp((room // programs - SPARE) // row, 0, most)
-    return {"PER_SM": programs, "STAGES": 1 + ahead, "num_warps": warps, "BLOCK": block, "LATE": late}
+    return {"ROWS": 1, "PER_SM": programs, "STAGES": 1 + ahead, "num_warps": warps, "BLOCK": block, "LATE": late}
+
+
+def _narrow(N: int, itemsize: int, inputs: int, room: int, count: int) -> Config:
+    """Several rows at a time: 16 elements of an input to a thread, as many programs as its registers leave room for."""
+    block = max(16, next_power(N))
+    warps, programs = (8, 2) if N <= SIDE and N * itemsize % 4 == 0 else (4, 4 if inputs + count == 3 else 3)
+    rows = max(1, 512 * warps // block)
+    ahead = clamp((room // programs - SPARE) // (inputs * rows * block * itemsize), 0, 2)
+    return {"ROWS": rows, "PER_SM": programs, "STAGES": 1 + ahead, "num_warps": warps, "BLOCK": block, "LATE": False}
+
+
+def peel(N: int, itemsize: int) -> int:
+    """Elements of an access if rows are peeled: those that would be read a few bytes at a time; else 0."""
+    width = ACCESS_BYTES // itemsize
+    return width if N > NARROW and math.gcd(N, width) * itemsize < PEELED else 0
 
 
 def chunk(N: int) -> int:
@@ -210,16 +151,29 @@ def chunk(N: int) -> int:
 def _fused(
     g: GradientOp, device: int, shape: Ints, itemsize: int, inputs: int, steps: Ints, count: int
 ) -> RowGradientsPlan:
+    N = shape[-1]
+    config = rule(N, itemsize, inputs, shared_bytes(device), count)
+    return launch_of_gradients(g, device, shape, itemsize, inputs, steps, count, config)
+
+
+def launch_of_gradients(
+    g: GradientOp, device: int, shape: Ints, itemsize: int, inputs: int, steps: Ints, count: int, config: Config
+) -> RowGradientsPlan:
+    """config: as `rule` gives it."""
     M, N = math.prod(shape[:-1]), shape[-1]
-    config = rule(N, itemsize, inputs, shared_bytes(device))
-    programs = min(M, config["PER_SM"] * processors(device))
-    width = math.gcd(N, ACCESS_BYTES // itemsize)
-    block = config["BLOCK"]
+    rows, block = config["ROWS"], config["BLOCK"]
+    unit = math.gcd(N, ACCESS_BYTES // itemsize)
+    peeled = peel(N, itemsize)
+    programs = min(cdiv(M, rows), config["PER_SM"] * processors(device))
+    if peeled and M > programs:
+        programs = max(peeled, programs // peeled * peeled)
+    least, unit, width = (N - peeled + 1, 1, peeled) if peeled else (N, unit, unit)
     launch = RowLaunch(
-        gradients_fused_kernel, (programs,), M, N, N // width, steps, outputs=1, saved=count, inputs=inputs,
+        gradients_fused_kernel, (programs,), M, N, N // unit, steps, outputs=1, saved=count, inputs=inputs,
         terms=g.op.terms, lanes=g.op.statistic.lanes, total=g.op.statistic.total, finish=g.op.finish,
-        apply=g.op.apply, shares=g.shares, SAVED=g.saved, BLOCK=block, CHUNKS=cdiv(N, block), FULL=N // block, WIDTH=width,
-        SPLIT=False, STAGES=config["STAGES"], LEADS=overlaps(device), LATE=config["LATE"], num_warps=config["num_warps"],
+        apply=g.op.apply, shares=g.shares, SAVED=g.saved, ROWS=rows, BLOCK=block, CHUNKS=cdiv(N // width, block // width),
+        FULL=least // block, UNIT=unit, WIDTH=width, PEELED=peeled, STAGES=config["STAGES"], LEADS=overlaps(device),
+        LATE=config["LATE"], num_warps=config["num_warps"],
     )  # fmt: skip
     return RowGradientsPlan(launch, (programs, N), sum_first(device, programs, N))
 

@@ -13,9 +13,12 @@ from kernelmux.backends.triton._launch.dependent import follow_previous
 from kernelmux.backends.triton._rows.row_tiles import (
     chunk_columns,
     chunk_masks,
+    edges,
     in_fp32,
     load_chunks,
     of_rows,
+    spread,
+    spread_mask,
     store_chunk,
 )
 from kernelmux.backends.triton._rows.rows import row_offsets
@@ -23,13 +26,16 @@ from kernelmux.backends.triton._rows.rows import row_offsets
 
 @triton.jit
 def _starts(block, sizes, strides, UNIT: tl.constexpr, PEELED: tl.constexpr, ROWS: tl.constexpr):
-    """Per tensor the offset of each row's column 0, [ROWS, 1]; strides are in units of UNIT elements."""
+    """Per tensor the offset of each row's column 0, [ROWS, 1]; strides are in units of UNIT elements.
+
+    PEELED: the column that is the first aligned one.
+    """
     starts = ()
     for i in tl.static_range(len(strides)):
         start, _ = row_offsets(block, sizes, strides[i], ROWS)
         start = start * UNIT
         if PEELED:  # written so that the compiler knows it to be a multiple
-            start = start // PEELED * PEELED
+            start = (start + (PEELED - 1)) // PEELED * PEELED
         starts += (start[:, None],)  # type: ignore[assignment]
     return starts
 
@@ -120,56 +126,66 @@ def rows_kernel(
     prepare: tl.constexpr, terms: tl.constexpr, lanes: tl.constexpr, merge: tl.constexpr, total: tl.constexpr,
     finish: tl.constexpr, apply: tl.constexpr, KEEP: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, HELD: tl.constexpr, FULL: tl.constexpr, BATCH: tl.constexpr,
-    UNIT: tl.constexpr, WIDTH: tl.constexpr, PEELED: tl.constexpr, SPLIT: tl.constexpr, MASK_ROWS: tl.constexpr,
+    UNIT: tl.constexpr, WIDTH: tl.constexpr, PEELED: tl.constexpr, MASK_ROWS: tl.constexpr,
     INDEX: tl.constexpr, LATE: tl.constexpr, ONCE: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr,
     STORE: tl.constexpr, FOLLOWS: tl.constexpr = False,
 ):  # fmt: skip
     """ROWS rows. LATE: vectors are not held but read when the row is written. ONCE to STORE: see _row_plan.HINTS.
 
-    Held are HELD chunks at the end of a row, FULL of them without a mask, and the first one if rows are peeled.
+    Held are HELD chunks at the end of a row, FULL of them without a mask, and its edges if rows are peeled.
     """
     follow_previous(FOLLOWS)
     block = tl.program_id(0)
-    begin = ((block.to(tl.int64) * out_strides[0]) % PEELED).to(INDEX) if PEELED else 0
+    # Of a peeled row the elements before its first aligned one, from which columns are counted.
+    before = ((-block.to(tl.int64) * out_strides[0]) & (PEELED - 1)).to(INDEX) if PEELED else 0
+    end = N - before
     _, mask_rows = row_offsets(block, sizes, out_strides, ROWS)
     out_starts = _starts(block, sizes, (out_strides,), UNIT, PEELED, ROWS)[0]
     source = (ins, _starts(block, sizes, in_strides, UNIT, PEELED, ROWS), in_steps)
-    columns = (vectors, shifted(vector_steps, begin), vector_steps)
-    HEAD: tl.constexpr = 1 if PEELED else 0
+    columns = (vectors, shifted(vector_steps, -before), vector_steps)
     STRIDE: tl.constexpr = BATCH * BLOCK
     tail = batches * STRIDE if BATCH else 0
 
     held = ()
     values = ()
     valid = ()
-    for k in tl.static_range(HEAD + HELD):
-        cols = chunk_columns(k * BLOCK if k < HEAD else tail + k * BLOCK, BLOCK, INDEX)
-        masks = chunk_masks(cols, begin, begin + N, k >= HEAD and k < HEAD + FULL, WIDTH, SPLIT)
+    for k in tl.static_range(HELD):
+        cols = chunk_columns(tail + k * BLOCK, BLOCK, INDEX)
+        masks = chunk_masks(cols, 0, end, k < FULL, WIDTH, False)
         x = _read(source, cols, masks, mask_rows, prepare, MASK_ROWS, ONCE)
         w = load_chunks(columns, cols, masks, "evict_last")
         held += ((x, () if LATE else w),)  # type: ignore[assignment]
         values += (terms(*numbers, *in_fp32(x), *in_fp32(w)),)  # type: ignore[assignment]
         valid += (masks,)  # type: ignore[assignment]
+    if PEELED:
+        edge, edge_masks = edges(before, end, BLOCK, WIDTH, INDEX)
+        edge_x = _read(source, edge, edge_masks, mask_rows, prepare, MASK_ROWS, ONCE)
+        edge_w = load_chunks(columns, edge, edge_masks, "evict_last")
+        edge_terms = terms(*numbers, *in_fp32(edge_x), *in_fp32(edge_w))
+        values += (spread(edge_terms, WIDTH),)  # type: ignore[assignment]
+        valid += ((spread_mask(edge_masks[0], BLOCK, WIDTH),),)  # type: ignore[assignment]
     state = lanes(values, valid, N, KEEP, WIDTH)
     if BATCH:
         for batch in tl.range(batches):
-            part = _batch(source, columns, numbers, HEAD * BLOCK + batch * STRIDE, N, mask_rows, prepare, terms, lanes,
+            part = _batch(source, columns, numbers, batch * STRIDE, N, mask_rows, prepare, terms, lanes,
                           BATCH, BLOCK, WIDTH, MASK_ROWS, INDEX, FIRST)  # fmt: skip
             state = merge(state, part)
     known = finish(*numbers, *total(state, N), N)
 
-    AGAIN: tl.constexpr = HEAD + HELD if len(outs) > 0 else 0
+    AGAIN: tl.constexpr = HELD if len(outs) > 0 else 0
     for k in tl.static_range(AGAIN):
-        cols = chunk_columns(k * BLOCK if k < HEAD else tail + k * BLOCK, BLOCK, INDEX)
+        cols = chunk_columns(tail + k * BLOCK, BLOCK, INDEX)
         masks = valid[k]
         chunk = (held[k][0], load_chunks(columns, cols, masks, "evict_last")) if LATE else held[k]
         masks = of_rows(masks, mask_rows, MASK_ROWS)
         write(outs, known, numbers, chunk, out_starts, cols, out_step, masks, apply, STORE)
+    if PEELED and AGAIN:
+        write(outs, known, numbers, (edge_x, edge_w), out_starts, edge, out_step, edge_masks, apply, STORE)
     if BATCH and AGAIN:
         # From the last batch to the first: what was read last is the most likely to be in L2 still.
         for batch in tl.range(batches):
             _rewrite(
-                outs, known, source, columns, numbers, out_starts, out_step, HEAD * BLOCK + (batches - 1 - batch) * STRIDE,
+                outs, known, source, columns, numbers, out_starts, out_step, (batches - 1 - batch) * STRIDE,
                 mask_rows, prepare, apply, BATCH, BLOCK, MASK_ROWS, INDEX, SECOND, STORE,
             )  # fmt: skip
 

@@ -29,7 +29,8 @@ OF_8_WARPS = 48
 # add_rms_norm of 8192 x 6144 101 (102).
 OF_TWO_INPUTS = 48
 # Beyond so many 8 warps hold all of a row that has vectors, which are read late: rms_norm of 4096 x 9216 39 us, 42 where
-# two chunks are read again. With two vectors up to KEPT: layer_norm of 8192 x 11008 97 us if two chunks are, else 199.
+# two chunks are read again. With two vectors up to KEPT: layer_norm of 8192 x 11008 97 us if two chunks are, else 199. Up
+# to so many they hold all of a peeled row without vectors: softmax of 16384 x 6677 114 us (126).
 ALL = 32
 # Beyond so many, without vectors, a part of the row is read again as well. H200, bf16, Triton 3.6: softmax of 4096 x 32000
 # 135 us, 313 where a program holds the row, in 127 registers, which leaves room for one; of 4096 x 27648 112 (267). Of
@@ -128,6 +129,8 @@ def row_rule(w: Walk, access: RowAccess, itemsize: int, demand: Demand, resident
     if _reread(w, itemsize, demand):
         return {"ROWS": 1, "BLOCK": 2048, "BATCH": 2, "HELD": 1, "LATE": True, "num_warps": 8, "maxnreg": 40}
     values = chunks * access.width * demand.inputs
+    if access.peeled and single and not demand.vectors and warps == 8 and values <= ALL:
+        return {**config, "BATCH": 1, "HELD": None, "LATE": False}
     if single and warps == 8 and values > ALL and (demand.vectors == 1 or (demand.vectors and values <= KEPT)):
         return {**config, "BATCH": 1, "HELD": None, "LATE": True}
     few = FEW if demand.vectors or (single and warps == 8) else AGAIN if single else HELD
@@ -152,14 +155,19 @@ def _short(n: int, itemsize: int) -> Config:
 def _chunk(n: int, values: int, width: int, wanted: int, many: int) -> tuple[int, int]:
     """Warps, and columns of a chunk: one access per thread; as few warps as hold the row in `wanted` values, or 16.
 
-    values: of one access, in all inputs. many: for 8 warps. At most a third of the row in vain.
+    values: of one access, in all inputs. many: for 8 warps. At most a third of the row in vain, or else as little as may
+    be in `many` values of a thread. H200, bf16, softmax, by 16 warps in brackets: 8192 x 1101 16 us (108), 16640 x 4200
+    73 (109); add_rms_norm of 20352 x 2080 87 (102).
     """
+    least = (cdiv(n, 512 * width) * 512 * width, 16)
     for warps, most in ((2, wanted), (4, wanted), (8, max(wanted, many))):
         block = 32 * warps * width
         chunks = cdiv(n, block)
         if chunks * values <= most and chunks * block - n <= n // 3:
             return warps, block
-    return 16, 512 * width
+        if chunks * values <= many:
+            least = min(least, (chunks * block, warps))
+    return least[1], 32 * least[1] * width
 
 
 def _shared(n: int, access: RowAccess, itemsize: int, demand: Demand) -> Config | None:
@@ -189,26 +197,34 @@ def _walked(width: int) -> Config:
 
 def chunk_meta(w: Walk, vector_steps: tuple[int, ...], access: RowAccess, config: Config) -> tuple[int, Config]:
     """How many batches are walked twice, and what the kernel must know at compilation."""
+    slack = (access.width - 1) * access.peeled
+    most = w.length // access.width * access.width if access.peeled else w.length
+    return _chunk_meta(w, vector_steps, access, config, w.length - slack, most)
+
+
+def _chunk_meta(
+    w: Walk, vector_steps: tuple[int, ...], access: RowAccess, config: Config, least: int, most: int
+) -> tuple[int, Config]:
+    """least, most: elements of a row that chunks have to cover, wherever it begins."""
     rows, block, batch = config["ROWS"], config["BLOCK"], config["BATCH"]
-    slack, head = (access.width - 1, block) if access.peeled else (0, 0)
-    chunks, full = max(1, cdiv(w.length + slack - head, block)), max(0, w.length - head) // block
+    chunks, full = max(1, cdiv(most, block)), max(0, least) // block
     batches = 0
     if config["HELD"] is not None:  # at least one chunk is held: the end of the row
         batches = min(cdiv(max(0, chunks - config["HELD"]), batch), full // batch, (chunks - 1) // batch)
     held = chunks - batches * batch
     reach = (w.length + block) * max((1, *w.steps, *vector_steps))
     return batches, {
-        "KEEP": batches == 0 and (held + bool(head)) * block * rows <= KEPT * 32 * config["num_warps"],
+        "KEEP": batches == 0 and held * block * rows <= KEPT * 32 * config["num_warps"],
         "LATE": False, **HINTS, **config,
         "HELD": held, "FULL": full - batches * batch, "BATCH": batch if batches else 0,
         "UNIT": access.unit, "WIDTH": access.width, "PEELED": access.width if access.peeled else 0,
-        "SPLIT": access.width > 1 and (access.peeled or w.length % access.width != 0),
         "MASK_ROWS": w.sizes[-1] % rows != 0, "INDEX": tl.int32 if reach < 2**31 else tl.int64,
     }  # fmt: skip
 
 
 def shared_meta(w: Walk, access: RowAccess, config: Config) -> Config:
     """The same for the kernel that holds the batches in shared memory."""
-    batches, meta = chunk_meta(w, (), access, config)
-    names = ("BLOCK", "HELD", "FULL", "BATCH", "UNIT", "WIDTH", "PEELED", "SPLIT", "num_warps", "maxnreg")
-    return {"BATCHES": batches, **{name: meta[name] for name in names}}
+    slack, head = (access.width - 1, config["BLOCK"]) if access.peeled else (0, 0)
+    batches, meta = _chunk_meta(w, (), access, config, w.length - head, w.length + slack - head)
+    names = ("BLOCK", "HELD", "FULL", "BATCH", "UNIT", "WIDTH", "PEELED", "num_warps", "maxnreg")
+    return {"BATCHES": batches, "SPLIT": access.peeled, **{name: meta[name] for name in names}}

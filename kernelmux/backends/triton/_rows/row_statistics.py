@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._rows.row_tiles import fill
+from kernelmux.backends.triton._rows.row_tiles import by_vector, fill, of_vectors
 from kernelmux.backends.triton._rows.rows import rounded_product
 
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -91,19 +91,6 @@ def exponential(x):
 
 
 @triton.jit
-def _by_vector(x, WIDTH: tl.constexpr):
-    """[ROWS, BLOCK] as [ROWS, BLOCK / WIDTH, WIDTH]: the last dimension lies in one thread."""
-    return tl.reshape(x, [x.shape[0], x.shape[1] // WIDTH, WIDTH])
-
-
-@triton.jit
-def _of_vectors(x, WIDTH: tl.constexpr):
-    """[ROWS, LANES] as [ROWS, BLOCK], each value WIDTH times."""
-    wide = tl.broadcast_to(x[:, :, None], [x.shape[0], x.shape[1], WIDTH])
-    return tl.reshape(wide, [x.shape[0], x.shape[1] * WIDTH])
-
-
-@triton.jit
 def _exponential_lanes(terms, valid, n, KEEP: tl.constexpr, WIDTH: tl.constexpr):
     top = fill(terms[0][0], valid[0], -float("inf"))
     for k in tl.static_range(1, len(terms)):
@@ -112,15 +99,15 @@ def _exponential_lanes(terms, valid, n, KEEP: tl.constexpr, WIDTH: tl.constexpr)
         top = tl.max(top, 1, keep_dims=True)
         base = top
     elif WIDTH > 1:  # one maximum and one sum per thread
-        top = tl.max(_by_vector(top, WIDTH), 2)
-        base = _of_vectors(finite(top), WIDTH)
+        top = tl.max(by_vector(top, WIDTH), 2)
+        base = of_vectors(finite(top), WIDTH)
     else:
         base = finite(top)
     total = fill(exponential(terms[0][0] - base), valid[0], 0.0)
     for k in tl.static_range(1, len(terms)):
         total += fill(exponential(terms[k][0] - base), valid[k], 0.0)
     if not KEEP and WIDTH > 1:
-        total = tl.sum(_by_vector(total, WIDTH), 2)
+        total = tl.sum(by_vector(total, WIDTH), 2)
     return top, total
 
 
@@ -165,9 +152,9 @@ def _moment_lanes(terms, valid, n, KEEP: tl.constexpr, WIDTH: tl.constexpr):
         mean = tl.sum(total, 1, keep_dims=True) / n
         about = mean
     elif WIDTH > 1:
-        count = tl.sum(_by_vector(count, WIDTH), 2)
-        mean = tl.sum(_by_vector(total, WIDTH), 2) / tl.maximum(count, 1.0)
-        about = _of_vectors(mean, WIDTH)
+        count = tl.sum(by_vector(count, WIDTH), 2)
+        mean = tl.sum(by_vector(total, WIDTH), 2) / tl.maximum(count, 1.0)
+        about = of_vectors(mean, WIDTH)
     else:
         mean = total / tl.maximum(count, 1.0)
         about = mean
@@ -177,7 +164,7 @@ def _moment_lanes(terms, valid, n, KEEP: tl.constexpr, WIDTH: tl.constexpr):
     if KEEP:
         return mean, squares
     elif WIDTH > 1:
-        return count, mean, tl.sum(_by_vector(squares, WIDTH), 2)
+        return count, mean, tl.sum(by_vector(squares, WIDTH), 2)
     else:
         return count, mean, squares
 
