@@ -6,6 +6,7 @@ implicit_gemm        mma.sync on grad_out and patches gathered by cp.async
 implicit_gemm_wgmma  the next tiles are gathered while wgmma multiplies
 implicit_gemm_folded the copy engine gathers from a copy in which the columns of a window are channels: for few channels
 implicit_gemm_tma    the copy engine gathers, in its im2col mode; channels-last, other images are copied first
+pointwise            kernels of one element, contiguous images: rows of pixels are read where they lie
 
 All but the first write partial sums and add them in order: the same call gives the same bits.
 """
@@ -15,10 +16,11 @@ import torch
 from kernelmux.backends.cuda._families.epilogue import PLAIN
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import Source, card, multiprocessors
-from kernelmux.backends.cuda.conv2d import _folded
-from kernelmux.backends.cuda.conv2d._im2col import asks, best_plan, ready, result, spacing
+from kernelmux.backends.cuda.conv2d import _folded, _pointwise
+from kernelmux.backends.cuda.conv2d._im2col import best_plan, ready, result, spacing
 from kernelmux.backends.cuda.conv2d._plans import ConvolutionPlan, Planner, direct, ladder
 from kernelmux.backends.cuda.conv2d._problem import BACKWARD_WEIGHT, Convolution, ConvolutionAxis
+from kernelmux.backends.cuda.conv2d._walked import asks
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Condition
 from kernelmux.registry.spec.sliding_windows import Pair, windows
@@ -63,7 +65,7 @@ def implicit_gemm_folded(
     fold = _folded.fold_of(c.w, x.shape[1])
     images, axes = _folded.lines_of(x, c.w, fold), (c.h, _folded.walk(c.w))
     lie = layout(places), images.layout
-    made = best_plan(BACKWARD_WEIGHT, c.shape[0], *lie, *axes, PLAIN.ending, multiprocessors(x))
+    made = best_plan(BACKWARD_WEIGHT, c.shape[0], *lie, *axes, PLAIN.ending, multiprocessors(x), after=True)
     return _folded.unfolded(made.run(places, images.copy, PLAIN), fold, c)
 
 
@@ -75,8 +77,16 @@ def implicit_gemm_tma(
         return fresh(x.new_zeros(c.shape), c.order)
     places, images = ready(grad_out, dense=True), ready(x, apart=spacing(x.shape[1], *kernel))
     lie = layout(places), layout(images)
-    made = best_plan(BACKWARD_WEIGHT, c.shape[0], *lie, c.h, c.w, PLAIN.ending, multiprocessors(x))
+    after = places is not grad_out or images is not x
+    made = best_plan(BACKWARD_WEIGHT, c.shape[0], *lie, c.h, c.w, PLAIN.ending, multiprocessors(x), after=after)
     return result(made.run(places, images, PLAIN), c)
+
+
+def pointwise(
+    grad_out: torch.Tensor, x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
+) -> torch.Tensor:
+    made = _pointwise.best_plan(layout(grad_out), layout(x), PLAIN.ending, multiprocessors(x))
+    return fresh(made.run(grad_out, x, PLAIN), format_of(x))
 
 
 VARIANTS = {
@@ -88,5 +98,9 @@ VARIANTS = {
     "implicit_gemm_tma": Implementation(
         implicit_gemm_tma, "TMA gathers by im2col and feeds wgmma",
         asks("grad_out", "NPQ", "CRS", channels="OC"), arithmetic="mma",
+    ),
+    "pointwise": Implementation(
+        pointwise, "rows of pixels of contiguous images, summed over where they lie",
+        _pointwise.asks_of_rows("grad_out", "x"), arithmetic="mma",
     ),
 }  # fmt: skip

@@ -16,7 +16,7 @@ import triton.language as tl
 
 from kernelmux.backends.triton._families.sums import run, sum_first
 from kernelmux.backends.triton._launch.card import TensorCores
-from kernelmux.backends.triton._launch.launch import Config, Launch, cdiv, plan, processors
+from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, cdiv, plan, processors
 from kernelmux.backends.triton.conv2d import _folded, _patches, _specialised_weight
 from kernelmux.backends.triton.conv2d._implicit_gemm import UNIT, term_of
 from kernelmux.backends.triton.conv2d._problem import ConvolutionProblem, images
@@ -29,11 +29,27 @@ from kernelmux.registry.spec.sliding_windows import PIXELS, Pair, windows
 from kernelmux.registry.util.memory_format import format_of
 
 
-@triton.jit(do_not_specialize=range(3, 31))
+@triton.jit
+def quotient(x, by, factor, shift, INDEX: tl.constexpr):
+    """x // by, for int32 by the numbers of `reciprocal`: a division takes 25 instructions, and a thread has 32 a step."""
+    if INDEX == tl.int64:
+        return x // by
+    return tl.where(by == 1, x, tl.umulhi(x, tl.zeros_like(x) + factor) >> shift)
+
+
+def reciprocal(by: int) -> Ints:
+    """Factor and shift by which `quotient` divides numbers below 2^31: the factor is 2^(32 + shift) / by, rounded up."""
+    shift = max(0, (by - 1).bit_length() - 1)
+    factor = cdiv(2 ** (32 + shift), by)
+    return (factor if factor < 2**31 else factor - 2**32), shift  # as an int32
+
+
+@triton.jit(do_not_specialize=range(3, 35))
 def conv2d_backward_weight_kernel(
     out_ptr, grad_ptr, x_ptr, images, out_channels, channels, height, width, rows, columns, taps_h, taps_w,
     stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w,
     g_n, g_o, g_h, g_w, x_n, x_c, x_h, x_w, w_o, w_c, w_r, w_s, size,
+    by_columns, shift_columns, by_rows, shift_rows,
     INNER: tl.constexpr, X_VECTORS: tl.constexpr, G_VECTORS: tl.constexpr, INDEX: tl.constexpr, BLOCK_O: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_O: tl.constexpr,
 ):  # fmt: skip
@@ -55,9 +71,10 @@ def conv2d_backward_weight_kernel(
     acc = tl.zeros([BLOCK_O, BLOCK_C], tl.float32)
     for start in range(begin, end, BLOCK_K):
         place = start + tl.arange(0, BLOCK_K)
-        n = place // (rows * columns)
-        p = place // columns % rows
-        q = place % columns
+        line = quotient(place, columns, by_columns, shift_columns, INDEX)
+        n = quotient(line, rows, by_rows, shift_rows, INDEX)
+        p = line - n * rows
+        q = place - line * columns
         offs = (n * g_n + p * g_h + q * g_w)[None, :]
         offs = offs * UNIT + o[:, None] if G_VECTORS else offs + o[:, None] * g_o
         g = tl.load(grad_ptr + offs, mask=in_o[:, None] & (place < end)[None, :], other=0.0)  # [BLOCK_O, BLOCK_K]
@@ -104,6 +121,7 @@ def _plan(p: ConvolutionProblem) -> tuple[Launch, int, Callable[..., None]]:
     launch = Launch(
         conv2d_backward_weight_kernel, (tiles, shares), count, out_channels, channels, *p.x.shape[2:], rows, columns,
         *taps, *p.steps, *p.y.in_units(g_vectors), *p.x.in_units(x_vectors), *p.weight.strides, size,
+        *reciprocal(columns), *reciprocal(rows),
         INNER=p.x.channels_last, X_VECTORS=x_vectors, G_VECTORS=g_vectors, INDEX=p.index, **config,
     )  # fmt: skip
     return launch, shares, partial(run, sum_first(p.device, shares, size))

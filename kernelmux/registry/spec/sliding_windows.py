@@ -186,3 +186,53 @@ class SideBySideWindows:
             if call.axes[taps] > (stride := call.arguments["stride"][side]):
                 return f"{taps} = {call.axes[taps]} with a stride of {stride}, needs {self.text}"
         return None
+
+
+# Of `Pointwise`: columns of a tile of products, operations per microsecond; microseconds of the launches of two passes that
+# turn images, and bytes per microsecond of these; pixels whose rows begin at multiples of 16 bytes.
+_TILE, _RATE, _PASSES, _MEMORY, _ALIGNED = 128, 6e8, 6.0, 4.2e6, 8
+
+
+@dataclass(frozen=True)
+class Pointwise:
+    """Kernels are single elements, and images are contiguous: each is a matrix of channels and pixels where it lies, and so
+    is its result.
+
+    images: an operand. What tiles have beyond the pixels of an image may take as long as it takes to turn images, which
+    are then one matrix; half as long where rows begin anywhere, and then no more than `unaligned` operations. H200, bf16,
+    us, so and turned: 256 channels of 3x1024x14x14 11.5 and 18.5, 2048 of 12x512x28x142 188 and 376, 96 of 6x384x7x7 12.5
+    and 15.5; 512 of 16x1024x14x14, in CUDA, where 5 Gflop are too many, 30.1, in Triton 16.4 (cuDNN 28.8).
+    """
+
+    images: str
+    unaligned: float = 1e12
+
+    @property
+    def text(self) -> str:
+        return f"1 x 1, stride 1, no padding, {self.images} contiguous, few or unaligned pixels only with few channels"
+
+    def check(self, call: Call) -> str | None:
+        """None, or what is otherwise."""
+        x, places = call.arguments[self.images], call.axes["P"] * call.axes["Q"]
+        kernel = call.axes["R"] * call.axes["S"], *call.arguments["stride"], *(1 + n for n in call.arguments["padding"])
+        dense = x.stride(3) == 1 and (x.stride(2) == x.shape[3] or x.shape[2] == 1)
+        if set(kernel) != {1} or not dense or x.shape[1] < 2 or places < 2:
+            return f"needs {self.text}"
+        n, c, o = (call.axes[axis] for axis in "NCO")
+        aligned = places % _ALIGNED == 0
+        empty = 2 * n * c * o * (_up(places, _TILE) - places) / _RATE
+        turned = (_PASSES + 4 * n * (c + o) * places / _MEMORY) * (1.0 if aligned else 0.5)
+        if empty <= turned and (aligned or 2 * n * c * o * places <= self.unaligned):
+            return None
+        return f"{places} pixels and {c} by {o} channels, needs {self.text}"
+
+
+@dataclass(frozen=True)
+class NoBias:
+    """A call without a bias."""
+
+    text: str = "no bias"
+
+    def check(self, call: Call) -> str | None:
+        """None, or that there is one."""
+        return None if call.arguments.get("bias") is None else "a bias"

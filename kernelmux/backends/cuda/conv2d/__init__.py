@@ -7,6 +7,7 @@ implicit_gemm_wgmma  the next tiles are gathered while wgmma multiplies
 implicit_gemm_folded the copy engine gathers from a copy in which the columns of a window are channels: for few channels
 implicit_gemm_tma    the copy engine gathers, in its im2col mode; channels-last, other images are copied first
 patches              windows that do not overlap are copied as rows of a matrix: for few channels, or contiguous images
+pointwise            kernels of one element on contiguous images are a batch of products
 implicit_gemm_rows   rows of the images stay in shared memory, and windows are read from there: for few channels
 
 The others read images and weights where they lie, NCHW or channels-last, with any strides. The first takes every call.
@@ -17,11 +18,12 @@ import torch
 from kernelmux.backends.cuda._families.epilogue import PLAIN, Epilogue, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import Source, card, multiprocessors
-from kernelmux.backends.cuda.conv2d import _folded, _image_rows, _patches
-from kernelmux.backends.cuda.conv2d._im2col import asks, ready, result, spacing
-from kernelmux.backends.cuda.conv2d._plans import ConvolutionPlan, Planner, direct, ladder
+from kernelmux.backends.cuda.conv2d import _folded, _image_rows, _patches, _pointwise
+from kernelmux.backends.cuda.conv2d._im2col import ready, result, spacing
+from kernelmux.backends.cuda.conv2d._plans import ConvolutionPlan, MoreThanFew, Planner, direct, ladder
 from kernelmux.backends.cuda.conv2d._problem import CONV2D, Convolution, ConvolutionAxis
 from kernelmux.backends.cuda.conv2d._shared_rows import best_plan
+from kernelmux.backends.cuda.conv2d._walked import asks
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Condition
 from kernelmux.registry.spec.sliding_windows import PIXELS, Pair, windows
@@ -66,8 +68,9 @@ def implicit_gemm_folded(
     fold = _folded.fold_of(c.w, x.shape[1])
     images, kernels = _folded.lines_of(x, c.w, fold), _folded.lines_of_weight(weight, fold)
     epilogue = PLAIN if bias is None else Epilogue(EpilogueKind(bias=True), (bias, None))
-    axes = c.h, _folded.walk(c.w)
-    made = best_plan(CONV2D, c.filters, images.layout, kernels.layout, *axes, epilogue.ending, multiprocessors(x))
+    lie, axes = (images.layout, kernels.layout), (c.h, _folded.walk(c.w))
+    ending = epilogue.ending, multiprocessors(x), c.contiguous, True
+    made = best_plan(CONV2D, c.filters, *lie, *axes, *ending)
     return result(made.run(images.copy, kernels.copy, epilogue), c)
 
 
@@ -80,7 +83,8 @@ def implicit_gemm_tma(
     images, kernels = ready(x, apart=spacing(*weight.shape[1:])), ready(weight)
     epilogue = PLAIN if bias is None else Epilogue(EpilogueKind(bias=True), (bias, None))
     lie = layout(images), layout(kernels)
-    made = best_plan(CONV2D, c.filters, *lie, c.h, c.w, epilogue.ending, multiprocessors(x))
+    ending = epilogue.ending, multiprocessors(x), c.contiguous, images is not x or kernels is not weight
+    made = best_plan(CONV2D, c.filters, *lie, c.h, c.w, *ending)
     return result(made.run(images, kernels, epilogue), c)
 
 
@@ -91,8 +95,14 @@ def patches(
     return _patches.forward(c, x, weight, PLAIN if bias is None else Epilogue(EpilogueKind(bias=True), (bias, None)))
 
 
+def pointwise(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
+) -> torch.Tensor:
+    return _pointwise.product(weight[:, :, 0, 0], x, bias)
+
+
 VARIANTS = {
-    **ladder(_variant, _direct, "x", "NPQ", "CRS"),
+    **ladder(_variant, _direct, "x", "NPQ", "CRS", of_tiles=(MoreThanFew("NOPQ", "CRS"),)),
     "implicit_gemm_folded": Implementation(
         implicit_gemm_folded, "columns of a window become channels, then TMA and wgmma",
         (*_folded.asks("x", "NPQ", "CRS"), *PIXELS),
@@ -106,6 +116,10 @@ VARIANTS = {
         patches, "windows that do not overlap are rows of a matrix",
         _patches.asks("x", _patches.FewOrContiguous("x"), "NPQ", "CRS"),
         {"bias": "contiguous"}, arithmetic="mma",
+    ),
+    "pointwise": Implementation(
+        pointwise, "a batch of products on contiguous images",
+        _pointwise.asks("x", _pointwise.RowsOfPixels("x", biased=True)), {"bias": "contiguous"}, arithmetic="mma",
     ),
     "implicit_gemm_rows": _variant(
         _image_rows.implicit_gemm_rows, "rows stay in shared memory, windows are read from there into wgmma",

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import torch
 
 from kernelmux.backends.cuda._launch.layout import Layout
-from kernelmux.backends.cuda.conv2d._im2col import Walked
 from kernelmux.backends.cuda.conv2d._pixel_copies import VECTOR, copied
 from kernelmux.backends.cuda.conv2d._plans import halves_on_hopper, indices
 from kernelmux.backends.cuda.conv2d._problem import Convolution, ConvolutionAxis
+from kernelmux.backends.cuda.conv2d._walked import Walked
 from kernelmux.registry.conditions import AtLeast, AtMost, Condition
 from kernelmux.registry.spec.sliding_windows import Fold, SideBySide
 from kernelmux.registry.util.memory_format import fresh

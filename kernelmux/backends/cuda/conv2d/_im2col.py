@@ -1,10 +1,9 @@
-"""conv2d and its gradients through TMA's im2col mode and wgmma, on sm_90: maps of images, plans, what they ask for.
+"""conv2d and its gradients through TMA's im2col mode and wgmma, on sm_90: maps of images and plans.
 
 Images and weights are channels-last here, with channels and pixels at multiples of 16 bytes; others are copied first.
 """
 
-from dataclasses import dataclass
-from math import gcd, prod
+from math import gcd, log2, prod
 from typing import NamedTuple
 
 import torch
@@ -13,8 +12,7 @@ from kernelmux.backends.cuda._families.epilogue import PLAIN, Epilogue, Epilogue
 from kernelmux.backends.cuda._launch.layout import Layout
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles, cdiv, ctype
 from kernelmux.backends.cuda.conv2d._pixel_copies import SECTOR, VECTOR, copied, turned
-from kernelmux.backends.cuda.conv2d._pixel_maps import CORNERS, STEP, PixelMaps, channels_last, corners
-from kernelmux.backends.cuda.conv2d._plans import halves_on_hopper, indices
+from kernelmux.backends.cuda.conv2d._pixel_maps import STEP, PixelMaps, channels_last
 from kernelmux.backends.cuda.conv2d._problem import (
     BACKWARD_INPUT,
     BACKWARD_WEIGHT,
@@ -22,36 +20,27 @@ from kernelmux.backends.cuda.conv2d._problem import (
     Convolution,
     ConvolutionAxis,
 )
-from kernelmux.backends.cuda.matmul._choice import MatmulProblem, adding, problem, split_length
-from kernelmux.backends.cuda.matmul._wgmma import LINE, TILINGS, WgmmaTiling
+from kernelmux.backends.cuda.conv2d._tilings import NARROW, ROOM, TALL, TILINGS, ConvolutionTiling
+from kernelmux.backends.cuda.matmul._choice import HOPPER_MEMORY, MatmulProblem, adding, problem, split_length
+from kernelmux.backends.cuda.matmul._wgmma import LINE, WgmmaTiling
 from kernelmux.backends.cuda.transpose import transpose_batch
-from kernelmux.registry.conditions import Condition
-from kernelmux.registry.spec import Call
-from kernelmux.registry.spec.sliding_windows import InVectors
 from kernelmux.registry.util.batch_strides import merged
 from kernelmux.registry.util.cards import remembered
 from kernelmux.registry.util.memory_format import fresh
 
 SOURCE = Source(__file__, "conv2d_implicit_gemm_tma.cu")
-COPIED = 33  # channels from which on images are copied; below, a fold of them has fewer terms
 MOST_MATRICES = 65535  # along an axis of a grid
-# For few channels of the result.
-NARROW = (
-    WgmmaTiling(128, 64, 1.6e6, 8),
-    WgmmaTiling(256, 64, 2.4e6, 5, height=2),
-    WgmmaTiling(256, 96, 2.6e6, 4, height=2),
-)
-# Sums over positions: the right operand comes in copies of 64 pixels, so that narrow tiles wait less for it. On an H200
-# 256 x 2304 sums of 100352 terms take 184 us with these tiles, 198 with 128 x 256.
-TALL = (WgmmaTiling(256, 128, 3.3e6, 4, height=2),)
 NUMBERS = (
     "M:i32 N:i32 K:i32 k_split:i32 works:i32 rows:i32 columns:i32 stride_h:i32 stride_w:i32 padding_h:i32 padding_w:i32 "
     "dilation_h:i32 dilation_w:i32 taps_h:i32 taps_w:i32 channels:i32 first:i32"
 )
 # us of the launch for rows behind whole rounds. H200, bf16: 512 of 3 x 3 on 32x512x14x14 take 46.6 us so, 50.8 without.
 FOLLOWING = 2.0
-MOST_STEP, _MOST_OFFSET = 8, 255
-_MOST_STRIDE = 64  # of conv2d_backward_input, whose works are counted for all phases together
+# Sums per us that the blocks of a cluster add, which takes a us more for twice as many blocks. H200, us, beside products:
+# 64 x 128 sums of 2, 4 and 8 blocks 1.4, 2.4 and 3.4, 128 x 128 of 4 and 8 3.6 and 4.8, 128 x 256 of 3 6.1.
+ADDED = 6800
+LEAST_SHARE = 192  # of K for each of them
+PASS = 3.0  # us of a launch that makes contiguous images of a result, beside what it moves
 
 
 def backwards(axis: ConvolutionAxis) -> ConvolutionAxis:
@@ -60,7 +49,8 @@ def backwards(axis: ConvolutionAxis) -> ConvolutionAxis:
 
 
 class Im2colPlan(NamedTuple):
-    """A kind of convolution, ready to run. parts: pieces of K, which are added in order."""
+    """A kind of convolution, ready to run. parts: pieces of K, which are added in order. turned: the shape of contiguous
+    images that the product writes in place of a matrix."""
 
     launch: BoundLaunch
     product: MatmulProblem
@@ -70,10 +60,15 @@ class Im2colPlan(NamedTuple):
     sum_parts: BoundLaunch | None
     first: int = 0
     rest: "Im2colPlan | None" = None
+    turned: tuple[int, ...] = ()
 
     def run(self, left: torch.Tensor, right: torch.Tensor, epilogue: Epilogue) -> torch.Tensor:
-        """The result as a matrix [M, N]."""
+        """The result as a matrix [M, N]; `turned`, as contiguous images."""
         p = self.product
+        if self.turned:
+            images = left.new_empty(self.turned)
+            self._run(left, right, images, epilogue)
+            return images
         c = left.new_empty((p.M + (self.rest.product.M if self.rest else 0), p.N))
         self._run(left, right, c, epilogue)
         if self.rest:
@@ -92,12 +87,15 @@ class Im2colPlan(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """How a product is cut: a tiling and pieces of K, for the first `head` rows alone if that is not 0."""
+    """How a product is cut: a tiling and pieces of K, for the first `head` rows alone if that is not 0. shared: the pieces
+    of a tile are those of the blocks of a cluster. turned: the product writes contiguous images."""
 
     microseconds: float
-    tiling: WgmmaTiling
+    tiling: ConvolutionTiling
     splits: int = 1
     head: int = 0
+    shared: bool = False
+    turned: bool = False
 
 
 @remembered
@@ -110,17 +108,21 @@ def best_plan(
     w: ConvolutionAxis,
     end: EpilogueKind,
     multiprocessors: int,
+    contiguous: bool = False,
+    after: bool = False,
 ) -> Im2colPlan:
     """The quickest tiling by the rule of matmul, perhaps another one for what is left behind whole rounds of tiles.
 
-    channels: of the result, of which operands may have more. left, right: the operands as they lie.
+    channels: of the result, of which operands may have more. left, right: the operands as they lie. contiguous: the result
+    is to lie so in the end. after: the launch before makes a copy that is one of the operands.
     """
     given = operator, channels, left, right, h, w
-    best = choose(*given, multiprocessors)
+    best = choose(*given, multiprocessors, contiguous)
     if not best.head:
-        return plan(*given, end, best.tiling, best.splits, multiprocessors)
+        cut = best.tiling, best.splits
+        return plan(*given, end, *cut, multiprocessors, shared=best.shared, turned=best.turned, after=after)
     p, moved = _counted(*given)
-    behind = _quickest(operator, p, multiprocessors, moved, p.M - best.head)
+    behind = quickest(operator, p, multiprocessors, moved, p.M - best.head)
     rest = plan(*given, end, behind.tiling, behind.splits, multiprocessors, best.head)
     return plan(*given, end, best.tiling, 1, multiprocessors, rest=rest)
 
@@ -134,34 +136,63 @@ def choose(
     h: ConvolutionAxis,
     w: ConvolutionAxis,
     multiprocessors: int,
+    contiguous: bool = False,
 ) -> Choice:
     """What `best_plan` does, and in what time."""
     p, moved = _counted(operator, channels, left, right, h, w)
-    best = _quickest(operator, p, multiprocessors, moved, p.M)
+    best = quickest(operator, p, multiprocessors, moved, p.M)
     for t in tilings(operator) if operator != BACKWARD_WEIGHT else ():
         head = t.tiles(p) // multiprocessors * multiprocessors // cdiv(p.N, t.n) * t.m  # rows of whole rounds
         if 0 < head < p.M:
             whole = t.microseconds(p._replace(M=head), 1, multiprocessors, moved * head // p.M)
-            behind = _quickest(operator, p, multiprocessors, moved, p.M - head)
+            behind = quickest(operator, p, multiprocessors, moved, p.M - head)
             best = min(best, Choice(whole + FOLLOWING + behind.microseconds, t, 1, head), key=lambda c: c.microseconds)
-    return best
+    if not contiguous:
+        return best
+    in_pass = best._replace(microseconds=best.microseconds + turning(p))
+    across = quickest(operator, _turned(p), multiprocessors, moved, p.N, turned=True)
+    return min(across._replace(turned=True), in_pass, key=lambda c: c.microseconds)
+
+
+def turning(p: MatmulProblem) -> float:
+    """Microseconds of the pass that makes contiguous images of a result."""
+    return PASS + 2 * p.M * p.N * p.dtype.itemsize / HOPPER_MEMORY
 
 
 def _counted(
     operator: int, channels: int, left: Layout, right: Layout, h: ConvolutionAxis, w: ConvolutionAxis
 ) -> tuple[MatmulProblem, int]:
     """The product without terms that are zero, and how many bytes it moves, an image once and not at each tap."""
-    p = _product(operator, channels, left, right, h, w)
+    p = product(operator, channels, left, right, h, w)
     moved = sum(map(prod, (left.shape, right.shape, (p.M, p.N)))) * p.dtype.itemsize
     return p if operator == BACKWARD_WEIGHT else p._replace(K=terms(operator, left, right, h, w)), moved
 
 
-def _quickest(operator: int, p: MatmulProblem, multiprocessors: int, moved: int, rows: int) -> Choice:
-    """The quickest tiling of so many rows of a product."""
+def quickest(
+    operator: int, p: MatmulProblem, multiprocessors: int, moved: int, rows: int, turned: bool = False
+) -> Choice:
+    """The quickest tiling of so many rows of a product; turned: which has no second pass."""
     some, part = p._replace(M=rows), moved * rows // p.M
-    choices = ((t, s) for t in tilings(operator) for s in _splits(t, some, multiprocessors))
-    timed = (Choice(t.microseconds(some, s, multiprocessors, part), t, s) for t, s in choices)
+    choices = (
+        (t, s) for t in tilings(operator) for s in (range(1, 2) if turned else _splits(t, some, multiprocessors))
+    )
+    timed = [Choice(t.microseconds(some, s, multiprocessors, part), t, s) for t, s in choices]
+    timed += [c for t in tilings(operator) for c in _shared(t, some, multiprocessors, part)]
     return min(timed, key=lambda c: c.microseconds)
+
+
+def _shared(t: ConvolutionTiling, p: MatmulProblem, multiprocessors: int, moved: int) -> list[Choice]:
+    """K in pieces for the blocks of a cluster, where all clusters find room at one time, and the sums where stages were."""
+    found: list[Choice] = []
+    if t.m * (t.n + 8) * 4 > t.stages * (t.m + t.n) * LINE:
+        return found
+    for blocks, room in ROOM.items():
+        if t.tiles(p) * 132 <= room * multiprocessors and LEAST_SHARE * blocks <= p.K:
+            work = max(0.5, t.m * t.n / 2**16) + t.m * t.n * cdiv(p.K, blocks) / t.rate
+            adding = log2(blocks) + t.m * t.n / ADDED - 0.8
+            time = max(work, moved / HOPPER_MEMORY + 0.1 * work) + adding
+            found.append(Choice(time, t, blocks, shared=True))
+    return found
 
 
 def terms(operator: int, left: Layout, right: Layout, h: ConvolutionAxis, w: ConvolutionAxis) -> int:
@@ -170,14 +201,14 @@ def terms(operator: int, left: Layout, right: Layout, h: ConvolutionAxis, w: Con
     return h.taps * w.taps * cdiv(channels, 16) * 16
 
 
-def tilings(operator: int) -> tuple[WgmmaTiling, ...]:
+def tilings(operator: int) -> tuple[ConvolutionTiling, ...]:
     """Those among which an operator chooses. Where columns are terms, a copy of STEP channels must not cross taps."""
     if operator != BACKWARD_WEIGHT:
         return *TILINGS, *NARROW
     return tuple(t for t in (*TILINGS, *NARROW, *TALL) if t.n % STEP == 0)
 
 
-def _splits(t: WgmmaTiling, p: MatmulProblem, multiprocessors: int) -> range:
+def _splits(t: ConvolutionTiling, p: MatmulProblem, multiprocessors: int) -> range:
     """Pieces of K, of 256 or more: as many as give every multiprocessor two tiles, if K is as long."""
     return range(1, max(1, min(2 * multiprocessors // t.tiles(p), p.K // 256)) + 1)
 
@@ -195,32 +226,54 @@ def plan(
     multiprocessors: int,
     first: int = 0,
     rest: Im2colPlan | None = None,
+    shared: bool = False,
+    turned: bool = False,
+    after: bool = False,
 ) -> Im2colPlan:
-    """The plan with a given tiling, K cut into at most `splits` pieces."""
-    p = _product(operator, channels, left, right, h, w)
+    """The plan with a given tiling, K cut into at most `splits` pieces, perhaps for the blocks of a cluster. turned: for a
+    result in contiguous images. after: it follows a copy that it reads, and begins before that has ended."""
+    p = product(operator, channels, left, right, h, w)
+    p = _turned(p) if turned else p
     p = p._replace(M=p.M - first - (rest.product.M if rest else 0))
     k_split = split_length(p.K, splits, STEP)
-    parts = cdiv(p.K, k_split)
+    shares = cdiv(p.K, k_split) if shared else 1
+    parts = 1 if shared else cdiv(p.K, k_split)
     out, ending = (p.dtype, end) if parts == 1 else (torch.float32, PLAIN.ending)
     works = t.tiles(p) * parts
-    roles = {"LEAVES_REST": (1, rest), "IS_REST": (1, first)}
+    roles = {
+        "LEAVES_REST": (1, rest),
+        "IS_REST": (1, first),
+        "SHARES": (shares, shares > 1),
+        "TURNED": (1, turned),
+        "AFTER_COPY": (1, after),
+    }
+    run = h.positions * w.positions if turned else p.N
     more = {name: value for name, (value, given) in roles.items() if given}
     kernel = SOURCE.kernel(
         "conv2d_implicit_gemm_tma", f"left:map right:map {ending.tensors} {NUMBERS}", OPERATOR=operator,
-        ELEMENT=ctype(p.dtype), OUTPUT=ctype(out), C_VECTOR=gcd(16 // out.itemsize, p.N), BLOCK_N=t.n,
+        ELEMENT=ctype(p.dtype), OUTPUT=ctype(out), BLOCK_N=t.n,
+        C_VECTOR=gcd(4 if shares > 1 else 16 // out.itemsize, run),
         CONSUMERS=t.consumers, HEIGHT=t.height, STAGES=t.stages, GROUP_M=t.group_m, **p.macros, **ending.macros,
         **last_products(operator, left, right), **more,
     )  # fmt: skip
     image = right if operator == BACKWARD_WEIGHT else left
     windows = (n for pair in zip(h[3:], w[3:], strict=True) for n in pair)
     numbers = h.positions, w.positions, *windows, h.taps, w.taps, whole_steps(image.shape[1]), first
-    blocks, shared = min(works, multiprocessors), t.shared(out)
-    launch = kernel.bind(blocks, t.threads, p.M, p.N, p.K, k_split, works, *numbers, shared=shared, follows=first > 0)
+    blocks, room = works * shares if shared else min(works, multiprocessors), t.shared(out)
+    sizes, follows = (p.M, p.N, p.K, k_split, works), after or first > 0
+    launch = kernel.bind(blocks, t.threads, *sizes, *numbers, shared=room, follows=follows)
     if operator == BACKWARD_WEIGHT:
         maps: tuple[Tiles, Tiles] = _lines(left), PixelMaps(image, h, w, STEP)
     else:
-        maps = PixelMaps(image, h, w, t.m), weights_of(right, (t.n if operator == CONV2D else STEP, STEP))
-    return Im2colPlan(launch, p, *maps, parts, adding(parts, p, end), first, rest)
+        pixels, lines = (t.n, t.m) if turned else (t.m, t.n)
+        maps = PixelMaps(image, h, w, pixels), weights_of(right, (lines if operator == CONV2D else STEP, STEP))
+    shape = (image.shape[0], channels, h.positions, w.positions) if turned else ()
+    return Im2colPlan(launch, p, *maps, parts, adding(parts, p, end), first, rest, shape)
+
+
+def _turned(p: MatmulProblem) -> MatmulProblem:
+    """The product of the factors in the other order, each turned."""
+    return p._replace(M=p.N, N=p.M, left=p.right, right=p.left)
 
 
 def last_products(operator: int, left: Layout, right: Layout) -> dict[str, int]:
@@ -236,7 +289,7 @@ def whole_steps(channels: int) -> int:
     return cdiv(channels, STEP) * STEP
 
 
-def _product(
+def product(
     operator: int, channels: int, left: Layout, right: Layout, h: ConvolutionAxis, w: ConvolutionAxis
 ) -> MatmulProblem:
     """The product of matrices that it is, which of their indices are contiguous."""
@@ -299,7 +352,9 @@ def _pixels(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[tuple[int,
 
 
 def result(matrix: torch.Tensor, c: Convolution) -> torch.Tensor:
-    """Images, or kernels, from their matrix [N * P * Q, O], in the order of the convolution's result."""
+    """Images, or kernels, from their matrix [N * P * Q, O], in the order of the convolution's result. matrix: or images."""
+    if matrix.dim() == 4 and matrix.shape == c.shape and c.order == torch.contiguous_format:
+        return matrix
     n, o, rows, columns = c.shape
     images = matrix.view(n, rows, columns, -1)[..., :o].permute(0, 3, 1, 2)
     if c.last or images.is_contiguous():
@@ -309,44 +364,3 @@ def result(matrix: torch.Tensor, c: Convolution) -> torch.Tensor:
     if n > MOST_MATRICES:
         return fresh(images, c.order)
     return transpose_batch(matrix.view(n, rows * columns, -1)[..., :o]).view(c.shape)
-
-
-@dataclass(frozen=True)
-class Walked:
-    """im2col copies reach every position and tap. transposed: of conv2d_backward_input, where they are of pixels that are
-    equal modulo the stride. columns: whether they walk over those too."""
-
-    transposed: bool = False
-    columns: bool = True
-
-    @property
-    def text(self) -> str:
-        border = "and the windows within 128 of the image's border"
-        if self.transposed:
-            return f"stride <= {_MOST_STRIDE}, a pixel's places at most {_MOST_OFFSET} apart, {border}"
-        stride = f"stride <= {MOST_STEP}"
-        stride = stride if self.columns else f"along rows {stride}"
-        return f"{stride}, dilation * (kernel - 1) <= {_MOST_OFFSET}, {border}"
-
-    def check(self, call: Call) -> str | None:
-        """None, or where they do not."""
-        for n, places, taps, name in (("H", "P", "R", "rows"), ("W", "Q", "S", "columns"))[: 1 + self.columns]:
-            side = name == "columns"
-            stride, padding, dilation = (call.arguments[key][side] for key in ("stride", "padding", "dilation"))
-            size, positions, count = (call.axes[key] for key in (n, places, taps))
-            axis = ConvolutionAxis(size, positions, count, stride, padding, dilation)
-            if self.transposed:
-                axis = axis._replace(positions=size).over(positions)
-            far = axis.dilation * (axis.taps - 1)
-            if stride > (_MOST_STRIDE if self.transposed else MOST_STEP) or far > _MOST_OFFSET:
-                return f"{name}: stride {stride}, places {far} apart, needs {self.text}"
-            if any(corner not in CORNERS for corner in corners(axis)):
-                first, last = corners(axis)
-                return f"{name}: windows from {first} on, to {last} beyond the end, needs -128 to 127"
-        return None
-
-
-def asks(lead: str, *together: str, channels: str, transposed: bool = False) -> tuple[Condition, ...]:
-    """What the rung needs. lead: an operand. channels: axes that are inner ones of operands."""
-    lines = (InVectors(axis, VECTOR, COPIED) for axis in channels)
-    return (*halves_on_hopper(lead), *lines, Walked(transposed), *indices(*together))

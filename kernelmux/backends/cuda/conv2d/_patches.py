@@ -15,10 +15,11 @@ import torch
 from kernelmux.backends.cuda._families.epilogue import Epilogue
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import Source, bits_type, cdiv
-from kernelmux.backends.cuda.conv2d._im2col import MOST_STEP, ready, result
+from kernelmux.backends.cuda.conv2d._im2col import ready, result
 from kernelmux.backends.cuda.conv2d._pixel_copies import SECTOR, VECTOR
 from kernelmux.backends.cuda.conv2d._plans import halves_on_hopper, indices
 from kernelmux.backends.cuda.conv2d._problem import Convolution
+from kernelmux.backends.cuda.conv2d._walked import MOST_STEP
 from kernelmux.backends.cuda.matmul._wgmma import wgmma
 from kernelmux.registry.conditions import AtLeast, Condition, OneOf
 from kernelmux.registry.spec import Call

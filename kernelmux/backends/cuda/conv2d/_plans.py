@@ -222,14 +222,39 @@ def pieces(c: Convolution, t: ConvolutionTile, multiprocessors: int) -> tuple[in
     return length, max(1, cdiv(K, length))
 
 
-def ladder(make: Make, direct: Planner, lead: str, *together: str) -> dict[str, Implementation]:
-    """The rungs of an operator. direct: the first one. lead: an operand. together: as in `indices`."""
+@dataclass(frozen=True)
+class MoreThanFew:
+    """Not so few sums of so few terms that a thread for each is done before tiles are: fp32 on an H200, 96 of 4 x 4 with a
+    stride of 4 on 8x3x7x7 by threads 14.5 us, by tiles 19.0. sums, terms: axes."""
+
+    sums: str
+    terms: str
+    most_sums: int = 2**14
+    most_terms: int = 48
+
+    @property
+    def text(self) -> str:
+        few = f"{' * '.join(self.sums)} > {self.most_sums}"
+        return f"{few} or {' * '.join(self.terms)} > {self.most_terms}"
+
+    def check(self, call: Call) -> str | None:
+        """None, or how few they are."""
+        sums, terms = (prod(call.axes[axis] for axis in axes) for axes in (self.sums, self.terms))
+        few = sums <= self.most_sums and terms <= self.most_terms
+        return f"{sums} sums of {terms} terms, needs {self.text}" if few else None
+
+
+def ladder(
+    make: Make, direct: Planner, lead: str, *together: str, of_tiles: tuple[Condition, ...] = ()
+) -> dict[str, Implementation]:
+    """The rungs of an operator. direct: the first one. lead: an operand. together: as in `indices`. of_tiles: what tiles in
+    shared memory need besides."""
     fit, halves = indices(*together), Dtypes(lead, torch.float16, torch.bfloat16)
     hopper = halves_on_hopper(lead)
     mma, overlapped = "mma.sync on tiles gathered by cp.async", "the next tiles are gathered while wgmma multiplies"
     return {
         "direct": make(direct, "one thread per result", (), "fp32_sequential"),
-        "tiled": make(tiled, "tiles of both operands in shared memory", fit, "fp32_sequential"),
+        "tiled": make(tiled, "tiles of both operands in shared memory", (*fit, *of_tiles), "fp32_sequential"),
         "implicit_gemm": make(implicit_gemm, mma, (halves, Multiplies(lead), *fit), "mma"),
         "implicit_gemm_wgmma": make(implicit_gemm_wgmma, overlapped, (*hopper, *fit), "mma"),
     }

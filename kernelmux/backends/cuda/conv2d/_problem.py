@@ -109,6 +109,11 @@ class Convolution(NamedTuple):
         return self.order == torch.channels_last
 
     @property
+    def contiguous(self) -> bool:
+        """Whether the result is in contiguous images that are no channels-last ones."""
+        return not self.last and self.shape[2] * self.shape[3] > 1
+
+    @property
     def m_contiguous(self) -> bool:
         """Whether neighbours along m are neighbours in the result; else those along n are."""
         return self.operator != BACKWARD_WEIGHT and not self.last and self.shape[2] * self.shape[3] > 1

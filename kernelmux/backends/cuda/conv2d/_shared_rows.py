@@ -18,7 +18,9 @@ from kernelmux.backends.cuda.conv2d._im2col import (
     Im2colPlan,
     choose,
     last_products,
+    product,
     terms,
+    turning,
     weights_of,
     whole_steps,
 )
@@ -68,18 +70,22 @@ def widened(w: ConvolutionAxis) -> ConvolutionAxis:
 @remembered
 def best_plan(
     operator: int, channels: int, image: Layout, weight: Layout, h: ConvolutionAxis, w: ConvolutionAxis,
-    end: EpilogueKind, multiprocessors: int,
+    end: EpilogueKind, multiprocessors: int, contiguous: bool = False, after: bool = False,
 ) -> "Im2colPlan | SharedRowsPlan":  # fmt: skip
-    """Pixels for all taps of a row at once, or copied for each tap. channels: of the result."""
+    """Pixels for all taps of a row at once, or copied for each tap. channels: of the result. contiguous: as it is to lie in
+    the end. after: the launch before makes a copy that is one of the operands."""
     given = operator, channels, image, weight, h, w
     if _fits(image, h, w):
         pixels = image.shape[0] * h.positions * w.positions * terms(operator, image, weight, h, w) * 2 / COPIED_AGAIN
         apart = image.shape[1] * 2 % LINE
-        otherwise = max(choose(*given, multiprocessors).microseconds, pixels * (WITHIN_LINES if apart else 1))
+        otherwise = max(
+            choose(*given, multiprocessors, contiguous).microseconds, pixels * (WITHIN_LINES if apart else 1)
+        )
         time, tiling = min(((_microseconds(t, *given, multiprocessors), t) for t in TILES), key=lambda c: c[0])
+        time += turning(product(*given)) if contiguous else 0.0
         if time < GAIN * otherwise:
             return plan(*given, end, tiling, multiprocessors)
-    return _im2col.best_plan(*given, end, multiprocessors)
+    return _im2col.best_plan(*given, end, multiprocessors, contiguous, after)
 
 
 def _microseconds(

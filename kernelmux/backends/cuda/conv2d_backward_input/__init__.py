@@ -6,6 +6,7 @@ implicit_gemm        mma.sync on patches of grad_out gathered by cp.async
 implicit_gemm_wgmma  the next tiles are gathered while wgmma multiplies
 implicit_gemm_tma    the copy engine gathers, in its im2col mode; channels-last, other images are copied first
 patches              windows that do not overlap are rows of one product, whose sums go where their pixels are
+pointwise            kernels of one element on contiguous images are a batch of products
 implicit_gemm_phases all phases are columns of one product, which reads grad_out once: for few channels; copied likewise
 """
 
@@ -14,12 +15,14 @@ import torch
 from kernelmux.backends.cuda._families.epilogue import PLAIN
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import Source, card, multiprocessors
-from kernelmux.backends.cuda.conv2d._im2col import asks, backwards, ready, result, spacing
+from kernelmux.backends.cuda.conv2d import _pointwise
+from kernelmux.backends.cuda.conv2d._im2col import backwards, ready, result, spacing
 from kernelmux.backends.cuda.conv2d._patches import FewOrCovered
 from kernelmux.backends.cuda.conv2d._patches import asks as asks_of_patches
 from kernelmux.backends.cuda.conv2d._plans import ConvolutionPlan, Planner, direct, ladder
 from kernelmux.backends.cuda.conv2d._problem import BACKWARD_INPUT, Convolution, ConvolutionAxis, swapped
 from kernelmux.backends.cuda.conv2d._shared_rows import best_plan
+from kernelmux.backends.cuda.conv2d._walked import asks
 from kernelmux.backends.cuda.conv2d_backward_input import _patches, _phases, _strided
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Condition
@@ -73,7 +76,8 @@ def implicit_gemm_tma(
     if stride != (1, 1):
         return result(_strided.best_plan(c.shape[1], *lie, c.h, c.w, multiprocessors(grad_out)).run(images, kernels), c)
     sides = backwards(c.h), backwards(c.w)
-    made = best_plan(BACKWARD_INPUT, c.shape[1], *lie, *sides, PLAIN.ending, multiprocessors(grad_out))
+    ending = PLAIN.ending, multiprocessors(grad_out), c.contiguous, images is not grad_out or kernels is not weight
+    made = best_plan(BACKWARD_INPUT, c.shape[1], *lie, *sides, *ending)
     return result(made.run(images, kernels, PLAIN), c)
 
 
@@ -94,6 +98,12 @@ def patches(
     return _patches.gradient(c, grad_out, weight, multiprocessors(grad_out))
 
 
+def pointwise(
+    grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
+) -> torch.Tensor:
+    return _pointwise.product(weight[:, :, 0, 0].t(), grad_out)
+
+
 VARIANTS = {
     **ladder(_variant, _direct, "grad_out", "NHW", "ORS"),
     "implicit_gemm_tma": Implementation(
@@ -104,6 +114,9 @@ VARIANTS = {
         patches, "a product whose rows are windows that do not overlap",
         asks_of_patches("grad_out", FewOrCovered(), "NHW", "ORS"),
         arithmetic="mma",
+    ),
+    "pointwise": Implementation(
+        pointwise, "a batch of products on contiguous images", _pointwise.asks("grad_out"), arithmetic="mma",
     ),
     "implicit_gemm_phases": Implementation(
         implicit_gemm_phases, "pixels of all phases side by side, grad_out is read once into shared memory",

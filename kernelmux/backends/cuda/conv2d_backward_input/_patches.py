@@ -7,14 +7,14 @@ import torch
 
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles, ctype
-from kernelmux.backends.cuda.conv2d._im2col import NARROW
 from kernelmux.backends.cuda.conv2d._patches import Patches, places_of
 from kernelmux.backends.cuda.conv2d._pixel_copies import VECTOR
 from kernelmux.backends.cuda.conv2d._problem import Convolution
+from kernelmux.backends.cuda.conv2d._tilings import NARROW, TILINGS
 from kernelmux.backends.cuda.matmul._choice import choose, problem
 from kernelmux.backends.cuda.matmul._maps import tiles
 from kernelmux.backends.cuda.matmul._padding import padded
-from kernelmux.backends.cuda.matmul._wgmma import LINE, TILINGS, WgmmaTiling
+from kernelmux.backends.cuda.matmul._wgmma import LINE, WgmmaTiling
 from kernelmux.registry.util.cards import remembered
 
 SOURCE = Source(__file__, "conv2d_backward_input_patches.cu")

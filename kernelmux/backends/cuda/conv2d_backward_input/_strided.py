@@ -8,10 +8,11 @@ import torch
 
 from kernelmux.backends.cuda._launch.layout import Layout
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles, cdiv, ctype
-from kernelmux.backends.cuda.conv2d._im2col import NARROW, last_products, weights_of, whole_steps
+from kernelmux.backends.cuda.conv2d._im2col import last_products, weights_of, whole_steps
 from kernelmux.backends.cuda.conv2d._pixel_maps import STEP, PixelMaps
 from kernelmux.backends.cuda.conv2d._problem import BACKWARD_INPUT, ConvolutionAxis
-from kernelmux.backends.cuda.matmul._wgmma import TILINGS, WgmmaTiling
+from kernelmux.backends.cuda.conv2d._tilings import NARROW, TILINGS
+from kernelmux.backends.cuda.matmul._wgmma import WgmmaTiling
 from kernelmux.registry.util.cards import remembered
 
 SOURCE = Source(__file__, "conv2d_backward_input_strided.cu")

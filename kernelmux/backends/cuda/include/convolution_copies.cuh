@@ -13,15 +13,16 @@ __device__ __forceinline__ void load_pixels(void* to, const TensorMap& image, Ba
         : "memory");
 }
 
-// The tile of a weight [O, R, S, C] at tap (r, s) for a step of 64 of K from k on and the columns from n on. K-major, K is
-// the channels of the image, columns are filters; otherwise the reverse.
-__device__ __forceinline__ void load_weight(unsigned char* tile, const TensorMap& weight, Barrier& full, int n, int k,
+// The tile of a weight [O, R, S, C] at tap (r, s) for a step of 64 of K from k on and the lines from `line` on, so many of
+// them. K-major, K is the channels of the image, lines are filters; otherwise the reverse.
+template <bool KMajor = B_K_MAJOR, int Lines = BLOCK_N>
+__device__ __forceinline__ void load_weight(unsigned char* tile, const TensorMap& weight, Barrier& full, int line, int k,
                                             int r, int s) {
-    if constexpr (B_K_MAJOR) {
-        tma_load(tile, weight, full, k, s, r, n);
+    if constexpr (KMajor) {
+        tma_load(tile, weight, full, k, s, r, line);
     } else {
 #pragma unroll
-        for (int i = 0; i < cdiv(BLOCK_N, 64); i++) tma_load(tile + i * BOX_BYTES, weight, full, n + 64 * i, s, r, k);
+        for (int i = 0; i < cdiv(Lines, 64); i++) tma_load(tile + i * BOX_BYTES, weight, full, line + 64 * i, s, r, k);
     }
 }
 

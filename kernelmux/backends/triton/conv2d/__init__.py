@@ -4,6 +4,7 @@ direct         a tile of places and channels per program, one term after the oth
 implicit_gemm  a product of matrices on tensor cores, whose right factor is found in x while it is loaded
 folded         specialised on a copy in which the columns of a window are channels: for few channels
 specialised    the same product: one warp brings boxes of x by the copy engine (TMA), two warpgroups multiply
+pointwise      kernels of one element on contiguous images: a batch of products of matrices
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 
 from kernelmux.backends.triton._launch.card import TensorCores
 from kernelmux.backends.triton._launch.launch import Launch
-from kernelmux.backends.triton.conv2d import _folded, _patches, _specialised
+from kernelmux.backends.triton.conv2d import _folded, _patches, _pointwise, _specialised
 from kernelmux.backends.triton.conv2d._direct import direct
 from kernelmux.backends.triton.conv2d._implicit_gemm import SPACE, implicit_gemm
 from kernelmux.backends.triton.conv2d._problem import ConvolutionProblem, images
@@ -59,6 +60,12 @@ def _by_boxes(convolution: Callable[..., torch.Tensor], idea: str, requires: tup
     return Implementation(conv2d, idea, requires, {"bias": "contiguous"}, "mma")
 
 
+def pointwise(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
+) -> torch.Tensor:
+    return _pointwise.product(weight[:, :, 0, 0], x)
+
+
 VARIANTS = {
     "direct": _variant(direct, "a tile of places per program, term by term", "fp32_sequential"),
     "implicit_gemm": _variant(
@@ -74,5 +81,8 @@ VARIANTS = {
     "patches": _by_boxes(
         _patches.convolution, "windows that do not overlap are rows of a matrix",
         _patches.requires("x", _patches.FewChannelsOrContiguous("x")),
+    ),
+    "pointwise": Implementation(
+        pointwise, "a batch of products on contiguous images", _pointwise.requires("x"), arithmetic="mma",
     ),
 }  # fmt: skip

@@ -35,13 +35,15 @@ class Unfolded:
     def check(self, call: Call) -> str | None:
         """None, or how many more products there are."""
         stride, padding, dilation = (call.arguments[key] for key in ("stride", "padding", "dilation"))
-        n, p, q, r, s, channels = (call.axes[axis] for axis in "NPQRSC")
+        n, p, q, r, s, channels, height, width = (call.axes[axis] for axis in "NPQRSCHW")
         if s == 1 or dilation[1] > 1 or not FEW <= channels <= MOST:
             return None
-        down, across = Window(r, stride[0], padding[0]), Window(s, stride[1], padding[1])
+        down, across = Window(r, stride[0], padding[0], dilation[0]), Window(s, stride[1], padding[1])
         f = Fold.of(across, q, channels, VECTOR)
-        rows = _specialised_weight.together(down)
-        boxes = _specialised_weight.work((n, p, q), (rows, _specialised_weight.together(across)))
+        boxes = _specialised_weight.work(
+            (n, p, q), _specialised_weight.free_axes((down, across), (height, width), (p, q))
+        )
+        rows = _specialised_weight.free_axes((down, LINE), (height, q), (p, q))[0]
         plain, folded = (
             boxes * s * _up(channels),
             _specialised_weight.work((n, p, q), (rows, True)) * _up(s * f.channels),

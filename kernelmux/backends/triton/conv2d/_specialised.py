@@ -324,22 +324,29 @@ def walk(p: ConvolutionProblem, transposed: bool = False) -> Ints:
     return tuple(n for pair in zip(*each, strict=True) for n in pair)
 
 
-def phases_of(p: ConvolutionProblem, block: Ints) -> Map:
-    """Images as [N H/stride stride W/stride stride*C]."""
+def phases_of(
+    p: ConvolutionProblem, block: Ints, rows: tuple[int, int] | None = None, columns: tuple[int, int] | None = None
+) -> Map:
+    """Images as [N H/stride stride W/stride stride*C]. rows, columns: one phase alone, so many of it."""
     (n, c, h, w), (along_n, _, along_h, along_w) = p.x.shape, p.x.strides
-    rows, columns = (window.stride for window in p.windows)
-    shape = (n, h // rows, rows, w // columns, columns * c)
-    strides = (along_n, rows * along_h, along_h, columns * along_w)
+    down, across = (window.stride for window in p.windows)
+    of_rows = (h // down, down) if rows is None else (rows[1], rows[0] + 1)
+    of_columns = (w // across, across * c) if columns is None else (columns[1], (columns[0] + 1) * c)
+    shape = (n, *of_rows, *of_columns)
+    strides = (along_n, down * along_h, along_h, across * along_w)
     box = (*block[:2], 1, *block[2:])
     apart = (s if length > 1 else VECTOR for s, length in zip(strides, shape, strict=False))
     return Map(shape, (*apart, 1), box, layout_of(box, p.dtype))
 
 
-def map_of(x: Images, block: Ints, dtype: torch.dtype, turned: bool = False) -> Map:
-    """Images or kernels as [N H W C]; turned: as [C H W N]."""
+def map_of(
+    x: Images, block: Ints, dtype: torch.dtype, turned: bool = False, spans: tuple[int, int] | None = None
+) -> Map:
+    """Images or kernels as [N H W C]; turned: as [C H W N]. spans: of so many rows and columns alone."""
     axes = (1, 2, 3, 0) if turned else (0, 2, 3, 1)
+    shape = (*x.shape[:2], *(spans or x.shape[2:]))
     strides = (x.strides[a] if x.shape[a] > 1 or a == axes[3] else VECTOR for a in axes)
-    return Map([x.shape[a] for a in axes], list(strides), block, layout_of(block, dtype))
+    return Map([shape[a] for a in axes], list(strides), block, layout_of(block, dtype))
 
 
 def layout_of(block: Ints, dtype: torch.dtype) -> gl.NVMMASharedLayout:

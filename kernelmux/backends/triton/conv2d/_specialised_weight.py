@@ -3,7 +3,9 @@
     grad_weight[o, r, s, c] = sum over places of grad_out[place, o] * x[place that meets (r, s), c]
 
 A program has one element of the kernels and walks boxes of places; both factors are boxes of the same places. What a box
-has beyond the last row would meet elements of x that the convolution does not: boxes end where rows and columns do.
+has beyond the last row would meet elements of x that the convolution does not. Up to `MAPS` elements of a kernel have a map
+of x each, which ends where their places do, so that these are zeros in both factors; with more, boxes end where rows and
+columns do.
 """
 
 from __future__ import annotations
@@ -46,9 +48,15 @@ from kernelmux.registry.spec import Call
 from kernelmux.registry.spec.sliding_windows import Window
 from kernelmux.registry.util.memory_format import format_of, fresh
 
+FEW = 128  # places in boxes, of which any part may be empty
+MAPS = 9  # of x at most: one for each of 3 x 3 elements
 ROWS = gl.constexpr(64)  # of the result, per multiplier
 # Channels of grad_out and of x, and products per microsecond of one SM: H200, fp16, 32x256x56x56 and 256x256x3x3.
-TILES = ((128, 256, 3.0e6), (128, 128, 2.6e6), (128, 64, 1.8e6), (64, 64, 1.25e6))
+TILES = ((128, 256, 3.0e6), (128, 128, 2.6e6), (128, 64, 1.8e6), (64, 64, 0.8e6))
+# Of 64 x 64 with two programs to an SM, which have half of its registers and of the ring each. H200, us, so, and by the
+# best tile with one: 320 of 3 x 3 on 3x320x28x28 17.9 and 22.7, 64 on 16x64x56x56 18.4 and 22.1; 64 on 56x64x174x174 with
+# a stride of 2 95.8 and 159.8.
+TWO_PROGRAMS = 1.95e6
 
 
 @gluon.jit
@@ -73,6 +81,22 @@ def _load(
         p -= lift_h
         q -= lift_w
         copy_box(x_desc, n, p, q, c, h, w, channels, stride_h, stride_w, ready, x_ring.index(slot), STRIDED)
+
+
+@gluon.jit
+def _load_at(
+    g_desc, x0, x1, x2, x3, x4, x5, x6, x7, x8, g_ring, x_ring, full, empty, begin, end, rows, columns, o, c, tap, h, w,
+    channels, lift_h, lift_w, stride_h, stride_w, TAPS: gl.constexpr,
+    STRIDED: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr, BLOCK_C: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """Boxes begin to end, x by the map of this element of the kernels, or by the only one."""
+    x_descs = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
+    for t in gl.static_range(TAPS):
+        if TAPS == 1 or tap == t:
+            _load(
+                g_desc, x_descs[t], g_ring, x_ring, full, empty, begin, end, rows, columns, o, c, h, w, channels,
+                lift_h, lift_w, stride_h, stride_w, STRIDED, BOX, BLOCK_O, BLOCK_C, STAGES,
+            )  # fmt: skip
 
 
 @gluon.jit
@@ -112,13 +136,14 @@ def _multiply(
     _store(out_desc, share, o + PART * ROWS, tap, c, acc, quarter)
 
 
-@gluon.jit(do_not_specialize=range(3, 18))
+@gluon.jit(do_not_specialize=range(11, 26))
 def conv2d_backward_weight_specialised_kernel(
-    out_desc, g_desc, x_desc, count, each, rows, columns, out_channels, channels, taps_w, first_h, first_w, step_h, step_w,
-    lift_h, lift_w, stride_h, stride_w,
+    out_desc, g_desc, x0, x1, x2, x3, x4, x5, x6, x7, x8, count, each, rows, columns, out_channels, channels, taps_w,
+    first_h, first_w, step_h, step_w, lift_h, lift_w, stride_h, stride_w, TAPS: gl.constexpr,
     STRIDED: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr, BLOCK_C: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """out [shares, O, R * S, C], grad_out [N rows columns O], x [N H W C] or its phases; shares have `each` boxes."""
+    """out [shares, O, R * S, C], grad_out [N rows columns O], x [N H W C] or its phases, by a map for
+    each of TAPS elements of a kernel or one for all; shares have `each` boxes."""
     PARTS: gl.constexpr = BLOCK_O // ROWS
     tiles_c = gl.cdiv(channels, BLOCK_C)
     tiles_o = gl.cdiv(out_channels, BLOCK_O)
@@ -131,7 +156,7 @@ def conv2d_backward_weight_specialised_kernel(
     h = first_h + tap // taps_w * step_h
     w = first_w + tap % taps_w * step_w
     g_ring = ring(g_desc, STAGES)
-    x_ring = ring(x_desc, STAGES)
+    x_ring = ring(x0, STAGES)
     quarters = ring(out_desc, PARTS)
     full = barriers(STAGES, 1)
     empty = barriers(STAGES, PARTS)
@@ -140,8 +165,9 @@ def conv2d_backward_weight_specialised_kernel(
             [
                 (_multiply, (out_desc, g_ring, x_ring, quarters.index(0), full, empty, end - begin, share, o, tap, c,
                              0, BOX[0] * BOX[1] * BOX[2], BLOCK_O, BLOCK_C, STAGES)),
-                (_load, (g_desc, x_desc, g_ring, x_ring, full, empty, begin, end, rows, columns, o, c, h, w, channels,
-                         lift_h, lift_w, stride_h, stride_w, STRIDED, BOX, BLOCK_O, BLOCK_C, STAGES)),
+                (_load_at, (g_desc, x0, x1, x2, x3, x4, x5, x6, x7, x8, g_ring, x_ring, full, empty, begin, end, rows,
+                            columns, o, c, tap, h, w, channels, lift_h, lift_w, stride_h, stride_w, TAPS, STRIDED, BOX,
+                            BLOCK_O, BLOCK_C, STAGES)),
             ],
             [1],
             [LOADER_REGISTERS],
@@ -153,8 +179,9 @@ def conv2d_backward_weight_specialised_kernel(
                              0, BOX[0] * BOX[1] * BOX[2], BLOCK_O, BLOCK_C, STAGES)),
                 (_multiply, (out_desc, g_ring, x_ring, quarters.index(1), full, empty, end - begin, share, o, tap, c,
                              1, BOX[0] * BOX[1] * BOX[2], BLOCK_O, BLOCK_C, STAGES)),
-                (_load, (g_desc, x_desc, g_ring, x_ring, full, empty, begin, end, rows, columns, o, c, h, w, channels,
-                         lift_h, lift_w, stride_h, stride_w, STRIDED, BOX, BLOCK_O, BLOCK_C, STAGES)),
+                (_load_at, (g_desc, x0, x1, x2, x3, x4, x5, x6, x7, x8, g_ring, x_ring, full, empty, begin, end, rows,
+                            columns, o, c, tap, h, w, channels, lift_h, lift_w, stride_h, stride_w, TAPS, STRIDED, BOX,
+                            BLOCK_O, BLOCK_C, STAGES)),
             ],
             [4, 1],
             [MULTIPLIER_REGISTERS, LOADER_REGISTERS],
@@ -181,31 +208,66 @@ def work(lengths: Ints, free: tuple[bool, bool]) -> int:
     return covering(box, lengths) * (prod(box) + 16)
 
 
+def _spans(w: Window, size: int, places: int) -> list[tuple[int, int]]:
+    """For each element of the window the phase of x that it meets, and how many elements of that phase there are up to the
+    last one that a place meets: none or fewer where the element meets only padding."""
+    found = (divmod(tap * w.dilation - w.padding, w.stride) for tap in range(w.kernel))
+    return [(phase, min(cdiv(size - phase, w.stride), first + places)) for first, phase in found]
+
+
+def apart(windows: tuple[Window, Window], sizes: Ints, places: Ints) -> bool:
+    """Whether each element of the kernels has a map of its own: then boxes may go on behind the last row and column."""
+    spans = [span for each in zip(windows, sizes, places, strict=True) for _, span in _spans(*each)]
+    return windows[0].kernel * windows[1].kernel <= MAPS and min(spans) > 0
+
+
 def together(w: Window) -> bool:
     """Whether places of the window and elements of x are the same along an axis."""
     return w[:3] == (1, 1, 0)
 
 
+def free_axes(windows: tuple[Window, Window], sizes: Ints, places: Ints) -> tuple[bool, bool]:
+    """Along which of rows and columns a box may go on behind the last one. sizes: of x. places: rows and columns."""
+    both = apart(windows, sizes, places)
+    return both or together(windows[0]), both or together(windows[1])
+
+
 @dataclass(frozen=True)
 class HalfFull:
-    """Boxes of places that end where rows and columns do have a place in every second element at least."""
+    """Boxes of places have a place in every second element at least, or are few."""
 
-    text: str = "N * P * Q at least half of what boxes of 16 hold that P and Q are whole numbers of"
+    text: str = "N * P * Q at least half of what boxes of 16 or more hold, which end where P and Q do if R * S > 9"
 
     def check(self, call: Call) -> str | None:
         """None, or how full they are."""
         lengths = (call.axes["N"], call.axes["P"], call.axes["Q"])
-        along = (call.arguments[key] for key in ("stride", "padding"))
-        over = zip((call.axes["R"], call.axes["S"]), *along, strict=True)
-        down, across = (together(Window(*w)) for w in over)
-        box = box_of(lengths, (down, across))
+        along = (call.arguments[key] for key in ("stride", "padding", "dilation"))
+        down, across = (Window(*w) for w in zip((call.axes["R"], call.axes["S"]), *along, strict=True))
+        free = free_axes((down, across), (call.axes["H"], call.axes["W"]), lengths[1:])
+        box = box_of(lengths, free)
         places, held = prod(lengths), prod(box) * covering(box, lengths)
-        return None if 2 * places >= held else f"{places} places in boxes that hold {held}, needs half of them"
+        return (
+            None if held <= max(2 * places, FEW) else f"{places} places in boxes that hold {held}, needs half of them"
+        )
+
+
+def _apart(p: ConvolutionProblem) -> bool:
+    return apart(p.windows, p.x.shape[2:], p.y.shape[2:])
 
 
 def _box(p: ConvolutionProblem) -> Ints:
-    down, across = map(together, p.windows)
-    return box_of((p.y.shape[0], *p.y.shape[2:]), (down, across))
+    return box_of((p.y.shape[0], *p.y.shape[2:]), free_axes(p.windows, p.x.shape[2:], p.y.shape[2:]))
+
+
+def _maps_of_x(p: ConvolutionProblem, block: Ints) -> tuple[Map, ...]:
+    """A map of x for each element of the kernels, which ends where the places do, or one that ends where x does."""
+    if not _apart(p):
+        return (phases_of(p, block) if strided(p) else map_of(p.x, block, p.dtype),)
+    spans = [_spans(w, *at) for w, *at in zip(p.windows, p.x.shape[2:], p.y.shape[2:], strict=True)]
+    return tuple(
+        phases_of(p, block, h, w) if strided(p) else map_of(p.x, block, p.dtype, spans=(h[1], w[1]))
+        for h, w in product(*spans)
+    )
 
 
 def rule(p: ConvolutionProblem) -> Config:
@@ -217,19 +279,22 @@ def rule(p: ConvolutionProblem) -> Config:
     box, sms = _box(p), processors(p.device)
     count, places = covering(box, p.lengths), prod(box)
 
-    def microseconds(tile: tuple[int, int, float], shares: int) -> float:
-        o, c, rate = tile
-        rounds = cdiv(r * s * cdiv(out_channels, o) * cdiv(channels, c) * shares, sms)
+    def microseconds(tile: tuple[int, int, float, int], shares: int) -> float:
+        o, c, rate, programs = tile
+        found = r * s * cdiv(out_channels, o) * cdiv(channels, c) * shares
         adding = 3 + shares * out_channels * p.terms / 6.5e5 if shares > 1 else 0.0
-        return rounds * (2 + cdiv(count, shares) * places * o * c / rate) + adding
+        return cdiv(found, programs * sms) * (2 + cdiv(count, shares) * places * o * c * programs / rate) + adding
 
     most = max(min(count * places // 512, sms), 1)
-    tile, shares = min(product(TILES, range(1, most + 1)), key=lambda both: microseconds(*both))
-    return {**_tile(tile[0], tile[1], places), "SHARES": shares}
+    tiles = *((*tile, 1) for tile in TILES), (64, 64, TWO_PROGRAMS, 2)
+    tile, shares = min(product(tiles, range(1, most + 1)), key=lambda both: microseconds(*both))
+    return {**_tile(*tile[:2], places, tile[3]), "SHARES": shares}
 
 
-def _tile(o: int, c: int, places: int = 64) -> Config:
-    return {"BLOCK_O": o, "BLOCK_C": c, "STAGES": min(12, RING // ((o + c) * places * 2))}
+def _tile(o: int, c: int, places: int = 64, programs: int = 1) -> Config:
+    room = RING // programs
+    registers = {"maxnreg": 128} if programs > 1 else {}
+    return {"BLOCK_O": o, "BLOCK_C": c, "STAGES": min(12, room // ((o + c) * places * 2)), **registers}
 
 
 @plan
@@ -243,21 +308,23 @@ def specialised(p: ConvolutionProblem) -> tuple[Launch, int, Callable[..., None]
     shares, size, block_o, block_c = cdiv(count, each), out_channels * p.terms, config["BLOCK_O"], config["BLOCK_C"]
     lines, block = (shares, out_channels, taps[0] * taps[1], channels), (1, ROWS.value, 1, block_c // 4)
     out = Map(lines, (size, p.terms, channels, 1), block, layout_of(block, p.dtype if shares == 1 else torch.float32))
-    of_x = phases_of(p, (*box, block_c)) if strided(p) else map_of(p.x, (*box, block_c), p.dtype)
+    of_x = _maps_of_x(p, (*box, block_c))
     tiles = lines[2] * cdiv(out_channels, block_o) * cdiv(channels, block_c)
     launch = Launch(
         conv2d_backward_weight_specialised_kernel, (tiles, shares), count, each, *p.lengths[1:], out_channels, channels,
-        taps[1], *walk(p), maps=(out, map_of(p.y, (*box, block_o), p.dtype), of_x), STRIDED=strided(p), BOX=box,
-        num_warps=4, **config,
+        taps[1], *walk(p), maps=(out, map_of(p.y, (*box, block_o), p.dtype), *of_x, *of_x[:1] * (MAPS - len(of_x))),
+        TAPS=len(of_x), STRIDED=strided(p), BOX=box, num_warps=4, **config,
     )  # fmt: skip
     return launch, shares, partial(run, sum_first(p.device, shares, size))
 
 
 def gradient(grad_out: torch.Tensor, x: torch.Tensor, shape: Ints, over: tuple[Window, Window]) -> torch.Tensor:
     """grad_weight [O C R S] in the order of x, computed as a channels-last one."""
-    g, right = readable(grad_out), in_strides(x, over, prod(shape[2:]) > 1)
-    whole = (shape[0], right.shape[1], *shape[2:])  # with the channels that a copy has more
-    out = torch.empty(whole, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    again = prod(shape[2:]) > 1
+    whole = apart(over, tuple(x.shape[2:]), tuple(grad_out.shape[2:]))
+    g, right = readable(grad_out), readable(x, over[1].stride > 1, again) if whole else in_strides(x, over, again)
+    wide = (shape[0], right.shape[1], *shape[2:])  # with the channels that a copy has more
+    out = torch.empty(wide, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     run_on(ConvolutionProblem(x.get_device(), x.dtype, images(right), images(g), images(out), over), out, g, right)
     return fresh(out[:, : shape[1]], format_of(x))
 
@@ -268,8 +335,8 @@ def run_on(p: ConvolutionProblem, out: torch.Tensor, grad_out: torch.Tensor, x: 
         return
     launch, shares, finish = specialised(p)
     if shares == 1:
-        launch(out, grad_out, x)
+        launch(out, grad_out, *[x] * MAPS)
         return
     sums = x.new_empty((shares, out.numel()), dtype=torch.float32)
-    launch(sums, grad_out, x)
+    launch(sums, grad_out, *[x] * MAPS)
     finish(sums, out)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from kernelmux.backends.triton._launch.card import TensorCores
-from kernelmux.backends.triton.conv2d import _specialised
+from kernelmux.backends.triton.conv2d import _pointwise, _specialised
 from kernelmux.backends.triton.conv2d._implicit_gemm import implicit_gemm
 from kernelmux.backends.triton.conv2d._problem import ConvolutionProblem, images
 from kernelmux.backends.triton.conv2d_backward_input import _phases, _squares
@@ -47,6 +47,12 @@ def specialised(
     return _specialised.convolution(grad_out, weight, None, shape, over, transposed=True)
 
 
+def pointwise(
+    grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
+) -> torch.Tensor:
+    return _pointwise.product(weight[:, :, 0, 0].t(), grad_out)
+
+
 VARIANTS = {
     "implicit_gemm": Implementation(
         conv2d_backward_input, "for each residue of the stride a product on tensor cores", (TensorCores("grad_out"),),
@@ -55,5 +61,8 @@ VARIANTS = {
     "specialised": Implementation(
         specialised, "boxes of grad_out by TMA, two warpgroups multiply; what is not channels-last is copied",
         _specialised.requires("grad_out", _phases.FewPhases(), read="O"), arithmetic="mma",
+    ),
+    "pointwise": Implementation(
+        pointwise, "a batch of products on contiguous images", _pointwise.requires("grad_out"), arithmetic="mma",
     ),
 }  # fmt: skip
