@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,9 +11,10 @@ import torch
 from kernelmux.backends.cuda import attention
 from kernelmux.backends.cuda._launch.launch_emulated import AS_CUPY
 from kernelmux.backends.cuda._launch.layout import layout
+from kernelmux.backends.cuda.attention._call import call_of
 from kernelmux.backends.cuda.attention_backward import _one_walk as one_walk
 from kernelmux.backends.cuda.attention_backward._call import AttentionGradientCall
-from kernelmux.emulator import compile_ptx, nvrtc
+from kernelmux.emulator import checks, compile_ptx, nvrtc
 from kernelmux.registry.spec.sliding_windows import Mask
 from kernelmux.registry.util import cards
 
@@ -36,6 +38,44 @@ def test_a_branch_stands_between_the_exponentials_and_the_wait(causal: bool) -> 
     found = re.findall(r"wgmma\.wait_group\.sync\.aligned\s+(\d)|(ex2\.approx)|(mbarrier\.try_wait)", ptx(causal))
     order = "".join("1" if a == "1" else "0" if a == "0" else "e" if b else "b" for a, b, _ in found)
     assert re.search(r"1e+b0", order), order
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(
+    ("H", "G", "M", "N", "D", "causal"),
+    [(3, 3, 300, 300, 88, True), (6, 3, 70, 130, 64, False), (3, 3, 140, 90, 200, False)],
+)
+def test_works_follow_one_another(H: int, G: int, M: int, N: int, D: int, causal: bool) -> None:
+    """The first scores of a work are made beside the last values of the one before; some warpgroups have no rows."""
+    generator = torch.Generator().manual_seed(M)
+    q, k, v = (torch.randn(1, h, n, D, generator=generator).bfloat16() for h, n in ((H, M), (G, N), (G, N)))
+    with cards.standing_for(replace(cards.table()["h200"], processors=2)), checks("full"):
+        y, lse = attention.wgmma(q, k, v, causal, 0.1, None, "ieee", None)
+    s = 0.1 * q.double() @ k.double().repeat_interleave(H // G, 1).mT
+    if causal:
+        s = s.masked_fill(torch.ones(M, N, dtype=torch.bool).triu(N - M + 1), -torch.inf)
+    want = torch.softmax(s, -1) @ v.double().repeat_interleave(H // G, 1)
+    torch.testing.assert_close(y.double(), want, atol=2e-2, rtol=2e-2)
+    torch.testing.assert_close(lse.double(), torch.logsumexp(s, -1), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ((52, 8, 307, 128, False), (2, 160)),
+        ((4, 32, 4096, 128, True), (2, 128)),
+        ((9, 20, 3648, 88, True), (3, 96)),
+        ((9, 1, 1742, 88, False), (2, 176)),
+        ((1, 8, 512, 128, False), (1, 128)),
+        ((4, 16, 4096, 192, True), (2, 112)),
+    ],
+)
+def test_warpgroups_and_keys(sizes: tuple[int, int, int, int, bool], expected: tuple[int, int]) -> None:
+    """Tiles that are part empty, and multiprocessors without work, decide."""
+    B, H, N, D, causal = sizes
+    q = torch.empty(B, H, N, D, dtype=torch.bfloat16, device="meta")
+    config = attention.wgmma_config(call_of(q, q, q, causal, 0.1))
+    assert (config["CONSUMERS"], config["BLOCK_N"]) == expected
 
 
 def backward_call(H: int, G: int, causal: bool, N: int = 512) -> AttentionGradientCall:

@@ -30,6 +30,9 @@ CALLS = [
     ("fp8_matmul", "persistent", "e4m3", "a=130x32 b=32x48 scale_a=scalar scale_b=scalar"),
     ("conv2d", "specialised", "bf16", "x=2x40x9x8 weight=24x40x3x3 padding=1"),
     ("conv2d", "folded", "bf16", "x=2x3x17x15 weight=8x3x7x7 bias=8 stride=2 padding=3"),
+    ("attention", "specialised", "bf16", "q=1x3x140x104 k=1x3x260x104 v=1x3x260x104 causal=True"),
+    ("attention", "specialised", "fp16", "q=1x2x70x96 k=1x1x130x96 v=1x1x130x96"),
+    ("attention", "specialised", "bf16", "q=1x2x150x256 k=1x2x150x256 v=1x2x150x256 causal=True window=70"),
     ("rms_norm_backward", "fused", "bf16", "grad_out=9x515 x=9x515 weight=515"),
 ]
 

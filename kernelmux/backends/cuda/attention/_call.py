@@ -156,7 +156,7 @@ def _l2_factor(size: int) -> float:
 def _longest(call: AttentionCall, block_m: int, block_n: int, section: int) -> float:
     """Key tiles of the busiest multiprocessor, with the order of `locate` and `work_index` in the kernels."""
     sms = call.card.processors
-    tiles = _key_tiles(call, block_m, block_n) + _START
+    tiles = key_tiles(call, block_m, block_n) + _START
     rest = call.slices % section
     works = np.concatenate([np.tile(tiles.repeat(section), call.slices // section), tiles.repeat(rest)])
     waves = np.zeros((cdiv(len(works), sms), sms))
@@ -165,7 +165,7 @@ def _longest(call: AttentionCall, block_m: int, block_n: int, section: int) -> f
     return float(waves.sum(0).max())
 
 
-def _key_tiles(call: AttentionCall, block_m: int, block_n: int) -> np.ndarray:
+def key_tiles(call: AttentionCall, block_m: int, block_n: int) -> np.ndarray:
     """Tiles of keys that each tile of rows reads, in the order of `locate`: longest first if causal."""
     M, N = call.q.shape[2], call.k.shape[2]
     causal, shift, window = call.mask

@@ -14,8 +14,8 @@
 #endif
 
 #define THREADS (128 * (CONSUMERS + 1))
-#define PRODUCER_REGISTERS (CONSUMERS == 2 ? 24 : 32)  // of 65,536: what the consumers leave
-#define CONSUMER_REGISTERS (CONSUMERS == 2 ? 240 : 160)
+#define PRODUCER_REGISTERS (CONSUMERS == 3 ? 32 : 24)  // of 65,536: what the consumers leave
+#define CONSUMER_REGISTERS (CONSUMERS == 3 ? 160 : 240)
 #define PANELS ((HEAD_DIM + 63) / 64)  // a TMA box of the 128-byte swizzle is 64 elements wide, zeros past HEAD_DIM
 #define KEY_TILES (BLOCK_N / 8)
 #define OUT_TILES ((HEAD_DIM + 15) / 16 * 2)
