@@ -2,7 +2,7 @@
 
 naive           one thread per element
 tiled           tiles of both operands in shared memory
-register_tiled  8x16 or 12x8 elements per thread, the next tile in flight
+register_tiled  4x4 to 8x16 elements per thread, the next tile in flight; short of tiles, blocks share K
 tensor_cores    mma.sync behind cp.async, swizzled shared memory; fp32 as tf32
 wgmma           TMA feeds warpgroup products in a persistent grid
 
@@ -28,9 +28,9 @@ from kernelmux.backends.cuda.matmul._choice import (
     simple_kernel,
     simple_plan,
 )
+from kernelmux.backends.cuda.matmul._copied_tiles import register_tiled
 from kernelmux.backends.cuda.matmul._few_rows import MOST_ROWS
 from kernelmux.backends.cuda.matmul._few_rows_lines import any_lines
-from kernelmux.backends.cuda.matmul._register_tiled import register_tiled
 from kernelmux.backends.cuda.matmul._tensor_cores import tensor_cores
 from kernelmux.backends.cuda.matmul._tf32 import reads_in_place, wgmma
 from kernelmux.registry.backend import Implementation
@@ -214,7 +214,7 @@ def _on_hopper(names: FactorNames) -> tuple[Condition, ...]:
 RUNGS = {
     "naive": MatmulRung(naive, "one thread per element", "fp32_sequential"),
     "tiled": MatmulRung(tiled, "tiles of both operands in shared memory", "fp32_sequential"),
-    "register_tiled": MatmulRung(register_tiled, "8x16 elements per thread", "fp32_sequential"),
+    "register_tiled": MatmulRung(register_tiled, "4x4 to 8x16 elements per thread, blocks share K", "fp32_sequential"),
     "tensor_cores": MatmulRung(tensor_cores, "mma.sync behind cp.async", "mma", _on_tensor_cores),
     "wgmma": MatmulRung(wgmma, "TMA feeds warpgroup products in a persistent grid", "mma", _on_hopper),
 }

@@ -4,6 +4,7 @@ simple      a 64x64 tile per program, programs in row-major order
 grouped     the same tiles in an order whose neighbours in time share rows and columns in L2
 pipelined   larger tiles, the loads of several steps under way while the tensor cores work
 by_shape    the tile, depth, warps and shares of K by a rule over the shape, set by measurements on an H200
+fp32        products on the FP32 pipes, from lines that a thread reads four k's of at a time; programs share K
 padded      lines that the copy engine (TMA) cannot take are copied first, where a product repays that; then as specialised
 persistent  the copy engine does the loads, and the compiler keeps the pipeline of an SM full from tile to tile
 specialised one warp only loads and two warpgroups only multiply, so neither ever waits for the other's instructions
@@ -29,6 +30,8 @@ from kernelmux.backends.triton.matmul._blocked import blocked
 from kernelmux.backends.triton.matmul._epilogue import PLAIN, EpilogueTensors
 from kernelmux.backends.triton.matmul._few_rows import MOST_ROWS, few_rows, few_rows_rule
 from kernelmux.backends.triton.matmul._few_rows_lines import few_rows_lines, few_rows_lines_rule
+from kernelmux.backends.triton.matmul._fp32 import fp32
+from kernelmux.backends.triton.matmul._fp32_tiles import by_pointers, fp32_rule, pointers_rule
 from kernelmux.backends.triton.matmul._from_registers import from_registers
 from kernelmux.backends.triton.matmul._padded import Misaligned, padded
 from kernelmux.backends.triton.matmul._padded import readable as readable_lines
@@ -71,6 +74,12 @@ def matmul_pipelined(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue:
 
 def matmul_by_shape(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: EpilogueTensors) -> torch.Tensor:
     return blocked(a, b, precision, BY_SHAPE.choice, epilogue)
+
+
+def matmul_fp32(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: EpilogueTensors) -> torch.Tensor:
+    if by_pointers(problem(a, b, precision, epilogue.ending)):
+        return blocked(a, b, precision, pointers_rule, epilogue)
+    return fp32(a, b, fp32_rule, epilogue)
 
 
 def matmul_padded(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: EpilogueTensors) -> torch.Tensor:
@@ -150,6 +159,28 @@ def _halves(names: ProductNames, below: tuple[int, int] | None = None) -> tuple[
     return Capability((9, 0), below), Dtypes(names.left, torch.float16, torch.bfloat16), *_descriptors(names)
 
 
+@dataclass(frozen=True)
+class KContiguous:
+    """A left operand with K contiguous."""
+
+    operand: str
+
+    @property
+    def text(self) -> str:
+        """The condition in a few words."""
+        return f"{self.operand} with K contiguous"
+
+    def check(self, call: Any) -> str | None:
+        """None, or how K lies."""
+        x = call.arguments[self.operand]
+        return None if x.stride(-1) == 1 else f"{self.operand} has K strided, needs K contiguous"
+
+
+def _full_fp32(names: ProductNames) -> tuple[Condition, ...]:
+    asked = Dtypes(names.left, torch.float32), OneOf("precision", "ieee"), KContiguous(names.left)
+    return Capability((9, 0), below=(10, 0)), *asked
+
+
 def _few(names: ProductNames) -> tuple[Condition, ...]:
     """What a tensor descriptor can describe, of few rows."""
     sizes = AtMost(names.rows, MOST_ROWS), AtLeast("N", 16), AtLeast("K", 16)
@@ -167,6 +198,7 @@ RUNGS = {
     "grouped": TritonMatmulRung(matmul_grouped, "an order of tiles that meets in L2"),
     "pipelined": TritonMatmulRung(matmul_pipelined, "larger tiles, loads ahead of the product"),
     "by_shape": TritonMatmulRung(matmul_by_shape, "the tile by a rule over the shape", space=BY_SHAPE),
+    "fp32": TritonMatmulRung(matmul_fp32, "a thread reads four k's of a line at a time, programs share K", _full_fp32),
     "padded": TritonMatmulRung(matmul_padded, "lines that TMA cannot take are copied first", _copied),
     "persistent": TritonMatmulRung(matmul_persistent, "TMA loads, one program per SM", _halves, PERSISTENT),
     "specialised": TritonMatmulRung(
@@ -207,7 +239,7 @@ def _variant(rung: TritonMatmulRung) -> Implementation:
     requires = (*rung.requires(NAMES), BATCHES)
     layout = (
         {"a": "matrix", "b": "matrix"}
-        if rung.fn in (matmul_padded, matmul_few_rows) or Aligned(NAMES.left) in requires
+        if rung.fn in (matmul_fp32, matmul_padded, matmul_few_rows) or Aligned(NAMES.left) in requires
         else {}
     )
     return Implementation(matmul, rung.idea, requires, layout, arithmetic="mma", space=rung.space)
