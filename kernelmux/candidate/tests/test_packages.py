@@ -66,7 +66,7 @@ def announced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     entry_points._announced.clear()
     entry_points._with_operators.clear()
     entry_points.find.cache_clear()
-    importlib.import_module("kernelmux.registry.call.refresh").refresh()
+    importlib.import_module("kernelmux.registry.call.dispatch").refresh()
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from kernelmux.registry.backend import device_tables, timings, tuned_configs
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.backend.device_tables import Table
 from kernelmux.registry.backend.tuned_configs import TunedConfig
-from kernelmux.registry.call import dispatch, refresh
+from kernelmux.registry.call import dispatch
 from kernelmux.registry.cli import type_stubs
 from kernelmux.registry.util import entry_points
 from kernelmux.registry.util.files import GpuFiles
@@ -54,7 +54,7 @@ def home(tmp_path_factory):
     entry_points.announce_operators(NAME, NAME)
     yield place / NAME
     patch.undo()
-    refresh.refresh()
+    dispatch.refresh()
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ def test_expected_failures_and_budgets_of_the_package_are_for_its_own_items(home
 
 def test_a_spec_that_cannot_be_loaded_fails_the_suite_and_is_named_by_perf(home):
     (home / "ops/broken.py").write_text("import nowhere_to_be_found")
-    refresh.refresh()
+    dispatch.refresh()
     try:
         (item,) = (item for item in plan.items(Options()) if item.op == "broken")
         assert item.check == plan.BROKEN and "nowhere_to_be_found" in item.problem
@@ -196,7 +196,7 @@ def test_a_spec_that_cannot_be_loaded_fails_the_suite_and_is_named_by_perf(home)
         assert any(line.startswith("operator broken was left out: ") for line in told)
     finally:
         (home / "ops/broken.py").unlink()
-        refresh.refresh()
+        dispatch.refresh()
 
 
 def test_the_pages_of_a_package_and_ours_without_it(home, tmp_path, capsys):

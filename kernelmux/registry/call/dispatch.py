@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -12,8 +13,9 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from kernelmux.registry import catalog
+from kernelmux.registry import catalog, elsewhere
 from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend import timings, tuned_configs
 from kernelmux.registry.call import fast_path
 from kernelmux.registry.call.plan import CallPlan, CallPlans, plan_of
 from kernelmux.registry.choice import determinism, precedence, refusals, scope, warn_once
@@ -335,3 +337,17 @@ def _decided(op: str, backend: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     with torch_modes.untraced():
         bound = bind(spec, dict(zip(spec.signature.parameters, values, strict=True)), device=device, around=around)
         return decide(bound, precedence.requested(op, backend, bound), thorough, around=around)
+
+
+def refresh() -> None:
+    """What a process that gets further operators calls: packages are listed anew, and every call is chosen for again."""
+    face = vars(importlib.import_module("kernelmux"))
+    for name in ("__all__", *elsewhere.listed().owners):
+        face.pop(name, None)
+    catalog.forget()
+    registered.forget()
+    timings.forget()
+    tuned_configs.forget()
+    _plans.clear()
+    precedence.reread()
+    torch_ops.install_torch_ops()

@@ -1,8 +1,9 @@
 """The first call of a kind, whose kernels are compiled side by side.
 
 An implementation launches one kernel after another, and compiling the first would hold up the second. A backend whose
-compiler takes long begins to compile when it is asked for a launch, and leaves the launch with the call (`Launches`), which
-makes all of them in order when the implementation has returned, or does anything else than allocate memory.
+compiler takes long begins to compile when it is asked for a launch, and leaves the launch with the call
+(`WaitingLaunches`), which makes all of them in order when the implementation has returned, or does anything else than
+allocate memory.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ALLOCATING = (
 _local = threading.local()
 
 
-class Launches(_Mode):  # type: ignore[misc]
+class WaitingLaunches(_Mode):  # type: ignore[misc]
     """Those of a call that wait. shared: what a backend keeps for the call."""
 
     def __init__(self) -> None:
@@ -58,7 +59,7 @@ class Launches(_Mode):  # type: ignore[misc]
         return func(*args, **(kwargs or {}))
 
 
-def launches() -> Launches | None:
+def launches() -> WaitingLaunches | None:
     """Those of the first call that runs in this thread."""
     return getattr(_local, "launches", None)
 
@@ -69,7 +70,7 @@ def together(fn: Callable[..., Any]) -> Callable[..., Any]:
     def first(*values: Any) -> Any:
         if launches():
             return fn(*values)
-        own = _local.launches = Launches()
+        own = _local.launches = WaitingLaunches()
         try:
             result = fn(*values)
         finally:

@@ -11,7 +11,7 @@ import torch
 import kernelmux as kx
 from kernelmux.registry import catalog, elsewhere
 from kernelmux.registry.backend import lookup as registered
-from kernelmux.registry.call import dispatch, refresh
+from kernelmux.registry.call import dispatch
 from kernelmux.registry.cli import doctor, main
 from kernelmux.registry.errors import BackendUnavailable, SpecError, UnknownName, UnsupportedError
 from kernelmux.registry.util import entry_points
@@ -58,7 +58,7 @@ def announce(tmp_path, monkeypatch):
 
     yield add
     monkeypatch.undo()
-    refresh.refresh()
+    dispatch.refresh()
     for module in [m for m in sys.modules if m.partition(".")[0] in made]:
         del sys.modules[module]
     registered._broken.clear()

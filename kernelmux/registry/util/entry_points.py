@@ -36,7 +36,7 @@ def announce(name: str, package: str) -> None:
 def announce_operators(name: str, package: str) -> None:
     """Make a package with operators (`elsewhere`) known to this process, beside those that are installed."""
     _with_operators[name] = package
-    importlib.import_module("kernelmux.registry.call.refresh").refresh()
+    importlib.import_module("kernelmux.registry.call.dispatch").refresh()
 
 
 @lru_cache(maxsize=1)

@@ -140,7 +140,7 @@ class Launch:
                 hook = triton.knobs.runtime.launch_enter_hook
                 launch_replay.launched(known.launch, (*known.notes(tensors), *numbers), hook)
 
-    def _first(self, key: Any, tensors: Any, numbers: Any, first: first_call.Launches | None) -> None:
+    def _first(self, key: Any, tensors: Any, numbers: Any, first: first_call.WaitingLaunches | None) -> None:
         """Compile, and launch when all before it are; in the first call of a kind beside other kernels of that."""
         if first and launch_replay.watching():
             first.make()
@@ -158,7 +158,7 @@ class Launch:
         else:
             launch()
 
-    def _compiling(self, tensors: Any, numbers: Any, first: first_call.Launches | None) -> Any:
+    def _compiling(self, tensors: Any, numbers: Any, first: first_call.WaitingLaunches | None) -> Any:
         """The compiled kernel, or the promise of it by a thread."""
         if first is None:
             return self._compile(tensors, numbers, warmup=True)

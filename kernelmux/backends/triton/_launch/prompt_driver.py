@@ -44,7 +44,7 @@ class PromptDriver(CudaDriver):  # type: ignore[misc]  # Triton has no types
 
     def __init__(self) -> None:
         super(CudaDriver, self).__init__()
-        self.utils = Utilities()
+        self.utils = PromptUtilities()
         self.launcher_cls = PromptLauncher
 
 
@@ -69,7 +69,7 @@ class PromptLauncher(CudaLauncher):  # type: ignore[misc]
         return getattr(self._become(), name)
 
 
-class Utilities:
+class PromptUtilities:
     """What Triton asks of the CUDA driver; of the rest it has its own module, built when it is asked for."""
 
     def load_binary(self, name: str, cubin: bytes, shared: int, device: int) -> tuple[int, int, int, int, int]:
