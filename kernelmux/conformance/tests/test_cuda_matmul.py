@@ -12,6 +12,8 @@ from kernelmux.backends.cuda._launch.layout import layout
 from kernelmux.backends.cuda.matmul import _few_rows as few_rows
 from kernelmux.backends.cuda.matmul import _few_rows_lines as few_rows_lines
 from kernelmux.backends.cuda.matmul._choice import choose, problem
+from kernelmux.backends.cuda.matmul._tensor_cores import OF_HALVES, MmaTiling
+from kernelmux.backends.cuda.matmul._tensor_cores import plan as shifted_plan
 from kernelmux.backends.cuda.matmul._wgmma import BETWEEN, ODD_TILINGS, TILINGS, WgmmaTiling, plan, tilings, wgmma
 from kernelmux.emulator import checks, nvrtc
 from kernelmux.registry.call import dispatch
@@ -19,6 +21,7 @@ from kernelmux.registry.call import dispatch
 MULTIPROCESSORS = 132
 SHARED = 227 * 1024  # bytes that a block may have on sm_90
 FEW_ROWS = [few_rows.TurnedTile(*numbers) for numbers in ((8, 64, 3, 1, 2), (16, 128, 3, 4, 2), (64, 64, 2, 3, 3))]
+ALL_ROWS = [few_rows.TurnedTile(rows, 128, 3, 2, 1, consumers=2) for rows in (96, 160, 288)]
 CLUSTERS = [t for t in ODD_TILINGS if t.peers > 1]
 needs_nvrtc = pytest.mark.skipif(bool(nvrtc.unavailable()), reason=str(nvrtc.unavailable()))
 
@@ -57,13 +60,24 @@ def test_tiles_that_are_no_whole_boxes_wide(tiling: WgmmaTiling, transposed: boo
 
 @needs_nvrtc
 @pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize("tile", FEW_ROWS, ids=str)
+@pytest.mark.parametrize("tile", [*FEW_ROWS, *ALL_ROWS], ids=str)
 def test_blocks_of_a_cluster_add_their_shares_of_k(tile: few_rows.TurnedTile, transposed: bool) -> None:
     """Two tiles side by side, of which the second has columns outside; the last share of K is the shortest."""
     k = 64 * 3 * tile.shares - 8
     a, b = integers(tile.rows - 3, k, transposed=False), integers(k, tile.columns + 8, transposed=transposed)
     with checks("full"):
         c = few_rows.plan(layout(a), layout(b), tile).run(a, b, PLAIN)
+    assert torch.equal(c, (a.double() @ b.double()).bfloat16())
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(("tiling", "transposed"), list(zip(OF_HALVES, cycle((False, True)), strict=False)), ids=str)
+def test_lines_are_shifted_in_shared_memory(tiling: MmaTiling, transposed: bool) -> None:
+    """Of both operands: lines that begin at odd multiples of 2 bytes; what is behind their ends is not multiplied."""
+    m, n, k = tiling.m + 9, tiling.n + 3, 64 * tiling.stages + 21
+    a, b = integers(m, k, transposed=transposed), integers(k, n, transposed=transposed)
+    with checks("full"):
+        c = shifted_plan(layout(a), layout(b), tiling, 1, below=4).run(a, b, PLAIN)
     assert torch.equal(c, (a.double() @ b.double()).bfloat16())
 
 
@@ -115,7 +129,7 @@ def test_a_large_product_repays_copies() -> None:
             "matmul", *(torch.empty(s, dtype=torch.bfloat16) for s in ((m, k), (k, n))), backend="cuda"
         )
 
-    assert variant(500, 1001, 1001) == variant(17, 4097, 4097) == variant(4096, 1000, 1000) == "cuda/wgmma"
+    assert variant(1000, 1001, 1001) == variant(17, 4097, 4097) == variant(4096, 1000, 1000) == "cuda/wgmma"
     assert variant(100, 200, 300) == variant(17, 4100, 4100) == "cuda/tensor_cores"
 
 

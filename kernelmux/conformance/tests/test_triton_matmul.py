@@ -77,6 +77,22 @@ def test_few_rows(k: int, split: int) -> None:
     assert not z[:, 7].isfinite().any()
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_turned_tile_has_all_rows(*, transposed: bool) -> None:
+    """More than 256, in columns beside those; the last share of K is the shortest, the last tile has few columns."""
+    generator = torch.Generator().manual_seed(1)
+    shapes = (263, 328), (136, 328) if transposed else (328, 136), (136,)
+    a, b, bias = (torch.randint(-4, 5, shape, generator=generator).bfloat16() for shape in shapes)
+    b, z = b.mT if transposed else b, a.new_empty(263, 136)
+    end = EpilogueTensors(EpilogueTerms(bias=True, activation="relu"), bias, z)
+    config = {"BLOCK_M": 128, "BLOCK_N": 256, "MORE_N": 32, "BLOCK_K": 64, "GROUP_M": 1, "STAGES": 3, "SPLIT": 3}
+    with registered.backend("triton").emulation():
+        y = specialised(a, b, lambda p: {**config, "TURNED": True}, end)
+    want = (a.double() @ b.double() + bias.double()).bfloat16()
+    assert torch.equal(z, want)
+    assert torch.equal(y, want.relu())
+
+
 def test_even_and_odd_rows_take_turns() -> None:
     """Rows of 16 bytes more than a multiple of 32."""
     generator = torch.Generator().manual_seed(0)
@@ -121,8 +137,8 @@ def chosen(m: int, k: int, n: int, end: EpilogueTerms = PLAIN.ending) -> tuple[i
 
 def test_the_tile_is_the_quickest_of_those_timed() -> None:
     assert chosen(1000, 3000, 5000) == chosen(3000, 3000, 3000) == (256, 160, 1)
-    assert chosen(4096, 4104, 4104) == (256, 192, 1)
-    assert chosen(2000, 3000, 4008) == (128, 256, 1)
+    assert chosen(4096, 4104, 4104) == chosen(2000, 3000, 4008) == (256, 128, 1)
+    assert chosen(1787, 2880, 5120) == (128, 192, 8)
     assert chosen(4096, 4096, 4096) == (128, 256, 8)
     assert chosen(64, 64, 64) == (64, 64, 8)
 

@@ -137,10 +137,10 @@ class RepaysCopies:
         names = [name for name in (self.left, self.right) if Aligned(name).check(call)]
         copied = [call.arguments[name] for name in names if name == self.left or not self._in_place(call)]
         M, N, K = (call.axes[axis] for axis in (self.rows, "N", "K"))
-        saved = mma_sync(M, N, K, call.axes.get("batches", 1), [_unit(name, call) for name in names])
-        if saved >= sum(
-            (COPY if x.dim() == 2 else OF_BATCH) + 2 * x.numel() * x.element_size() / HOPPER_MEMORY for x in copied
-        ):
+        shifted = not any(layout(call.arguments[name]).offset for name in names)
+        units = [_unit(name, call) for name in names]
+        saved = mma_sync(M, N, K, call.axes.get("batches", 1), units, shifted=shifted)
+        if saved >= sum(COPY + 2 * x.numel() * x.element_size() / HOPPER_MEMORY for x in copied):
             return None
         return f"the product is too small to repay aligned copies of {' and '.join(names)}"
 
@@ -174,12 +174,13 @@ class MatmulRung(NamedTuple):
 
 
 # Microseconds for each operation on whole tiles that wgmma is ahead of mma.sync by, where that copies 4 and 8 bytes at a
-# time to shared memory; of one step along K that copies 2 at a time, which waits for memory; of a copy beside its bytes.
-# H200, us, by mma.sync and by copies: 500 x 1001 by 1001 x 1001 55.7 and 19.8, 1024 x 2002 by 2002 x 2002 59.4 and 31.4,
-# 256 x 1002 by 1002 x 1002 12.3 and 16.7, 17 x 4100 by 4100 x 4100 26.5 and 44.4, 64 products of 197 x 64 by 64 x 197 12.4
-# and 17.5.
+# time to shared memory; of one step along K that shifts lines there, and for each tile that is under way, or that copies
+# 2 bytes at a time, which waits for memory; of a copy beside its bytes. H200, us, by mma.sync and by copies: 500 x 1001
+# by 1001 x 1001 22.5 and 21.7, by 2 bytes 55.7, 1024 x 2002 by 2002 x 2002 59.4 and 31.4, 256 x 1002 by 1002 x 1003 17.7
+# and 20.5, 17 x 4100 by 4100 x 4100 26.5 and 44.4, 64 products of 197 x 64 by 64 x 197 13.5 and 17.5, 20 of 1326 x 232
+# by 232 x 109 26.3 and 22.6.
 SAVED = {4: 1 / 150e6 - 1 / 700e6, 8: 1 / 400e6 - 1 / 700e6}
-STEP_OF_HALVES, COPY, OF_BATCH = 2.5, 3.0, 8.0
+STEP_SHIFTED, TILE_SHIFTED, STEP_OF_HALVES, COPY = 0.2, 1.6 / 264, 2.5, 3.0
 
 
 def _unit(name: str, call: Any) -> int:
@@ -187,11 +188,15 @@ def _unit(name: str, call: Any) -> int:
     return next((n for n in (8, 4) if not Aligned(name, n).check(call)), 2)
 
 
-def mma_sync(M: int, N: int, K: int, products: int, units: list[int]) -> float:
-    """Microseconds by which mma.sync is behind on operands whose lines begin at multiples of so many bytes."""
+def mma_sync(M: int, N: int, K: int, products: int, units: list[int], *, shifted: bool) -> float:
+    """Microseconds by which mma.sync is behind on operands whose lines begin at multiples of so many bytes.
+
+    shifted: if those are 2, lines are read in whole vectors all the same, for the first one begins with such a vector."""
     unit = min(units, default=16)
     if unit == 2:
-        return STEP_OF_HALVES * cdiv(K, 64) * cdiv(products * cdiv(M, 128) * cdiv(N, 128), 264)
+        tiles = products * cdiv(M, 128) * cdiv(N, 128)
+        step = STEP_SHIFTED + TILE_SHIFTED * tiles if shifted else STEP_OF_HALVES * cdiv(tiles, 264)
+        return step * cdiv(K, 64)
     return 2 * products * cdiv(M, 64) * cdiv(N, 64) * 64**2 * K * SAVED.get(unit, 0.0)
 
 

@@ -6,11 +6,15 @@ from math import gcd
 from kernelmux.backends.cuda._families.epilogue import PLAIN, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import Layout
 from kernelmux.backends.cuda._launch.runtime import cdiv, ctype
-from kernelmux.backends.cuda.matmul._choice import MatmulPlan, MatmulProblem, problem, split_length
+from kernelmux.backends.cuda.matmul._choice import HOPPER_MEMORY, MatmulPlan, MatmulProblem, problem, split_length
 from kernelmux.backends.cuda.matmul._maps import NUMBERS, SWIZZLED, tiles
-from kernelmux.backends.cuda.matmul._shares import ROOM, SOURCE
+from kernelmux.backends.cuda.matmul._shares import ROOM, SOURCE, most_shares
 
 MOST_ROWS = 64
+MANY_ROWS = (96, 128, 160, 192, 224, 256, 288, 320)  # of a tile of two consumers
+# In a microsecond: products of a multiprocessor, and bytes that L2 gives to all, five sectors of 32 for four. Microseconds
+# that blocks take to begin and to add their sums.
+RATE, ODD_FROM_L2, SHARING = 3.0e6, 6.3e6, 6.0
 ENOUGH, NEARLY_HALF = 0.6, 0.45  # blocks to a multiprocessor that read b as fast as more do, alone and shared
 
 
@@ -23,10 +27,19 @@ class TurnedTile:
     stages: int
     shares: int
     blocks: int
+    consumers: int = 1  # warpgroups that multiply
 
     def stage(self, k_major: bool) -> int:
         """Bytes of a stage, with rows of a that have K contiguous or not."""
         return (self.columns + (self.rows if k_major else 64)) * SWIZZLED
+
+    def microseconds(self, p: MatmulProblem) -> float:
+        """A rough time, as of a `Tiling`, or that in which L2 gives lines at odd multiples of 16 bytes to all blocks."""
+        odd = any(x.ld * p.dtype.itemsize % 32 for x in (p.left, p.right))
+        read = cdiv(p.N, self.columns) * self.shares * (self.rows + self.columns) * 160
+        stage = max(self.rows * self.columns * 64 / RATE, read / ODD_FROM_L2 if odd else 0.0)
+        work = cdiv(cdiv(p.K, 64), self.shares) * stage + SHARING
+        return max(work, p.bytes / HOPPER_MEMORY + 0.1 * work)
 
 
 def takes(p: MatmulProblem) -> bool:
@@ -45,6 +58,20 @@ def tile_for(p: MatmulProblem, multiprocessors: int) -> TurnedTile:
     columns = 64 if wide > slots and cdiv(cdiv(p.N, 64), slots) < 2 * cdiv(wide, slots) else 128
     shares = shares_for(cdiv(p.N, columns), p.K, multiprocessors, ENOUGH)
     return _with_ring(TurnedTile(rows, columns, 2, shares, 2 if shares == 1 else 1), p.left.k_major)
+
+
+def all_rows(p: MatmulProblem, multiprocessors: int) -> TurnedTile | None:
+    """The tile of all rows of a product that has more than those few, where there are so few tiles that blocks share K.
+
+    H200, us, and by tiles of c: 263 x 7432 by 7432 x 3824 47.3 in threes and 65.0, 201 x 5120 by 5120 x 3072 23.9 in fours
+    and 26.7.
+    """
+    rows = next((n for n in MANY_ROWS if p.M <= n), None)
+    if rows is None or p.M <= MOST_ROWS or p.batch is not None or p.dtype.itemsize != 2:
+        return None
+    most = most_shares(cdiv(p.N, 128), p.K, multiprocessors)
+    tiles = [TurnedTile(rows, 128, 2, shares, 1, consumers=2) for shares in ROOM if shares <= most]
+    return _with_ring(min(tiles, key=lambda t: t.microseconds(p)), p.left.k_major) if tiles else None
 
 
 def rows_for(p: MatmulProblem) -> int:
@@ -75,12 +102,13 @@ def plan(a: Layout, b: Layout, t: TurnedTile, end: EpilogueKind = PLAIN.ending) 
     stages = max(t.stages, cdiv(t.rows * (t.columns + 4) * 4, t.stage(p.left.k_major)))
     kernel = SOURCE.kernel(
         "matmul_shares", f"a:map b:map {end.tensors} {NUMBERS} first:i32",
-        ELEMENT=ctype(a.dtype), C_VECTOR=gcd(4, p.N), BLOCK_N=t.rows, CONSUMERS=1, HEIGHT=t.columns // 64, STAGES=stages,
+        ELEMENT=ctype(a.dtype), C_VECTOR=gcd(4, p.N), BLOCK_N=t.rows, CONSUMERS=t.consumers,
+        HEIGHT=t.columns // 64 // t.consumers, STAGES=stages,
         SHARES=shares, BLOCKS_PER_SM=t.blocks, TURNED=1, FOLLOWS=1, **turned.macros, **end.macros,
     )  # fmt: skip
     numbers = p.N, p.M, p.K, k_split, count, 0
     shared = stages * (t.stage(p.left.k_major) + 16)
-    launch = kernel.bind(count * shares, 256, *numbers, shared=shared, follows=True)
+    launch = kernel.bind(count * shares, 128 * (1 + t.consumers), *numbers, shared=shared, follows=True)
     a_tiles = tiles(p, p.left, p.M, t.rows if p.left.k_major else steps)
     b_tiles = tiles(p, p.right, p.N, t.columns if p.right.k_major else steps)
     return MatmulPlan(launch, p.shape, a_tiles, b_tiles)

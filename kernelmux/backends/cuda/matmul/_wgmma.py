@@ -135,7 +135,11 @@ TILINGS = (
 # Between these, for products of which they fill the last round badly, where columns of b are contiguous: otherwise such a
 # tile is no whole boxes. H200, bf16: 8192 x 2880 by 2880 x 2880 takes 185.0 us with 240 columns, 193.7 with 256; 4096 x
 # 2880 by 2880 x 5760 183.4, 185.4 with 128 x 128; 6144 x 5120 by a row-major 5120 x 5120 443.4, 439.0 with 256.
-BETWEEN = (WgmmaTiling(128, 240, 2.99e6, 4), WgmmaTiling(128, 224, 2.99e6, 4))
+BETWEEN = (
+    WgmmaTiling(128, 240, 2.99e6, 4),
+    WgmmaTiling(128, 224, 2.99e6, 4),
+    WgmmaTiling(128, 288, 3.03e6, 4, strips_in_ring=True),
+)
 # Where lines begin at odd multiples of 16 bytes, TMA reads five sectors for four, and all are slower: blocks of a
 # cluster read less. A pair of 128 x 320 reads five whole boxes of b, one of 256 x 160 three boxes twice, of which a
 # half for nothing. Bf16 on an H200: 1000 x 3000 by 3000 x 5000 takes 48.7 us in pairs of 128 x 320, 51.9 of 256 x 160
@@ -155,6 +159,7 @@ ODD_TILINGS = (
     WgmmaTiling(128, 256, 2.4e6, 3, across=2),
     WgmmaTiling(128, 192, 2.2e6, 5, across=2),
     WgmmaTiling(128, 128, 2.0e6, 6, across=2),
+    WgmmaTiling(128, 128, 1.8e6, 6),
     WgmmaTiling(64, 128, 1.4e6, 8),
 )
 # Products within one tile: a batch of them fills multiprocessors with several. H200, 1000 of 64^3 in bf16: 12.9 us with two
@@ -181,8 +186,9 @@ def wgmma(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) 
     p = problem(layout(a), layout(b))
     if few_rows_lines.takes(p, layout(b)):
         return few_rows_lines.plan(layout(a), layout(b), multiprocessors(a), epilogue.ending).run(a, b, epilogue)
+    copied = not (p.left.aligned and p.right.aligned)
     a, b = a if p.left.aligned else padded(a, 1), b if p.right.aligned else padded(b, 0)
-    return _best_plan(layout(a), layout(b), multiprocessors(a), epilogue.ending).run(a, b, epilogue)
+    return _best_plan(layout(a), layout(b), multiprocessors(a), epilogue.ending, copied).run(a, b, epilogue)
 
 
 def k_contiguous(x: torch.Tensor, k_axis: int) -> torch.Tensor:
@@ -202,20 +208,23 @@ def turned(x: torch.Tensor) -> torch.Tensor:
 
 
 @remembered
-def _best_plan(a: Layout, b: Layout, multiprocessors: int, end: EpilogueKind) -> MatmulPlan:
+def _best_plan(a: Layout, b: Layout, multiprocessors: int, end: EpilogueKind, follows: bool) -> MatmulPlan:
     p = problem(a, b)
     if few_rows.takes(p):
         return few_rows.plan(a, b, few_rows.tile_for(p, multiprocessors), end)
     tiling, splits = choose(tilings(p, end), p, multiprocessors)
-    return plan(a, b, tiling, splits, multiprocessors, end)
+    turned = few_rows.all_rows(p, multiprocessors)
+    if turned and turned.microseconds(p) < tiling.microseconds(p, splits, multiprocessors):
+        return few_rows.plan(a, b, turned, end)
+    return plan(a, b, tiling, splits, multiprocessors, end, follows=follows)
 
 
 def plan(
     a: Layout, b: Layout, t: WgmmaTiling, splits: int, multiprocessors: int, end: EpilogueKind = PLAIN.ending,
-    shares: int | None = None,
+    shares: int | None = None, follows: bool = False,
 ) -> MatmulPlan:  # fmt: skip
     """The product with a given tiling, K cut into at most `splits` pieces; no extent is 0. shares: of the tiles of the last
-    round, as `left_over` has them unless given."""
+    round, as `left_over` has them unless given. follows: it may start before the copies of its operands have ended."""
     whole = problem(a, b)
     p = t.seen(whole)
     k_split = split_length(p.K, splits, LINE // a.dtype.itemsize)
@@ -239,10 +248,13 @@ def plan(
         **({"OWN_LAST": 1} if own_last else {}), **({} if p is whole else {"IN_TURN": 1}),
         **({"B_ONCE": 1} if p.M <= t.m and t.down == 1 and not p.batch else {}),
         **({"LEAVES_REST": 1} if rest else {}),
+        **({"FOLLOWS": 1} if follows else {}),
         **p.macros, **ending.macros,
     )  # fmt: skip
     numbers = p.M, p.N, p.K, k_split, works, *batch
-    launch = kernel.bind(min(works, t.resident(multiprocessors)), t.threads, *numbers, shared=t.shared(out))
+    launch = kernel.bind(
+        min(works, t.resident(multiprocessors)), t.threads, *numbers, shared=t.shared(out), follows=follows
+    )  # fmt: skip
     steps = LINE // a.dtype.itemsize
     a_tiles = tiles(p, p.left, p.M, t.m // t.across if p.left.k_major else steps)
     b_tiles = tiles(p, p.right, p.N, (t.n if p.right.k_major else steps) // t.down)

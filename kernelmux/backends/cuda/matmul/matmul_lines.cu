@@ -16,6 +16,9 @@ constexpr int THREADS = 256, WIDTH = 4 / sizeof(Element);  // elements of a stor
 extern "C" __global__ void __launch_bounds__(THREADS)
     matmul_lines(const Element* __restrict__ x, Element* __restrict__ y, i64 lines, int pieces, int length, int pitch,
                  int rows, i64 ld, i64 apart) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
     const i64 line = (i64)(blockIdx.x / pieces) * (THREADS / ACROSS) + threadIdx.x / ACROSS;
     const i64 first = ((i64)(blockIdx.x % pieces) * UNITS * ACROSS + threadIdx.x % ACROSS) * WIDTH;
     if (line >= lines) return;

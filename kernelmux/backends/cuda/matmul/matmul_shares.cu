@@ -83,6 +83,7 @@ __device__ __forceinline__ void load_sums(float (&x)[4], const float* from, int 
         : "memory");
 }
 
+#if TURNS > 1
 constexpr int VECTOR = 16 / sizeof(Element), ENDS = 2 * VECTOR;
 
 // The lines of a turn: `first` elements are in front of the first multiple of 16 bytes, which is element `begin` of the rows of
@@ -159,6 +160,7 @@ struct LineEnds {
         multiply_more<1>(sum, a, b);
     }
 };
+#endif
 
 __device__ __forceinline__ void fetch_left(unsigned char* tile, const TensorMap& map, Barrier& full, int m, int k) {
 #pragma unroll
@@ -170,10 +172,12 @@ __device__ __forceinline__ void fetch_left(unsigned char* tile, const TensorMap&
 }
 
 __device__ __forceinline__ void fetch_right(unsigned char* tile, const TensorMap& map, Barrier& full, int n, int k) {
+    constexpr int Copies = B_K_MAJOR ? cdiv(BLOCK_N, 256) : cdiv(BLOCK_N, 64);  // a box has 256 lines at most
+    constexpr int Each = B_K_MAJOR ? BLOCK_N / Copies : 64;
 #pragma unroll
-    for (int i = 0; i < (B_K_MAJOR ? 1 : cdiv(BLOCK_N, 64)); i++) {
-        const int at = n + 64 * i;
-        tma_load(tile + i * BOX_BYTES, map, full, B_K_MAJOR ? k : at, B_K_MAJOR ? at : k);
+    for (int i = 0; i < Copies; i++) {
+        const int at = n + Each * i;
+        tma_load(tile + i * Each * 128, map, full, B_K_MAJOR ? k : at, B_K_MAJOR ? at : k);
     }
 }
 

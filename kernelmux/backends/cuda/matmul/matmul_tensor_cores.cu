@@ -32,6 +32,12 @@
 #ifndef B_COPY
 #define B_COPY 2
 #endif
+#ifndef A_SHIFTED  // lines that begin anywhere arrive in whole 16 bytes, and are shifted to their places within shared memory
+#define A_SHIFTED 0
+#endif
+#ifndef B_SHIFTED
+#define B_SHIFTED 0
+#endif
 
 constexpr int THREADS = WARPS_M * WARPS_N * 32;
 constexpr int STEP = 32 / sizeof(Element);  // of K per mma: 16 halves or 8 floats
@@ -45,22 +51,38 @@ __device__ __forceinline__ void store_half(unsigned to, unsigned short x) {
     asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(x) : "memory");
 }
 
+// As copy_async of 16 bytes, the first `bytes` of which are read; zeros for the others.
+__device__ __forceinline__ void copy_async_some(unsigned to, const void* from, int bytes) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+#endif
+}
+
+__device__ __forceinline__ void load_four(unsigned* x, unsigned address) {
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(address)
+                 : "memory");
+}
+
 // One operand's tiles: Extent x BLOCK_K elements, in shared memory as lines along the contiguous index. The object is a
 // thread's place in the walk along K; a thread copies the same unit of every Hop-th line.
-template <bool Right, int Extent, bool KMajor, int Copy>
+template <bool Right, int Extent, bool KMajor, int Copy, bool Shifted>
 struct Operand {
     static constexpr int Lines = KMajor ? Extent : BLOCK_K;
     static constexpr int LineBytes = (KMajor ? BLOCK_K : Extent) * (int)sizeof(Element);
     static constexpr int Bytes = Lines * LineBytes;
-    static constexpr int PerLine = LineBytes / Copy, Hop = THREADS / PerLine;
-    static_assert(THREADS % PerLine == 0 && Lines % Hop == 0, "every thread copies the same number of units");
+    static constexpr int Arriving = LineBytes + 16, StageBytes = Shifted ? Lines * Arriving : Bytes;
+    static constexpr int PerLine = Shifted ? 1 : LineBytes / Copy, Hop = THREADS / PerLine;
+    static_assert(Shifted || (THREADS % PerLine == 0 && Lines % Hop == 0), "every thread copies the same number of units");
 
     const Element* from;
     i64 ld;
     int line, byte, mn, k, extent, k_end;
 
     __device__ __forceinline__ Operand(const Element* x, i64 ld, int mn0, int k0, int extent, int k_end)
-        : ld(ld), line(threadIdx.x / PerLine), byte(threadIdx.x % PerLine * Copy), extent(extent), k_end(k_end) {
+        : ld(ld), line(Shifted ? 0 : threadIdx.x / PerLine), byte(Shifted ? 0 : threadIdx.x % PerLine * Copy), extent(extent),
+          k_end(k_end) {
         const int inner = byte / (int)sizeof(Element);
         mn = mn0 + (KMajor ? line : inner);
         k = k0 + (KMajor ? inner : line);
@@ -75,8 +97,59 @@ struct Operand {
         return line * LineBytes + (byte ^ twist * 16);
     }
 
+    // Elements between a multiple of 16 bytes and the begin of a line, of every tile: those are whole lines of 16 bytes apart.
+    __device__ __forceinline__ int shift_of(int line) const {
+        return ((int)(reinterpret_cast<size_t>(from) >> 1) + line * (int)(ld % 8)) % 8;
+    }
+
+    // Copies the next tile as it lies: of each line all 16 bytes of which it has a part, and zeros behind its end.
+    __device__ __forceinline__ void load_arriving(unsigned stage) {
+        constexpr int Units = Arriving / 16;
+        const int length = min(LineBytes / 2, KMajor ? k_end - k : extent - mn);
+#pragma unroll
+        for (int first = 0; first < Lines * Units; first += THREADS) {
+            const int i = first + threadIdx.x, line = i / Units, unit = i % Units;
+            const char* begin = reinterpret_cast<const char*>(from + line * ld);
+            const char* at = reinterpret_cast<const char*>(reinterpret_cast<size_t>(begin) / 16 * 16) + 16 * unit;
+            const bool inside = KMajor ? mn + line < extent : k + line < k_end;
+            const int bytes = inside ? min(16, max(0, (int)(begin + 2 * length - at))) : 0;
+            if (Lines * Units % THREADS == 0 || i < Lines * Units)
+                copy_async_some(stage + line * Arriving + 16 * unit, bytes ? at : reinterpret_cast<const char*>(from), bytes);
+        }
+        from += KMajor ? BLOCK_K : BLOCK_K * ld;
+        k += BLOCK_K;
+    }
+
+    // What has arrived to where fragments are read, every line from its begin on.
+    __device__ __forceinline__ void shift(unsigned stage, unsigned tile) const {
+        constexpr int Units = LineBytes / 16;
+#pragma unroll
+        for (int first = 0; first < Lines * Units; first += THREADS) {
+            const int i = first + threadIdx.x, line = i / Units, unit = i % Units, by = shift_of(line);
+            if (Lines * Units % THREADS && i >= Lines * Units) break;
+            unsigned x[8];
+            load_four(x, stage + line * Arriving + 16 * unit);
+            load_four(x + 4, stage + line * Arriving + 16 * unit + 16);
+#pragma unroll
+            for (int j = 0; j < 6; j++) x[j] = by & 4 ? x[j + 2] : x[j];
+#pragma unroll
+            for (int j = 0; j < 5; j++) x[j] = by & 2 ? x[j + 1] : x[j];
+#pragma unroll
+            for (int j = 0; j < 4; j++) x[j] = __byte_perm(x[j], x[j + 1], by & 1 ? 0x5432 : 0x3210);
+            asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(tile + offset(line, 16 * unit)), "r"(x[0]), "r"(x[1]),
+                         "r"(x[2]), "r"(x[3])
+                         : "memory");
+        }
+    }
+
     // Copies the next tile.
-    __device__ __forceinline__ void load(unsigned tile) {
+    __device__ __forceinline__ void load(unsigned stage) {
+        if constexpr (Shifted) load_arriving(stage);
+        else load_units(stage);
+    }
+
+    // Copies the next tile to where fragments are read.
+    __device__ __forceinline__ void load_units(unsigned tile) {
         constexpr int Count = Lines / Hop;
         const auto inside = [&](int i) {
             return KMajor ? mn + i * Hop < extent && k < k_end : mn < extent && k + i * Hop < k_end;
@@ -130,18 +203,29 @@ struct Operand {
     }
 };
 
-using A = Operand<false, BLOCK_M, A_K_MAJOR, A_COPY>;
-using B = Operand<true, BLOCK_N, B_K_MAJOR, B_COPY>;
-constexpr int STAGE_BYTES = A::Bytes + B::Bytes;
+using A = Operand<false, BLOCK_M, A_K_MAJOR, A_COPY, A_SHIFTED>;
+using B = Operand<true, BLOCK_N, B_K_MAJOR, B_COPY, B_SHIFTED>;
+constexpr int STAGE_BYTES = A::StageBytes + B::StageBytes;
+
+// Where the tiles of a step are read from: its stage, or what of it has been shifted.
+struct Tiles {
+    unsigned a, b;
+
+    __device__ __forceinline__ Tiles(unsigned stages, int slot) {
+        const unsigned stage = stages + slot * STAGE_BYTES, shifted = stages + STAGES * STAGE_BYTES;
+        a = A_SHIFTED ? shifted : stage;
+        b = B_SHIFTED ? shifted + (A_SHIFTED ? A::Bytes : 0) : stage + A::StageBytes;
+    }
+};
 
 struct Fragments {
     unsigned a[WARP_M / 16][4], b[WARP_N / 16][4];
 
-    __device__ __forceinline__ void load(unsigned stage, int m, int n, int step) {
+    __device__ __forceinline__ void load(const Tiles& tiles, int m, int n, int step) {
 #pragma unroll
-        for (int i = 0; i < WARP_M / 16; i++) A::fragment(a[i], stage, m + 16 * i, step);
+        for (int i = 0; i < WARP_M / 16; i++) A::fragment(a[i], tiles.a, m + 16 * i, step);
 #pragma unroll
-        for (int j = 0; j < WARP_N / 16; j++) B::fragment(b[j], stage + A::Bytes, n + 16 * j, step);
+        for (int j = 0; j < WARP_N / 16; j++) B::fragment(b[j], tiles.b, n + 16 * j, step);
     }
 
     __device__ __forceinline__ void multiply(float (&sum)[WARP_M / 16][WARP_N / 8][4]) const {
@@ -179,7 +263,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     const auto issue = [&](int t, int slot) {
         if (t < tiles) {
             a_tiles.load(stages + slot * STAGE_BYTES);
-            b_tiles.load(stages + slot * STAGE_BYTES + A::Bytes);
+            b_tiles.load(stages + slot * STAGE_BYTES + A::StageBytes);
         }
         copy_async_commit();  // an empty group keeps the count
     };
@@ -187,18 +271,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     Fragments fragments[2];
 #pragma unroll 1
     for (int t = 0; t < STAGES - 1; t++) issue(t, t);
-    await_stage();
-    fragments[0].load(stages, m, n, 0);
+    // Nobody reads what was shifted before: all have the last fragments of it. first: the stage was not awaited before.
+    const auto await = [&](int slot, bool first) {
+        await_stage();
+        if (!first) return;
+        if constexpr (A_SHIFTED) a_tiles.shift(stages + slot * STAGE_BYTES, Tiles(stages, slot).a);
+        if constexpr (B_SHIFTED) b_tiles.shift(stages + slot * STAGE_BYTES + A::StageBytes, Tiles(stages, slot).b);
+        if constexpr (A_SHIFTED || B_SHIFTED) __syncthreads();
+    };
+    await(0, true);
+    fragments[0].load(Tiles(stages, 0), m, n, 0);
     for (int t = 0, slot = 0; t < tiles; t++) {
         const int next = slot + 1 < STAGES ? slot + 1 : 0, previous = slot ? slot - 1 : STAGES - 1;
 #pragma unroll
         for (int step = 0; step < STEPS; step++) {
             // The fragments of the next step load while this one multiplies, across the border of two stages too.
             if (step + 1 < STEPS) {
-                fragments[(step + 1) % 2].load(stages + slot * STAGE_BYTES, m, n, step + 1);
+                fragments[(step + 1) % 2].load(Tiles(stages, slot), m, n, step + 1);
             } else {  // without a branch, which would cost 60 moves of fragments; the last tile loads its own once more
-                await_stage();
-                fragments[0].load(stages + (t + 1 < tiles ? next : slot) * STAGE_BYTES, m, n, 0);
+                await(t + 1 < tiles ? next : slot, t + 1 < tiles);
+                fragments[0].load(Tiles(stages, t + 1 < tiles ? next : slot), m, n, 0);
             }
             // All warps have left the previous tile since await_stage(): its slot may take the tile STAGES - 1 ahead.
             if (step == 0) issue(t + STAGES - 1, previous);

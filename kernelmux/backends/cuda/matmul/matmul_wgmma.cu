@@ -22,6 +22,10 @@
 #define LEAVES_REST 0
 #endif
 
+#ifndef FOLLOWS  // the launch before copies operands, and this one may begin when its blocks have begun
+#define FOLLOWS 0
+#endif
+
 #if OWN_LAST
 #define LAST_MAP const __grid_constant__ TensorMap last_map,
 #else
@@ -82,12 +86,13 @@ __device__ __forceinline__ void load_a(unsigned char* tile, const Operand& a, Ba
 __device__ __forceinline__ void load_b(unsigned char* tile, const Operand& b, const Operand& last, Barrier& full, int n,
                                        int k, Seat seat) {
     constexpr int Lines = (B_K_MAJOR ? BLOCK_N : BLOCK_K) / DOWN;
+    constexpr int Copies = B_K_MAJOR ? cdiv(Lines, 256) : cdiv(BLOCK_N, 64), Each = Lines / Copies;  // a box has 256 lines at most
     const int first = seat.y * Lines;
 #pragma unroll
-    for (int i = 0; i < (B_K_MAJOR ? 1 : cdiv(BLOCK_N, 64)); i++) {
-        const int x = B_K_MAJOR ? k : n + 64 * i, y = (B_K_MAJOR ? n : k) + first;
+    for (int i = 0; i < Copies; i++) {
+        const int x = B_K_MAJOR ? k : n + 64 * i, y = (B_K_MAJOR ? n + i * Each : k) + first;
         const Operand& from = OWN_LAST && i == BLOCK_N / 64 ? last : b;
-        unsigned char* to = tile + i * BOX_BYTES + first * 128;
+        unsigned char* to = tile + (B_K_MAJOR ? i * Each * 128 : i * BOX_BYTES) + first * 128;
         if constexpr (B_ONCE) tma_load_once(to, from.map, full, x, y);
         else if constexpr (DOWN == 1) from.load(to, full, x, y);
         else from.load_for((1 | 1 << ACROSS) << seat.x, to, full, x, y);
@@ -121,8 +126,10 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
                  Output* __restrict__ c EPILOGUE_PARAMETERS(Output), int M, int N, int K, int k_split, int works
                  MAPS_PARAMETERS) {
     extern __shared__ __align__(1024) unsigned char shared[];
-    if constexpr (LEAVES_REST) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     const Ring ring(shared);
+    // What follows in its turn may read the copies: so it may not begin before they are there.
+    if constexpr (FOLLOWS) asm volatile("griddepcontrol.wait;" ::: "memory");
+    if constexpr (LEAVES_REST) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     const int batch[] = {MAPS};
     const Sizes sizes = {M, N, K, k_split, batch[0]};
     if (threadIdx.x < 128) {

@@ -12,21 +12,22 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra import cuda
 
-from kernelmux.backends.triton._launch.launch import Launch, cdiv, plan
+from kernelmux.backends.triton._launch.launch import Ints, Launch, cdiv, plan, processors
 from kernelmux.backends.triton.matmul._blocked import Rule, blocked
 from kernelmux.backends.triton.matmul._epilogue import EpilogueTensors
 from kernelmux.backends.triton.matmul._problem import MatmulShapes, problem
 from kernelmux.backends.triton.matmul._specialised import specialised
 from kernelmux.registry.conditions import Aligned
-from kernelmux.registry.util.batch_strides import result
+from kernelmux.registry.util.batch_strides import merged, result
 
 LINE, BLOCK = 64, 2048  # elements: of 128 bytes, and that a program copies
-# Microseconds: that tiles read by TMA are ahead by for each operation, of those that are read by elements and of those by 8
-# bytes and more; of a launch, and one for a batch; of a byte. H200, us, by elements and by copies: 4097^3 2099 and 289,
-# 1024 x 2002 by 2002 x 2002 76.5 and 34.1, 256 x 1002 by 1002 x 1002 35.2 and 17.5, 8 x 4829 by 4829 x 4829 64.3 and 58.8,
-# 64 products of 197 x 64 by 64 x 197 13.0 and 26.2.
-BY_ELEMENTS, BY_VECTORS = 1 / 40e6 - 1 / 700e6, 1 / 450e6 - 1 / 700e6
+# Microseconds: that tiles read by TMA are ahead by for each operation, of those that are read by elements in both
+# operands or in one, and of those by 8 bytes and more; of a copy, and one of a batch; of a byte. H200, us, by elements
+# and by copies: 4097^3 2099 and 289, 1024 x 2002 by 2002 x 2002 76.5 and 31.9, 256 x 1002 by 1002 x 1002 35.2 and 17.5,
+# 8 x 4829 by 4829 x 4829 64.3 and 58.8, 20 products of 1326 x 232 by 232 x 109 24.0 and 20.3.
+BY_ELEMENTS, BY_SOME, BY_VECTORS = (1 / rate - 1 / 700e6 for rate in (40e6, 85e6, 450e6))
 LAUNCH, OF_BATCH, BYTE = 3.0, 8.0, 1 / 4e6
 
 
@@ -52,6 +53,7 @@ class Misaligned:
 @triton.jit
 def copy_lines_kernel(y_ptr, x_ptr, y_line, x_line, written, readable, BLOCK: tl.constexpr):
     """Lines of x to those of y, `written` elements of each; what is beyond the `readable` ones is 0."""
+    cuda.gdc_launch_dependents()
     pieces = tl.cdiv(written, BLOCK)
     line = (tl.program_id(0) // pieces).to(tl.int64)
     at = (tl.program_id(0) % pieces) * BLOCK + tl.arange(0, BLOCK)
@@ -78,34 +80,34 @@ def readable(x: torch.Tensor) -> bool:
     return not (x.data_ptr() | bits * x.element_size()) & 15
 
 
+def _distance(shape: Ints, strides: Ints) -> int | None:
+    """From one line of matrices to the next, if that is the same everywhere."""
+    axes = merged(zip(shape[:-1], strides[:-1], strict=True))
+    return None if len(axes) > 1 else axes[0][1] if axes else strides[-2]
+
+
 def with_lines(x: torch.Tensor) -> torch.Tensor:
     """A copy of matrices, one of whose axes is contiguous, that the copy engine can read."""
     if x.stride(-1) != 1:
         return with_lines(x.mT).mT
     y, length = wide(x), x.shape[-1]
-    if x.dim() > 2:
+    line = _distance(x.shape, x.stride())
+    if line is None:
         y[..., :length].copy_(x)
     else:
-        _copy(x.get_device(), len(x), y.shape[1], x.stride(0), y.shape[1], length)(y, x)
+        _copy(x.get_device(), y.numel() // y.shape[-1], y.shape[-1], line, y.shape[-1], length)(y, x)
     return y[..., :length]
 
 
 @plan
 def _repaid(p: MatmulShapes, copies: tuple[bool, bool]) -> bool:
-    """Whether what tiles read by the copy engine save is more than the copies of a and of b, and of c, take."""
+    """Whether what tiles read by the copy engine save is more than the copies of a and of b take."""
     if min(p.M, p.N, p.K) < 16:
         return False
-    lengths = (p.M * p.K, p.K * p.N, p.M * p.N)
-    copied = [n for n, there in zip(lengths, (*copies, p.N % 8 > 0), strict=True) if there]
+    copied = [n for n, there in zip((p.M * p.K, p.K * p.N), copies, strict=True) if there]
     whole = 2 * p.products * cdiv(p.M, 64) * cdiv(p.N, 64) * 64**2 * p.K
-    saved = whole * (BY_VECTORS if p.vectors else BY_ELEMENTS)
+    saved = whole * (BY_VECTORS if p.vectors else BY_ELEMENTS if len(copied) > 1 else BY_SOME)
     return saved >= sum((OF_BATCH if p.batch else LAUNCH) + 4 * p.products * n * BYTE for n in copied)
-
-
-def _cut(x: torch.Tensor, y: torch.Tensor) -> None:
-    """What of x's lines is in y's, to there."""
-    lines = y.numel() // y.shape[-1]
-    _copy(x.get_device(), lines, y.shape[-1], x.shape[-1], y.shape[-1], x.shape[-1])(y, x)
 
 
 def padded(a: torch.Tensor, b: torch.Tensor, rule: Rule, otherwise: Rule, epilogue: EpilogueTensors) -> torch.Tensor:
@@ -118,13 +120,30 @@ def padded(a: torch.Tensor, b: torch.Tensor, rule: Rule, otherwise: Rule, epilog
 
 def of_copies(a: torch.Tensor, b: torch.Tensor, rule: Rule, epilogue: EpilogueTensors) -> torch.Tensor:
     """The product of operands that the copy engine can read, whatever the lines of the result."""
-    if b.shape[-1] % 8 == 0:
-        return specialised(a, b, rule, epilogue)
+    if b.shape[-1] % 8 == 0 or _one_round(problem(a, b, "ieee", epilogue.ending), rule):
+        return specialised(a, b, rule, epilogue, follows=True)
     c = result(a, b)
     out = wide(c)
     z = None if epilogue.z is None else torch.empty_like(out)
-    specialised(a, b, rule, epilogue._replace(z=z), out)
+    specialised(a, b, rule, epilogue._replace(z=z), out, follows=True)
     _cut(out, c)
     if z is not None and epilogue.z is not None:
         _cut(z, epilogue.z)
     return c
+
+
+@plan
+def _one_round(p: MatmulShapes, rule: Rule) -> bool:
+    """Whether each multiprocessor has one tile at most, whose elements it may store one by one. Of more, a copy of the
+    whole result takes less time.
+
+    H200, us: 1024 x 2002 by 2002 x 2002 31.9 so and 36.1 by a copy, 4097^3 315 and 289.
+    """
+    config = rule(p)
+    return p.tiles(config["BLOCK_M"], config["BLOCK_N"] + config["MORE_N"]) <= processors(p.device)
+
+
+def _cut(x: torch.Tensor, y: torch.Tensor) -> None:
+    """What of x's lines is in y's, to there."""
+    lines = y.numel() // y.shape[-1]
+    _copy(x.get_device(), lines, y.shape[-1], x.shape[-1], y.shape[-1], x.shape[-1])(y, x)

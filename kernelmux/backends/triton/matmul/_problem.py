@@ -56,13 +56,12 @@ class MatmulShapes(NamedTuple):
         how many elements the first of them count: Triton knows of a number only whether it is a multiple of 16."""
         batch = self.batch or ONE
         strides = (*self.a_strides, *self.b_strides)
-        small = self.vectors and max(*strides, *batch.a, *batch.b) < 2**31  # a product of two numbers of 32 bits is one
-        unit = min(self.unit, 8) if small and self.unit < 16 else 1
-        lines = (self.layouts[0] == "c", self.layouts[1] == "r", self.layouts != "cr")
         sizes = (self.M, self.N, self.K)
-        each = [unit if line else 1 for line in lines]
-        each[1] = gcd(8, self.N) if small and self.N % 16 else 1  # c has such lines too
-        each += [unit if stride != 1 else 1 for stride in strides] + [unit] * 4
+        # A product of two numbers of 32 bits is one.
+        small = max(*strides, *batch.a, *batch.b) < 2**31
+        lines = (self.layouts[0] == "c", True, self.layouts != "cr", *[stride != 1 for stride in strides])
+        each = [_unit_of(n) if line and small else 1 for n, line in zip((*sizes, *strides), lines, strict=True)]
+        each += [_unit_of(*batch.a, *batch.b) if small else 1] * 4
         numbers = tuple(n // u for n, u in zip((*sizes, *strides, *batch.a, *batch.b), each, strict=True))
         names = ("M", "N", "K", "AM", "AK", "BK", "BN", "BATCH")
         return (*numbers, batch.inner), {f"UNIT_{name}": u for name, u in zip(names, each, strict=False)}
@@ -81,7 +80,7 @@ class MatmulShapes(NamedTuple):
         they do not fill tiles of so many rows."""
         ld, step = self.a_strides
         turns = step == 1 and self.M >= 2 * tile and batch_strides.take_turns(self.M, self.K, ld, self.dtype.itemsize)
-        if self.batch or not (turns and self.end.plain):
+        if self.batch or not turns:
             return None
         return self._replace(M=self.M // 2, a_strides=(2 * ld, 1), batch=Batch(1, 2, (0, ld), (0, 0)))
 
@@ -107,6 +106,11 @@ class MatmulShapes(NamedTuple):
     def tiles(self, m: int, n: int) -> int:
         """Tiles [m, n] of all products."""
         return self.products * cdiv(self.M, m) * cdiv(self.N, n)
+
+
+def _unit_of(*numbers: int) -> int:
+    """In how many elements, up to 8, these are counted; 1 for multiples of 16, of which Triton knows."""
+    return gcd(8, *numbers) if any(n % 16 for n in numbers) else 1
 
 
 def described(shape: Ints, strides: Ints, block: Ints, lead: Lead) -> tuple[Ints, Ints, Ints]:

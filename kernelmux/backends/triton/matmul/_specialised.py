@@ -10,28 +10,21 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-import triton
-import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from kernelmux.backends.triton._launch.hopper import barriers, copy_in, copy_out, copy_out_wait, ring
-from kernelmux.backends.triton._launch.launch import Ints, Launch, Map, cdiv, plan, processors
+from kernelmux.backends.triton._launch.hopper import barriers, copy_in, copy_out_wait, ring
+from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, Map, cdiv, plan, processors
 from kernelmux.backends.triton.matmul._blocked import Rule, tile_of
-from kernelmux.backends.triton.matmul._epilogue import PLAIN, EpilogueTensors, WholeTensor, activated, biased
+from kernelmux.backends.triton.matmul._epilogue import PLAIN, EpilogueTensors, WholeTensor, end_parts
 from kernelmux.backends.triton.matmul._problem import Lead, MatmulShapes, described, problem
+from kernelmux.backends.triton.matmul._specialised_ends import END_ROWS, end_rest_kernel, end_sums, leave_turned
 from kernelmux.registry.util.batch_strides import result
 
 # Registers per thread: the multipliers hold the sums, the loader next to nothing.
 MULTIPLIER_REGISTERS = gl.constexpr(240)
 LOADER_REGISTERS = gl.constexpr(24)
-END_ROWS = 8  # of a tile, for a program that ends a part of it
 
 
 @gluon.jit
@@ -122,60 +115,10 @@ def _load(
 
 
 @gluon.jit
-def _store(desc, batch, m, n, x, piece, BATCHED: gl.constexpr):
-    """x to (m, n), through shared memory of its size."""
-    copy_out_wait(0)
-    flat = piece.reshape([x.shape[0], x.shape[1]]) if BATCHED else piece
-    flat.store(x.to(piece.dtype))
-    fence_async_shared()
-    if BATCHED:
-        copy_out(desc, [batch, m, n], piece)
-    else:
-        copy_out(desc, [m, n], piece)
-
-
-@gluon.jit
-def _halves(x):
-    """The left and the right half of the columns."""
-    return gl.split(gl.permute(gl.reshape(x, (x.shape[0], 2, x.shape[1] // 2)), (0, 2, 1)))
-
-
-@gluon.jit
-def _store_pieces(desc, batch, m, n, x, piece, BATCHED: gl.constexpr, PIECE: gl.constexpr):
-    """x to (m, n), PIECE of its columns at a time: the rest of that memory is worth more in the ring."""
-    if x.shape[1] == PIECE:
-        _store(desc, batch, m, n, x, piece, BATCHED)
-    else:
-        left, right = _halves(x)
-        if x.shape[1] == 2 * PIECE:
-            _store(desc, batch, m, n, left, piece, BATCHED)
-            _store(desc, batch, m, n + PIECE, right, piece, BATCHED)
-        else:
-            first, second = _halves(left)
-            third, fourth = _halves(right)
-            _store(desc, batch, m, n, first, piece, BATCHED)
-            _store(desc, batch, m, n + PIECE, second, piece, BATCHED)
-            _store(desc, batch, m, n + 2 * PIECE, third, piece, BATCHED)
-            _store(desc, batch, m, n + 3 * PIECE, fourth, piece, BATCHED)
-
-
-@gluon.jit
-def _end(
-    c_desc, bias_ptr, z_desc, batch, m, n, acc, N, piece, BIAS: gl.constexpr, ACTIVATION: gl.constexpr,
-    BATCHED: gl.constexpr, LAYOUT: gl.constexpr, PIECE: gl.constexpr,
-):  # fmt: skip
-    """Ends the sums acc at (m, n) of c."""
-    acc = biased(acc, bias_ptr, n + gl.arange(0, acc.shape[1], layout=gl.SliceLayout(0, LAYOUT)), N, BIAS)
-    if ACTIVATION != "none":
-        _store_pieces(z_desc, batch, m, n, acc, piece, BATCHED, PIECE)
-    _store_pieces(c_desc, batch, m, n, activated(acc, ACTIVATION), piece, BATCHED, PIECE)
-
-
-@gluon.jit
 def _multiply(
     c_desc, bias_ptr, z_desc, a_ring, b_ring, more_ring, piece, full, empty, M, N, K, works, first, left, share, parts_ptr,
-    SPLIT: gl.constexpr, PART: gl.constexpr, BIAS: gl.constexpr, ACTIVATION: gl.constexpr, BATCHED: gl.constexpr,
-    A_ROWS: gl.constexpr, B_ROWS: gl.constexpr,
+    c_line, c_apart, SPLIT: gl.constexpr, TURNED: gl.constexpr, PART: gl.constexpr, BIAS: gl.constexpr,
+    ACTIVATION: gl.constexpr, BATCHED: gl.constexpr, A_ROWS: gl.constexpr, B_ROWS: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, MORE_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
     STAGES: gl.constexpr, ROWS: gl.constexpr, PIECE: gl.constexpr,
 ):  # fmt: skip
@@ -213,16 +156,55 @@ def _multiply(
 
         m = tile_m * BLOCK_M + PART * ROWS
         n = tile_n * WIDTH
-        if SPLIT > 1:
+        if TURNED:
+            leave_turned(parts_ptr + (index // left).to(gl.int64) * M * N, acc, m, n, M, N)
+        elif SPLIT > 1:
             rows = gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))[:, None] + PART * ROWS
             columns = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, layout))[None, :]
             gl.store(parts_ptr + (index * BLOCK_M * BLOCK_N + rows * BLOCK_N + columns), acc)
         else:
-            _end(c_desc, bias_ptr, z_desc, batch, m, n, acc, N, piece, BIAS, ACTIVATION, BATCHED, layout, PIECE)
-        if MORE_N:
+            end_sums(
+                c_desc,
+                bias_ptr,
+                z_desc,
+                batch,
+                m,
+                n,
+                acc,
+                M,
+                N,
+                piece,
+                c_line,
+                c_apart,
+                BIAS,
+                ACTIVATION,
+                BATCHED,
+                PIECE,
+            )
+        if MORE_N and TURNED:
+            leave_turned(parts_ptr + (index // left).to(gl.int64) * M * N, more, m, n + BLOCK_N, M, N)
+        elif MORE_N:
             n += BLOCK_N
-            _end(c_desc, bias_ptr, z_desc, batch, m, n, more, N, piece, BIAS, ACTIVATION, BATCHED, more_layout, PIECE)
-    copy_out_wait(0)
+            end_sums(
+                c_desc,
+                bias_ptr,
+                z_desc,
+                batch,
+                m,
+                n,
+                more,
+                M,
+                N,
+                piece,
+                c_line,
+                c_apart,
+                BIAS,
+                ACTIVATION,
+                BATCHED,
+                PIECE,
+            )
+    if c_line is None:
+        copy_out_wait(0)
 
 
 @gluon.jit
@@ -234,29 +216,37 @@ def _for_launches(SAYS: gl.constexpr, x):
 @gluon.jit
 def matmul_specialised_kernel(
     c_desc, a_desc, b_desc, more_desc, bias_ptr, z_desc, parts_ptr, M, N, K, works, inner, first, left, share,
-    SPLIT: gl.constexpr, LEAVES_REST: gl.constexpr, BIAS: gl.constexpr, ACTIVATION: gl.constexpr, BATCHED: gl.constexpr,
-    A_OUTER: gl.constexpr, A_INNER: gl.constexpr,
+    c_line, c_apart, SPLIT: gl.constexpr, TURNED: gl.constexpr, LEAVES_REST: gl.constexpr, BIAS: gl.constexpr,
+    ACTIVATION: gl.constexpr, BATCHED: gl.constexpr, A_OUTER: gl.constexpr, A_INNER: gl.constexpr,
     B_OUTER: gl.constexpr, B_INNER: gl.constexpr, A_ROWS: gl.constexpr, B_ROWS: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, MORE_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, ROWS: gl.constexpr, PIECE: gl.constexpr, IN_TURN: gl.constexpr,
+    STAGES: gl.constexpr, ROWS: gl.constexpr, PIECE: gl.constexpr, IN_TURN: gl.constexpr, FOLLOWS: gl.constexpr,
 ):  # fmt: skip
-    """more_desc: of MORE_N columns of b behind BLOCK_N, for tiles whose width is no power of two. IN_TURN: the batch
-    is of the even rows of a and of the odd ones. LEAVES_REST: the launch that follows computes the tiles behind these.
-    SPLIT: this is that launch; so many programs share the K of a tile and leave sums in parts."""
-    if LEAVES_REST:
-        _for_launches("griddepcontrol.launch_dependents;", M)
+    """c_desc, z_desc: pointers where there is c_line, for results that the copy engine cannot write. more_desc: of MORE_N
+    columns of b behind BLOCK_N, for tiles whose width is no power of two. IN_TURN: the batch is of the even rows of a and
+    of the odd ones. FOLLOWS: the launch before copies operands, and this one may begin before its end. LEAVES_REST: the
+    one that follows computes the tiles behind these. SPLIT: this is that launch; so many programs share the K of a tile
+    and leave sums in parts. TURNED: what is computed is c^T, in parts of c, each a sum of all tiles."""
     a_ring = ring(a_desc, STAGES)
     b_ring = ring(b_desc, STAGES)
     more_ring = ring(more_desc, STAGES) if MORE_N else b_ring
-    pieces = ring(c_desc, BLOCK_M // ROWS)
+    if c_line is None:
+        pieces = ring(c_desc, BLOCK_M // ROWS)
+    else:
+        skewed: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
+        pieces = gl.allocate_shared_memory(c_desc.dtype.element_ty, [BLOCK_M // ROWS, ROWS, PIECE], skewed)
     full = barriers(STAGES, 1)
     empty = barriers(STAGES, BLOCK_M // ROWS)
+    if FOLLOWS:
+        _for_launches("griddepcontrol.wait;", M)
+    if LEAVES_REST or TURNED:
+        _for_launches("griddepcontrol.launch_dependents;", M)
     if BLOCK_M == ROWS:
         gl.warp_specialize(
             [
                 (_multiply, (c_desc, bias_ptr, z_desc, a_ring, b_ring, more_ring, pieces.index(0), full, empty, M, N, K,
-                             works, first, left, share, parts_ptr, SPLIT, 0, BIAS, ACTIVATION, BATCHED, A_ROWS, B_ROWS,
-                             BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, ROWS, PIECE)),
+                             works, first, left, share, parts_ptr, c_line, c_apart, SPLIT, TURNED, 0, BIAS, ACTIVATION,
+                             BATCHED, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, ROWS, PIECE)),
                 (_load, (a_desc, b_desc, more_desc, a_ring, b_ring, more_ring, full, empty, M, N, K, works,
                          inner, first, left, share, SPLIT, BATCHED, A_OUTER, A_INNER, B_OUTER, B_INNER, A_ROWS, B_ROWS,
                          BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, IN_TURN)),
@@ -268,11 +258,11 @@ def matmul_specialised_kernel(
         gl.warp_specialize(
             [
                 (_multiply, (c_desc, bias_ptr, z_desc, a_ring, b_ring, more_ring, pieces.index(0), full, empty, M, N, K,
-                             works, first, left, share, parts_ptr, SPLIT, 0, BIAS, ACTIVATION, BATCHED, A_ROWS, B_ROWS,
-                             BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, ROWS, PIECE)),
+                             works, first, left, share, parts_ptr, c_line, c_apart, SPLIT, TURNED, 0, BIAS, ACTIVATION,
+                             BATCHED, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, ROWS, PIECE)),
                 (_multiply, (c_desc, bias_ptr, z_desc, a_ring, b_ring, more_ring, pieces.index(1), full, empty, M, N, K,
-                             works, first, left, share, parts_ptr, SPLIT, 1, BIAS, ACTIVATION, BATCHED, A_ROWS, B_ROWS,
-                             BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, ROWS, PIECE)),
+                             works, first, left, share, parts_ptr, c_line, c_apart, SPLIT, TURNED, 1, BIAS, ACTIVATION,
+                             BATCHED, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, ROWS, PIECE)),
                 (_load, (a_desc, b_desc, more_desc, a_ring, b_ring, more_ring, full, empty, M, N, K, works,
                          inner, first, left, share, SPLIT, BATCHED, A_OUTER, A_INNER, B_OUTER, B_INNER, A_ROWS, B_ROWS,
                          BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, IN_TURN)),
@@ -284,6 +274,31 @@ def matmul_specialised_kernel(
         _for_launches("griddepcontrol.wait;", M)  # nothing after this launch may begin before the first one has ended
 
 
+def _turned(p: MatmulShapes, config: Config, follows: bool) -> SpecialisedPlan:
+    """The product as c^T = b^T a^T, whose K programs share: more of its rows than c has fill tiles."""
+    block_m, block_n, more_n, block_k = (config[name] for name in ("BLOCK_M", "BLOCK_N", "MORE_N", "BLOCK_K"))
+    share = cdiv(cdiv(p.K, config["SPLIT"]), block_k) * block_k
+    split, tiles = cdiv(p.K, share), cdiv(p.N, block_m) * cdiv(p.M, block_n + more_n)
+    a_strides, b_strides = p.b_strides[::-1], p.a_strides[::-1]
+    plain: Any = WholeTensor()
+    maps = (
+        _map(p, (p.N, p.K), a_strides, (block_m, block_k), ()),
+        _map(p, (p.K, p.M), b_strides, (block_k, block_n), ()),
+        _map(p, (p.K, p.M), b_strides, (block_k, more_n), ()) if more_n else plain,
+    )
+    meta = {
+        **p.places, "A_ROWS": a_strides[1] == 1, "B_ROWS": b_strides[1] == 1, "num_warps": 4, "LEAVES_REST": False,
+        "ROWS": max(64, block_m // 2), "PIECE": 0, "IN_TURN": False, "FOLLOWS": follows, **PLAIN.ending.meta, **config,
+        "SPLIT": split,
+    }  # fmt: skip
+    out = _map(p, (p.M, p.N), (p.N, 1), (8, 64), ())
+    rest = Launch(
+        matmul_specialised_kernel, (tiles * split,), p.N, p.M, p.K, tiles * split, 1, 0, tiles, share, None, None,
+        maps=(out, *maps, *[plain] * 3), launch_pdl=follows, **meta,
+    )  # fmt: skip
+    return SpecialisedPlan(None, rest, end_parts(p.end, split, p.M, p.N, follows=True), (split, p.M, p.N), turned=True)
+
+
 class SpecialisedPlan(NamedTuple):
     """The launch of whole rounds of tiles, if there are any; those of the tiles that they leave over, and of the end of
     these, whose sums in fp32 are of this shape; None and () if the first one computes all."""
@@ -292,6 +307,7 @@ class SpecialisedPlan(NamedTuple):
     rest: Launch | None = None
     end: Launch | None = None
     parts: Ints = ()
+    turned: bool = False
 
     def run(self, c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, epilogue: EpilogueTensors) -> None:
         """Fills c, and what the epilogue saves."""
@@ -300,34 +316,41 @@ class SpecialisedPlan(NamedTuple):
             self.whole(c, a, b, b, *ends)
         if self.rest and self.end:
             parts = c.new_empty(self.parts, dtype=torch.float32)
-            self.rest(c, a, b, b, c, c, parts)
+            self.rest(c, *((b, a, a) if self.turned else (a, b, b)), c, c, parts)
             self.end(parts, c, *(ends or (c, c)))
 
 
 def specialised(
-    a: torch.Tensor, b: torch.Tensor, rule: Rule, epilogue: EpilogueTensors, out: torch.Tensor | None = None
-) -> torch.Tensor:
-    """a @ b with one program per SM, its warps specialised. out: memory for the result, whose lines may be longer."""
+    a: torch.Tensor, b: torch.Tensor, rule: Rule, epilogue: EpilogueTensors, out: torch.Tensor | None = None,
+    *, follows: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    """a @ b with one program per SM, its warps specialised. out: memory for the result, whose lines may be longer. follows:
+    operands are copies that were just launched."""
     c = result(a, b) if out is None else out
     if c.numel():
-        _plan(problem(a, b, "ieee", epilogue.ending), rule, c.shape[-1]).run(c, a, b, epilogue)
+        _plan(problem(a, b, "ieee", epilogue.ending), rule, c.shape[-1], follows).run(c, a, b, epilogue)
     return c
 
 
 @plan
-def _plan(p: MatmulShapes, rule: Rule, line: int) -> SpecialisedPlan:
+def _plan(p: MatmulShapes, rule: Rule, line: int, follows: bool) -> SpecialisedPlan:
     """line: elements of the result from one row to the next."""
-    config = rule(p)
+    config = {"TURNED": False, **rule(p)}
+    if config["TURNED"]:
+        return _turned(p, config, follows)
     block_m, block_n, more_n, block_k = (config[name] for name in ("BLOCK_M", "BLOCK_N", "MORE_N", "BLOCK_K"))
     turns = p.in_turn(block_m)
     p = turns or p
-    rows, piece = max(64, block_m // 2), more_n or block_n // 2
+    rows, piece = max(64, block_m // 2), config.get("PIECE") or more_n or block_n // 2
     _, of_a, of_b = p.leading
     of_c = ((p.products, p.M * line),) if p.batch else ()
     out = _map(p, (p.M, p.N), (line, 1), (rows, piece), of_c)
     if turns:
         out = _map(p, (p.M, p.N), (2 * line, 1), (rows, piece), ((2, line),))
     plain: Any = WholeTensor()
+    lines: tuple[int | None, int | None] = (None, None)
+    if line % 8:
+        out, lines = plain, (2 * line, line) if turns else (line, p.M * line)
     maps = (
         out,
         _map(p, (p.M, p.K), p.a_strides, (block_m, block_k), of_a),
@@ -339,21 +362,22 @@ def _plan(p: MatmulShapes, rule: Rule, line: int) -> SpecialisedPlan:
     left = tiles % processors(p.device) if split > 1 else 0
     meta = {
         **p.places, "A_ROWS": p.a_strides[1] == 1, "B_ROWS": p.b_strides[1] == 1, "num_warps": 4,
-        "ROWS": rows, "PIECE": piece, "IN_TURN": turns is not None, **config,
+        "ROWS": rows, "IN_TURN": turns is not None, **config, "PIECE": piece,
     }  # fmt: skip
     works = tiles - left
     whole = Launch(
         matmul_specialised_kernel, (min(processors(p.device), works),), *p.end.missing, None,
-        p.M, p.N, p.K, works, p.inner, 0, works, p.K, maps=(*maps, *(() if p.end.plain else (plain, out))),
-        LEAVES_REST=left > 0, **p.end.meta, **{**meta, "SPLIT": 1},
+        p.M, p.N, p.K, works, p.inner, 0, works, p.K, *lines, maps=(*maps, *(() if p.end.plain else (plain, out))),
+        LEAVES_REST=left > 0, FOLLOWS=follows, launch_pdl=follows, **p.end.meta, **{**meta, "SPLIT": 1},
     )  # fmt: skip
     if left == 0:
         return SpecialisedPlan(whole)
     share = cdiv(cdiv(p.K, split), block_k) * block_k
     split = cdiv(p.K, share)
     rest = Launch(
-        matmul_specialised_kernel, (left * split,), p.M, p.N, p.K, left * split, p.inner, works, left, share,
-        maps=(*maps, *[plain] * 3), LEAVES_REST=False, launch_pdl=works > 0,
+        matmul_specialised_kernel, (left * split,), p.M, p.N, p.K, left * split, p.inner, works, left, share, *lines,
+        maps=(*maps, *[plain] * 3), LEAVES_REST=False, FOLLOWS=follows and not works,
+        launch_pdl=works > 0 or follows,
         **PLAIN.ending.meta, **{**meta, "SPLIT": split},
     )  # fmt: skip
     end = Launch(
@@ -361,30 +385,6 @@ def _plan(p: MatmulShapes, rule: Rule, line: int) -> SpecialisedPlan:
         BLOCK_N=block_n, GROUP_M=config["GROUP_M"], ROWS=END_ROWS, num_warps=4, **p.end.meta,
     )  # fmt: skip
     return SpecialisedPlan(whole if works else None, rest, end, (split * left, block_m, block_n))
-
-
-@triton.jit
-def end_rest_kernel(
-    parts_ptr, c_ptr, bias_ptr, z_ptr, M, N, line, first, left, SPLIT: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr, ROWS: tl.constexpr, BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
-):  # fmt: skip
-    """Adds parts [SPLIT, left, BLOCK_M, BLOCK_N] in order, and ends the tiles from `first` on; a program has a few rows."""
-    tile_m, tile_n = tile_of(first + tl.program_id(1), M, N, BLOCK_M, BLOCK_N, GROUP_M)
-    within = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
-    columns = tl.arange(0, BLOCK_N)
-    offs = (tl.program_id(1) * BLOCK_M + within) * BLOCK_N + columns[None, :]
-    acc = tl.load(parts_ptr + offs)
-    for _ in tl.static_range(1, SPLIT):
-        parts_ptr += left * BLOCK_M * BLOCK_N
-        acc += tl.load(parts_ptr + offs)
-    rows = tile_m * BLOCK_M + within
-    columns += tile_n * BLOCK_N
-    acc = biased(acc, bias_ptr, columns, N, BIAS)
-    at = rows.to(tl.int64) * line + columns[None, :]
-    inside = (rows < M) & (columns[None, :] < N)
-    if ACTIVATION != "none":
-        tl.store(z_ptr + at, acc.to(z_ptr.dtype.element_ty), mask=inside)
-    tl.store(c_ptr + at, activated(acc, ACTIVATION).to(c_ptr.dtype.element_ty), mask=inside)
 
 
 def _map(p: MatmulShapes, shape: Ints, strides: Ints, block: Ints, lead: Lead) -> Map:

@@ -114,15 +114,25 @@ def _fitting(p: MatmulShapes, tiles: Sequence[Config]) -> Config:
 
 # Rows, columns, columns beside these, stages, products per microsecond of one SM.
 Tile = tuple[int, int, int, int, float]
-SPECIALISED: tuple[Tile, ...] = ((128, 256, 0, 4, 3.05e6), (128, 128, 0, 6, 2.95e6), (64, 128, 0, 8, 2.15e6))
+SPECIALISED: tuple[Tile, ...] = (
+    (128, 256, 0, 4, 3.05e6),
+    (128, 128, 64, 5, 3.02e6),
+    (256, 128, 64, 3, 2.95e6),
+    (128, 256, 32, 4, 2.82e6),
+    (128, 128, 0, 6, 2.95e6),
+    (64, 128, 0, 8, 2.15e6),
+)
 SMALL: tuple[Tile, ...] = ((64, 64, 0, 4, 1.4e6),)
-# Where lines begin at odd multiples of 16 bytes, the copy engine reads five sectors for four, and larger tiles read less.
-# H200, bf16: 1000 x 3000 by 3000 x 5000 takes 57.8 us with 256 x 160, 62.6 with 256 x 192, 85.0 with 128 x 256; 4096 x 4104
-# by 4104 x 4104 270.7, 235.7 and 286.6; 2000 x 3000 by 3000 x 4008 103.7, 115.4 and 90.8. Of copies with other lines, their
-# time included, the first takes 98.1 us and more. Even and odd rows in turn, and a GROUP_M of 1, so that programs that run
-# at one time share rows of a: in one run the first takes 51.7 in place of 58.3, the others 218.1 of 235.1 and 84.2 of 91.5.
-LARGE_ODD: tuple[Tile, ...] = ((256, 128, 32, 4, 2.43e6), (256, 128, 64, 3, 2.64e6))
-NARROW_ODD: tuple[Tile, ...] = ((128, 256, 0, 4, 2.4e6), (128, 128, 0, 6, 1.8e6), (64, 128, 0, 8, 1.3e6))
+# Where lines begin at odd multiples of 16 bytes, the copy engine reads five sectors for four, and larger tiles read
+# less. H200, bf16: 1000 x 3000 by 3000 x 5000 takes 57.8 us with 256 x 160, 62.6 with 256 x 192, 85.0 with 128 x 256;
+# 4096 x 4104 by 4104 x 4104 270.7, 235.7 and 286.6; 2000 x 3000 by 3000 x 4008 103.7, 115.4 and 90.8. Of copies with
+# other lines, their time included, the first takes 98.1 us and more. Even and odd rows in turn, and a GROUP_M of 1, so
+# that programs that run at one time share rows of a: in one run the first takes 51.7 in place of 58.3, the others 218.1
+# of 235.1 and 84.2 of 91.5. With 256 x 128 the others take 193.4 and 74.8. With a bias and silu 20416 x 5368 by 5368 x
+# 2880 takes 934 with that, 995 with 256 x 160, 1074 with 256 x 192, 1100 with 128 x 256.
+LARGE_ODD: tuple[Tile, ...] = ((256, 128, 32, 4, 2.66e6), (256, 128, 64, 3, 2.79e6), (256, 128, 0, 4, 2.88e6))
+LARGE_ODD_ENDED: tuple[Tile, ...] = ((256, 128, 32, 4, 2.43e6), (256, 128, 64, 3, 2.45e6), (256, 128, 0, 4, 2.64e6))
+NARROW_ODD: tuple[Tile, ...] = ((128, 256, 0, 4, 2.45e6), (128, 128, 0, 6, 1.8e6), (64, 128, 0, 8, 1.3e6))
 
 
 # Of a last round that programs share: microseconds of its launches, and sums that are left and added in one.
@@ -138,7 +148,7 @@ def specialised_rule(p: MatmulShapes) -> Config:
     choices = SMALL if _small(p) else SPECIALISED
     odd = p.unit * p.dtype.itemsize == 16 and not _small(p)
     if odd:
-        choices = NARROW_ODD if not p.end.plain else LARGE_ODD + NARROW_ODD  # sums of the large ones fill the registers
+        choices = (LARGE_ODD if p.end.plain else LARGE_ODD_ENDED) + NARROW_ODD
 
     def microseconds(choice: tuple[Tile, int]) -> float:
         (m, n, more, _, rate), split = choice
@@ -149,7 +159,10 @@ def specialised_rule(p: MatmulShapes) -> Config:
         return tiles // sms * (0.5 + each) + 0.5 + each / split + ENDING + tiles % sms * split * m * n / SUMS_ADDED
 
     shared = [(tile, split) for tile in choices for split in (1, 2, 3, 4) if split == 1 or shares_rest(p, tile, split)]
-    (m, n, more, stages, _), split = min(shared, key=microseconds)
+    best = min(shared, key=microseconds)
+    if odd and (found := _turned(p)) and found[1] < microseconds(best):
+        return found[0]
+    (m, n, more, stages, _), split = best
     group = 1 if odd else 8
     return {
         "BLOCK_M": m,
@@ -160,6 +173,35 @@ def specialised_rule(p: MatmulShapes) -> Config:
         "STAGES": stages,
         "SPLIT": split,
     }
+
+
+# Columns of a turned tile for as many rows of a, columns beside these, stages, products per microsecond of one SM.
+TURNED: tuple[Tile, ...] = (
+    (128, 128, 0, 6, 1.8e6),
+    (128, 128, 64, 5, 2.2e6),
+    (128, 256, 0, 4, 2.4e6),
+    (128, 256, 32, 4, 2.5e6),
+)
+
+
+def _turned(p: MatmulShapes) -> tuple[Config, float] | None:
+    """A tile of c^T that has all rows of a product of one matrix, and programs that share its K; the microseconds it takes.
+
+    H200, bf16: 263 x 7432 by 7432 x 3824 takes 48.2 us with four to a tile, 56.9 with two, 60.3 by tiles of c.
+    """
+    tile = next((t for t in TURNED if p.M <= t[1] + t[2]), None)
+    if tile is None or p.batch is not None or p.M <= 64:
+        return None
+    m, n, more, stages, rate = tile
+    split = min(processors(p.device) // cdiv(p.N, m), p.K // 512)
+    if split < 2:
+        return None
+    each = m * (n + more) * p.K / rate / split
+    config = {
+        "BLOCK_M": m, "BLOCK_N": n, "MORE_N": more, "BLOCK_K": 64, "GROUP_M": 1, "STAGES": stages, "SPLIT": split,
+        "TURNED": True,
+    }  # fmt: skip
+    return config, 0.5 + each + ENDING + split * p.M * p.N / SUMS_ADDED / 132
 
 
 def shares_rest(p: MatmulShapes, tile: Tile, split: int) -> bool:
