@@ -86,7 +86,7 @@ class Im2colPlan(NamedTuple):
         self.sum_parts(parts, c, *epilogue.tensors)
 
 
-class Choice(NamedTuple):
+class TilingChoice(NamedTuple):
     """How a product is cut: a tiling and pieces of K, for the first `head` rows alone if that is not 0. shared: the pieces
     of a tile are those of the blocks of a cluster. turned: the product writes contiguous images."""
 
@@ -137,7 +137,7 @@ def choose(
     w: ConvolutionAxis,
     multiprocessors: int,
     contiguous: bool = False,
-) -> Choice:
+) -> TilingChoice:
     """What `best_plan` does, and in what time."""
     p, moved = _counted(operator, channels, left, right, h, w)
     best = quickest(operator, p, multiprocessors, moved, p.M)
@@ -146,7 +146,9 @@ def choose(
         if 0 < head < p.M:
             whole = t.microseconds(p._replace(M=head), 1, multiprocessors, moved * head // p.M)
             behind = quickest(operator, p, multiprocessors, moved, p.M - head)
-            best = min(best, Choice(whole + FOLLOWING + behind.microseconds, t, 1, head), key=lambda c: c.microseconds)
+            best = min(
+                best, TilingChoice(whole + FOLLOWING + behind.microseconds, t, 1, head), key=lambda c: c.microseconds
+            )
     if not contiguous:
         return best
     in_pass = best._replace(microseconds=best.microseconds + turning(p))
@@ -170,20 +172,20 @@ def _counted(
 
 def quickest(
     operator: int, p: MatmulProblem, multiprocessors: int, moved: int, rows: int, turned: bool = False
-) -> Choice:
+) -> TilingChoice:
     """The quickest tiling of so many rows of a product; turned: which has no second pass."""
     some, part = p._replace(M=rows), moved * rows // p.M
     choices = (
         (t, s) for t in tilings(operator) for s in (range(1, 2) if turned else _splits(t, some, multiprocessors))
     )
-    timed = [Choice(t.microseconds(some, s, multiprocessors, part), t, s) for t, s in choices]
+    timed = [TilingChoice(t.microseconds(some, s, multiprocessors, part), t, s) for t, s in choices]
     timed += [c for t in tilings(operator) for c in _shared(t, some, multiprocessors, part)]
     return min(timed, key=lambda c: c.microseconds)
 
 
-def _shared(t: ConvolutionTiling, p: MatmulProblem, multiprocessors: int, moved: int) -> list[Choice]:
+def _shared(t: ConvolutionTiling, p: MatmulProblem, multiprocessors: int, moved: int) -> list[TilingChoice]:
     """K in pieces for the blocks of a cluster, where all clusters find room at one time, and the sums where stages were."""
-    found: list[Choice] = []
+    found: list[TilingChoice] = []
     if t.m * (t.n + 8) * 4 > t.stages * (t.m + t.n) * LINE:
         return found
     for blocks, room in ROOM.items():
@@ -191,7 +193,7 @@ def _shared(t: ConvolutionTiling, p: MatmulProblem, multiprocessors: int, moved:
             work = max(0.5, t.m * t.n / 2**16) + t.m * t.n * cdiv(p.K, blocks) / t.rate
             adding = log2(blocks) + t.m * t.n / ADDED - 0.8
             time = max(work, moved / HOPPER_MEMORY + 0.1 * work) + adding
-            found.append(Choice(time, t, blocks, shared=True))
+            found.append(TilingChoice(time, t, blocks, shared=True))
     return found
 
 

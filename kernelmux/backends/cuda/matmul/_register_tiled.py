@@ -59,12 +59,12 @@ class RegisterTiling(Tiling):
             slowed *= TURNED
         length = (tiles - whole) / blocks * p.K if blocks else p.K
         last = cdiv(blocks or tiles % room, multiprocessors)
-        busy = tiles // room * self.blocks * (p.K + FILL) + last * (length + FILL) * self._alone(last)
+        busy = tiles // room * self.blocks * (p.K + FILL) + last * (length + FILL) * self._slowness_alone(last)
         added = SUM + (blocks + tiles - whole) * self.m * self.n * 8 / PARTS if blocks else 0.0
         work = busy * self.m * self.n * slowed / self.rate
         return max(work, p.bytes / HOPPER_MEMORY + 0.1 * work) + added
 
-    def _alone(self, resident: int) -> float:
+    def _slowness_alone(self, resident: int) -> float:
         """How much longer the work of a multiprocessor takes with fewer blocks on it than there is room for. H200: 2048 x
         2880 by 2880 x 1500 takes 410 us in two of three blocks; one of 128 x 128 has 0.55 of the rate of two."""
         return max(1.05, 1 + 0.2 * (8 - resident * self.warps)) if resident < self.blocks else 1.0

@@ -22,7 +22,7 @@ from kernelmux.backends.triton._launch.launch import Launch, cdiv, plan
 from kernelmux.backends.triton._rows.row_shared import copy_in
 from kernelmux.backends.triton.matmul._blocked import tile_of
 from kernelmux.backends.triton.matmul._epilogue import EpilogueTensors, activated, biased
-from kernelmux.backends.triton.matmul._fp32_tiles import STEP, Choice
+from kernelmux.backends.triton.matmul._fp32_tiles import STEP, TileCut
 from kernelmux.backends.triton.matmul._problem import ONE, MatmulShapes, problem
 from kernelmux.registry.util.batch_strides import result
 
@@ -192,7 +192,7 @@ def fp32_end_kernel(
         tl.store(c_ptr + at, activated(acc, ACTIVATION), mask=mask)
 
 
-Rule = Callable[[MatmulShapes], Choice]
+Rule = Callable[[MatmulShapes], TileCut]
 
 
 def fp32(a: torch.Tensor, b: torch.Tensor, rule: Rule, epilogue: EpilogueTensors) -> torch.Tensor:

@@ -27,7 +27,7 @@ class SumsTile(NamedTuple):
     registers: int = 255
 
 
-class Choice(NamedTuple):
+class TileCut(NamedTuple):
     """A tile; tiles of one program each, and programs that share the others."""
 
     tile: SumsTile
@@ -50,22 +50,22 @@ TILES = (
 LEAST_STEPS, FILL, SUM, PARTS, MEMORY = 4, 64, 4.0, 3e6, 3.4e6
 
 
-def fp32_rule(p: MatmulShapes) -> Choice:
+def fp32_rule(p: MatmulShapes) -> TileCut:
     """The quickest tile; whether programs share the tiles that whole rounds leave over."""
     sms = processors(p.device)
     choices = [choice for tile in TILES for choice in _cuts(tile, p, sms)]
     return min(choices, key=lambda c: _microseconds(c, p, sms))
 
 
-def _cuts(t: SumsTile, p: MatmulShapes, sms: int) -> list[Choice]:
+def _cuts(t: SumsTile, p: MatmulShapes, sms: int) -> list[TileCut]:
     """No tiles are shared; those are that whole rounds leave over."""
     tiles, room = p.tiles(t.m, t.n), sms * t.programs
     over = tiles % room
     programs = min(room, over * cdiv(p.K, STEP) // LEAST_STEPS)
-    return [Choice(t, tiles, 0), *([Choice(t, tiles - over, programs)] if programs > over else [])]
+    return [TileCut(t, tiles, 0), *([TileCut(t, tiles - over, programs)] if programs > over else [])]
 
 
-def _microseconds(c: Choice, p: MatmulShapes, sms: int) -> float:
+def _microseconds(c: TileCut, p: MatmulShapes, sms: int) -> float:
     t, programs = c.tile, c.programs
     tiles, sums, room = p.tiles(t.m, t.n), t.m * t.n, sms * t.programs
     over, added, share = tiles % room, 0.0, 1.0
