@@ -15,7 +15,7 @@ import torch
 
 from kernelmux.backends.cuda._launch.layout import layout
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, card, ctype
-from kernelmux.backends.cuda.attention_backward._call import PITCH, AttentionGradientCall
+from kernelmux.backends.cuda.attention_backward._call import AttentionGradientCall, Walks
 from kernelmux.backends.cuda.attention_backward._one_walk import Long, fused
 from kernelmux.backends.cuda.attention_backward._two_walks import simple, tensor_cores, wgmma
 from kernelmux.registry.backend import Implementation
@@ -26,6 +26,7 @@ from kernelmux.registry.util.cards import remembered
 T = torch.Tensor
 
 _OFFSETS = Source(__file__, "attention_backward_offsets.cu")
+_ROWS = 32  # of a block of it
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class AttentionBackwardPlan:
 
     call: AttentionGradientCall
     offsets: BoundLaunch
-    launch: Callable[..., None]
+    walks: Walks
 
     def run(self, grad_out: T, *saved: T) -> tuple[T, ...]:
         q, k, v, y, lse = saved
@@ -42,17 +43,19 @@ class AttentionBackwardPlan:
         B, H, _, _, _, _ = self.call.dims
         offsets = lse.new_empty((B * H, 2, self.call.pitch))
         strides = self.call.strides
-        self.offsets(grad_out, y, lse, offsets, strides[0], strides[4])
-        self.launch((grad_out, q, k, v), offsets, *grads)
+        counters = offsets.new_empty(self.walks.counters, dtype=torch.int32) if self.walks.counters else None
+        self.offsets(grad_out, y, lse, offsets, counters, strides[0], strides[4])
+        self.walks.launch((grad_out, q, k, v), offsets, counters, *grads)
         return grads
 
 
-def _variant(make: Callable[[AttentionGradientCall], Callable[..., None]]) -> Callable[..., Any]:
+def _variant(make: Callable[[AttentionGradientCall], Walks]) -> Callable[..., Any]:
     """An implementation from what turns a call into a launch of the kernels behind the offsets."""
 
     @remembered
     def plan(call: AttentionGradientCall) -> AttentionBackwardPlan:
-        return AttentionBackwardPlan(call, _offsets(call), make(call))
+        walks = make(call)
+        return AttentionBackwardPlan(call, _offsets(call, walks.counters), walks)
 
     def run(
         grad_out: T, q: T, k: T, v: T, y: T, lse: T,
@@ -68,15 +71,15 @@ def _variant(make: Callable[[AttentionGradientCall], Callable[..., None]]) -> Ca
     return run
 
 
-def _offsets(call: AttentionGradientCall) -> BoundLaunch:
+def _offsets(call: AttentionGradientCall, counters: int) -> BoundLaunch:
     grad_out, y = call.inputs[0], call.inputs[4]
     B, H, _, M, _, D = call.dims
     kernel = _OFFSETS.kernel(
         "attention_backward_offsets",
-        "grad_out* y* lse* offsets* grad_step:struct y_step:struct heads:i32 M:i32 pitch:i32",
+        "grad_out* y* lse* offsets* done* grad_step:struct y_step:struct heads:i32 M:i32 pitch:i32 counters:i32",
         ELEMENT=ctype(grad_out.dtype), HEAD_DIM=D, VECTOR=call.vector(grad_out, y),
     )  # fmt: skip
-    return kernel.bind(B * H * call.pitch // PITCH, 256, H, M, call.pitch)
+    return kernel.bind(B * H * call.pitch // _ROWS, 256, H, M, call.pitch, counters)
 
 
 _LAYOUT = dict.fromkeys(("grad_out", "q", "k", "v", "y"), "last") | {"lse": "contiguous"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -26,6 +27,13 @@ _LARGEST = float(torch.finfo(torch.float32).max)
 _LOG2_E = 1.4426950408889634  # exp(x) = exp2(x * log2(e)): the hardware has exp2
 
 Config = dict[str, int]
+
+
+class Walks(NamedTuple):
+    """The kernels behind the offsets, launched with inputs, offsets, counters and gradients, and how many counters."""
+
+    launch: Callable[..., None]
+    counters: int = 0
 
 
 class AttentionGradientCall(NamedTuple):
@@ -81,6 +89,11 @@ def shared_bytes(call: AttentionGradientCall, config: Config) -> int:
     stages = config["STAGES"] + config.get("V_STAGES", config["STAGES"])
     rows = 2 * 64 * config["CONSUMERS"] + stages * config["TILE"]
     return rows * call.panels * 128 + 1024
+
+
+def clusters_at_a_time(card: Card) -> dict[int, int]:
+    """How many clusters of so many blocks run at a time, one block to a multiprocessor: each is in one GPC."""
+    return {n: max(1, card.processors // n - (3 if n >= 4 else 0)) for n in (1, 2, 4, 8)}
 
 
 def section_of(call: AttentionGradientCall, slices: int, rows: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,36 +15,41 @@ from kernelmux.backends.cuda.attention_backward._call import (
     SHAPE,
     AttentionGradientCall,
     Config,
+    Walks,
+    clusters_at_a_time,
     maps_of,
     section_of,
     shared_bytes,
 )  # fmt: skip
+from kernelmux.backends.cuda.attention_backward._shares import best_shares, over_queries
 
 T = torch.Tensor
 
 _FUSED = Source(__file__, "attention_backward_fused.cu")
 
-_PARTS, _FINISHED = 2, 8  # parts of grad_q in shared memory; tiles of it that a block converts
-_SHORT = 65536  # keys of all heads
+_PARTS = 2  # of grad_q in shared memory
+_SHORT, _FEW = 65536, 8192  # keys of all heads
 
 
 @dataclass(frozen=True)
 class Long:
-    """Without a causal mask blocks wait for one another at the start, which two walks do not: for long calls, or 64 and
-    128 columns.
+    """Without a causal mask blocks wait for one another at the start, which two walks do not: for long calls, 64 and 128
+    columns, heads that share keys, and so few blocks that several share a walk.
 
     H200, bf16, D = 96, no mask, us: 1 x 16 x 2048 180, in two walks 162; 2 x 16 x 1024 114, 103; 4 x 16 x 2048 552, 585.
-    Causal 1 x 16 x 1024 58, 60; 1 x 8 x 2048 85, 89; 2 x 16 x 1024 83, 79.
+    Causal 1 x 16 x 1024 58, 60; 1 x 8 x 2048 85, 89; 2 x 16 x 1024 83, 79. In shares D = 104, no mask, 2 x 4 / 2 x 5346
+    542, 757; D = 128, 2 x 8 / 2 x 1000 88, 133.
     """
 
     @property
     def text(self) -> str:
-        return f"causal, D = 64, D = 128 or B * G * N >= {_SHORT}"
+        return f"causal, D = 64, D = 128, H > G, B * G * N <= {_FEW} or B * G * N >= {_SHORT}"
 
     def check(self, call: Any) -> str | None:
         """None, or how many columns and keys there are."""
         D, keys = call.axes["D"], call.axes["B"] * call.axes["G"] * call.axes["N"]
-        long = call.arguments["causal"] or D in (64, 128) or keys >= _SHORT
+        shared = call.axes["H"] > call.axes["G"]
+        long = call.arguments["causal"] or D in (64, 128) or shared or keys <= _FEW or keys >= _SHORT
         return None if long else f"D = {D}, B * G * N = {keys}, needs {self.text}"
 
 
@@ -63,9 +67,44 @@ def fused_config(call: AttentionGradientCall) -> Config:
     """
     B, H, G, _, N, D = call.dims
     longest = call.mask.causal and (H > G or (B * G <= 32 and N >= 4096))
+    tile = 128 if D <= 64 else 64
+    together = shares(call, tile, bool(longest))
     return {
-        "TILE": 128 if D <= 64 else 64, "STAGES": 2, "CONSUMERS": 2, "TURNS": 1, "LONGEST_FIRST": int(longest),
+        "TILE": tile, "STAGES": 2, "CONSUMERS": 2, "TURNS": 1, "LONGEST_FIRST": int(longest), "SHARES": together,
+        "CHAINS": chains(call, together), "FINISHED": finished(call, tile),
     }  # fmt: skip
+
+
+def chains(call: AttentionGradientCall, together: int) -> int:
+    """Sums of grad_q, each of which every so many-th block of keys adds to: two where most blocks start at once.
+
+    Then the blocks of a slice wait for one another at the start. H200, bf16, us with one, two and four sums: no mask 1 x 16
+    x 2048 x 96 172.8, 162.8 and 170.0, 1 x 2 x 3000 x 64 in four shares 65.9, 60.2 and 58.0, 2 x 8 / 2 x 1000 x 128 in
+    two shares 92.3 and 87.8; causal 1 x 4 x 512 x 128 in four shares 22.7, 21.0 and 20.9. With more blocks 2 x 4 / 2 x
+    5346 x 104 in two shares 541.8 and 542.1, 2 x 16 x 4096 x 64 655.5 and 661.3.
+    """
+    B, _, G, _, N, _ = call.dims
+    wait = together > 1 or not call.mask.causal
+    return 2 if wait and B * G * cdiv(N, 128) * together <= 2 * call.card.processors else 1
+
+
+def finished(call: AttentionGradientCall, tile: int) -> int:
+    """Tiles of grad_q that a block converts."""
+    B, H, _, M, _, _ = call.dims
+    return next((n for n in (8, 4, 2) if B * H * cdiv(M, tile * n) >= call.card.processors), 1)
+
+
+def shares(call: AttentionGradientCall, tile: int, longest_first: bool) -> int:
+    """Blocks of a cluster that share a walk, so that few walks fill the card and no long one is left over.
+
+    H200, bf16, us in 1, 2, 4 and 8 shares: causal 1 x 12 / 3 x 1455 x 96 175.7, 98.5, 61.5 and 76.7, 3 x 32 / 4 x 784 x 64
+    158.6, 102.5, 111.3 and 139.7, 1 x 16 / 4 x 700 x 80 89.1, 53.7, 36.7 and 45.4, 4 x 16 x 1024 x 64 101.8 and 140.4; no
+    mask 2 x 4 / 2 x 5346 x 104 676.5, 541.8, 555.8 and 619.0.
+    """
+    B, H, G, M, N, _ = call.dims
+    walks = [H // G * tiles for tiles in over_queries(call.mask, M, N, 128, tile) for _ in range(B * G)]
+    in_order = walks[::-1] if call.mask.causal and not longest_first else walks
+    return best_shares(in_order, clusters_at_a_time(call.card), {1: 2.0, 2: 4.5, 4: 4.5, 8: 4.5})
 
 
 def fused_section(call: AttentionGradientCall) -> int:
@@ -86,7 +125,7 @@ def fused_section(call: AttentionGradientCall) -> int:
     return min(section_of(call, B * G, M), 8) if longest_last else min(B * G, 8)
 
 
-def fused(call: AttentionGradientCall, ordered: bool) -> Callable[..., None]:
+def fused(call: AttentionGradientCall, ordered: bool) -> Walks:
     """One kernel for all products and the conversion of grad_q; without an order its sums begin as zeros."""
     config = fused_config(call)
     B, H, G, M, N, _ = call.dims
@@ -99,15 +138,15 @@ def fused(call: AttentionGradientCall, ordered: bool) -> Callable[..., None]:
         **config, **call.defines, ORDERED=int(ordered),
     )  # fmt: skip
     shared = shared_bytes(call, config) + tile * (own * 4 + _PARTS * panels * LINE * 4 + 8 * config["STAGES"])
-    blocks = B * G * cdiv(N, own) + B * H * cdiv(tiles, _FINISHED)
+    clusters = B * G * cdiv(N, own) + cdiv(B * H * cdiv(tiles, config["FINISHED"]), config["SHARES"])
     launch = kernel.bind(
-        blocks, 128 * (config["CONSUMERS"] + 1), *call.numbers, B * G, fused_section(call), shared=shared
-    )
+        clusters * config["SHARES"], 128 * (config["CONSUMERS"] + 1), *call.numbers, B * G, fused_section(call),
+        shared=shared, follows=True,
+    )  # fmt: skip
 
-    def run(inputs: tuple[T, ...], offsets: T, *grads: T) -> None:
-        size = (B * H, panels, cdiv(M, 8), 8 * LINE)
+    def run(inputs: tuple[T, ...], offsets: T, done: T, *grads: T) -> None:
+        size = (config["CHAINS"], B * H, panels, cdiv(M, 8), 8 * LINE)
         sums = offsets.new_empty(size) if ordered else offsets.new_zeros(size)
-        done = offsets.new_zeros(B * H * tiles * config["CONSUMERS"] + 1, dtype=torch.int32)
         launch(*(map_.of(x) for map_, x in zip(maps, inputs, strict=True)), offsets, sums, done, *grads)
 
-    return run
+    return Walks(run, B * H * tiles * config["CHAINS"] * config["CONSUMERS"] + 1)

@@ -4,7 +4,7 @@ owner and a fixed order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -17,10 +17,13 @@ from kernelmux.backends.cuda.attention_backward._call import (
     SHAPE,
     AttentionGradientCall,
     Config,
+    Walks,
+    clusters_at_a_time,
     maps_of,
     section_of,
     shared_bytes,
 )  # fmt: skip
+from kernelmux.backends.cuda.attention_backward._shares import best_shares, over_keys, over_queries
 
 T = torch.Tensor
 
@@ -30,14 +33,16 @@ _WGMMA_KEYS = Source(__file__, "attention_backward_wgmma_keys.cu")
 _WIDE_KEYS = Source(__file__, "attention_backward_wide_keys.cu")
 _WGMMA_QUERIES = Source(__file__, "attention_backward_wgmma_queries.cu")
 
+_APART = {1: 2.0, 2: 5.0, 4: 5.0, 8: 5.0}  # what a walk takes beside its steps, in steps; in a cluster sums are added
+
 _STRIDES = "grad_step:struct q_step:struct k_step:struct v_step:struct"
 
 
-def simple(call: AttentionGradientCall) -> Callable[..., None]:
+def simple(call: AttentionGradientCall) -> Walks:
     return _two_passes(_SIMPLE, call, 32, 256, 0, {})
 
 
-def tensor_cores(call: AttentionGradientCall) -> Callable[..., None]:
+def tensor_cores(call: AttentionGradientCall) -> Walks:
     config = tensor_cores_config(call)
     own, shared = config["OWN"], tensor_cores_bytes(call, config)
     return _two_passes(_TENSOR_CORES, call, own, 2 * config["SIDES"] * own, shared, config)
@@ -68,7 +73,7 @@ def tensor_cores_bytes(call: AttentionGradientCall, config: Config) -> int:
 
 def _two_passes(
     source: Source, call: AttentionGradientCall, rows: int, threads: int, shared: int, config: Config
-) -> Callable[..., None]:
+) -> Walks:
     """The two kernels of a file, whose blocks own so many keys or queries."""
     B, H, G, M, N, _ = call.dims
     defines, steps = {**config, **call.defines}, call.strides[:4]
@@ -79,11 +84,11 @@ def _two_passes(
         B * H * cdiv(M, rows), threads, *call.numbers, shared=shared
     )
 
-    def launch(inputs: tuple[T, ...], offsets: T, *grads: T) -> None:
+    def launch(inputs: tuple[T, ...], offsets: T, _: None, *grads: T) -> None:
         of_keys(*inputs, offsets, *grads[1:], *steps)
         of_queries(*inputs, offsets, grads[0], *steps)
 
-    return launch
+    return Walks(launch)
 
 
 def keys_config(call: AttentionGradientCall) -> Config:
@@ -97,7 +102,8 @@ def keys_config(call: AttentionGradientCall) -> Config:
     and 436 us, 2 x 16 / 4 x 3000 x 160 1190, 1212 and 1247.
     """
     if call.dims[5] > 128:
-        return {"TILE": 96 if call.dims[5] <= 192 else 64, "STAGES": 2, "CONSUMERS": 2}
+        tile = 96 if call.dims[5] <= 192 else 64
+        return {"TILE": tile, "STAGES": 2, "CONSUMERS": 2, "SHARES": keys_shares(call, tile)}
     if call.dims[5] <= 64:
         return {"TILE": 128, "STAGES": 4, "CONSUMERS": 2, "TURNS": 0}
     if call.dims[5] <= 96:
@@ -120,14 +126,32 @@ def queries_config(call: AttentionGradientCall) -> Config:
     two and one of 64 431.
     """
     if call.dims[5] > 192:
-        return {"TILE": 32, "STAGES": 3, "V_STAGES": 3, "CONSUMERS": 2, "TURNS": 0}
+        return {"TILE": 32, "STAGES": 3, "V_STAGES": 3, "CONSUMERS": 2, "TURNS": 0, "SHARES": queries_shares(call, 32)}
     if call.dims[5] > 128:
-        return {"TILE": 64, "STAGES": 3, "V_STAGES": 2, "CONSUMERS": 2, "TURNS": 1}
+        return {"TILE": 64, "STAGES": 3, "V_STAGES": 2, "CONSUMERS": 2, "TURNS": 1, "SHARES": queries_shares(call, 64)}
     tile = 128 if call.dims[5] <= 96 else 96
-    return {"TILE": tile, "STAGES": 3, "V_STAGES": 2, "CONSUMERS": 2, "TURNS": 1}
+    return {"TILE": tile, "STAGES": 3, "V_STAGES": 2, "CONSUMERS": 2, "TURNS": 1, "SHARES": 1}
 
 
-def wgmma_keys(call: AttentionGradientCall, config: Config) -> Callable[..., None]:
+def keys_shares(call: AttentionGradientCall, tile: int) -> int:
+    """Blocks of a cluster that share a walk over queries.
+
+    H200, bf16, causal, us in 1, 2, 4 and 8 shares: 1 x 16 / 2 x 600 x 192 113.5, 75.0, 54.5 and 47.7. 1 x 4 x 512 x 256
+    takes 42.4, 26.9 with the walk over keys in two, 27.0 with both, and 28.4 with that over keys in four.
+    """
+    B, H, G, M, N, _ = call.dims
+    walks = [H // G * tiles for tiles in over_queries(call.mask, M, N, 64, tile) for _ in range(B * G)]
+    return best_shares(walks, clusters_at_a_time(call.card), _APART)
+
+
+def queries_shares(call: AttentionGradientCall, tile: int) -> int:
+    """Blocks of a cluster that share a walk over keys."""
+    B, H, _, M, N, _ = call.dims
+    walks = [tiles for tiles in over_keys(call.mask, M, N, 128, tile)[::-1] for _ in range(B * H)]
+    return best_shares(walks, clusters_at_a_time(call.card), _APART)
+
+
+def wgmma_keys(call: AttentionGradientCall, config: Config) -> Walks:
     B, H, G, M, N, _ = call.dims
     own, read = 64 * config["CONSUMERS"], H // G * M
     maps = maps_of(call, {"grad_out": config["TILE"], "q": config["TILE"], "k": own, "v": own})
@@ -138,16 +162,16 @@ def wgmma_keys(call: AttentionGradientCall, config: Config) -> Callable[..., Non
     )  # fmt: skip
     launch = kernel.bind(
         B * G * cdiv(N, own), 128 * (config["CONSUMERS"] + 1), *call.numbers, B * G, section_of(call, B * G, read),
-        shared=shared_bytes(call, config) + 8 * config["TILE"] * config["STAGES"],
+        shared=shared_bytes(call, config) + 8 * config["TILE"] * config["STAGES"], follows=True,
     )  # fmt: skip
 
-    def run(inputs: tuple[T, ...], offsets: T, *grads: T) -> None:
+    def run(inputs: tuple[T, ...], offsets: T, _: None, *grads: T) -> None:
         launch(*(tiles.of(x) for tiles, x in zip(maps, inputs, strict=True)), offsets, *grads[1:])
 
-    return run
+    return Walks(run)
 
 
-def wide_keys(call: AttentionGradientCall, config: Config) -> Callable[..., None]:
+def wide_keys(call: AttentionGradientCall, config: Config) -> Walks:
     """Beyond D = 128: a block owns 64 keys, and its two warpgroups have a sum each."""
     B, H, G, M, N, _ = call.dims
     tile, stages = config["TILE"], config["STAGES"]
@@ -157,16 +181,17 @@ def wide_keys(call: AttentionGradientCall, config: Config) -> Callable[..., None
     )
     shared = 2 * (64 + stages * tile) * call.panels * 128 + tile * (64 * 4 + 8 * stages) + 1024
     launch = kernel.bind(
-        B * G * cdiv(N, 64), 384, *call.numbers, B * G, section_of(call, B * G, H // G * M), shared=shared
-    )
+        B * G * cdiv(N, 64) * config["SHARES"], 384, *call.numbers, B * G, section_of(call, B * G, H // G * M),
+        shared=shared, follows=True,
+    )  # fmt: skip
 
-    def run(inputs: tuple[T, ...], offsets: T, *grads: T) -> None:
+    def run(inputs: tuple[T, ...], offsets: T, _: None, *grads: T) -> None:
         launch(*(tiles.of(x) for tiles, x in zip(maps, inputs, strict=True)), offsets, *grads[1:])
 
-    return run
+    return Walks(run)
 
 
-def wgmma_queries(call: AttentionGradientCall, config: Config) -> Callable[..., None]:
+def wgmma_queries(call: AttentionGradientCall, config: Config) -> Walks:
     B, H, G, M, N, _ = call.dims
     own = 64 * config["CONSUMERS"]
     maps = maps_of(call, {"grad_out": own, "q": own, "k": config["TILE"], "v": config["TILE"]})
@@ -176,22 +201,23 @@ def wgmma_queries(call: AttentionGradientCall, config: Config) -> Callable[..., 
         **config, **call.defines,
     )  # fmt: skip
     launch = kernel.bind(
-        B * H * cdiv(M, own), 128 * (config["CONSUMERS"] + 1), *call.numbers, B * H, section_of(call, B * H, N * G // H),
+        B * H * cdiv(M, own) * config["SHARES"], 128 * (config["CONSUMERS"] + 1), *call.numbers, B * H,
+        section_of(call, B * H, N * G // H),
         shared=shared_bytes(call, config), follows=True,
     )  # fmt: skip
 
-    def run(inputs: tuple[T, ...], offsets: T, *grads: T) -> None:
+    def run(inputs: tuple[T, ...], offsets: T, _: None, *grads: T) -> None:
         launch(*(tiles.of(x) for tiles, x in zip(maps, inputs, strict=True)), offsets, grads[0])
 
-    return run
+    return Walks(run)
 
 
-def wgmma(call: AttentionGradientCall) -> Callable[..., None]:
+def wgmma(call: AttentionGradientCall) -> Walks:
     keys = wide_keys if call.dims[5] > 128 else wgmma_keys
-    of_keys, of_queries = keys(call, keys_config(call)), wgmma_queries(call, queries_config(call))
+    walks = keys(call, keys_config(call)), wgmma_queries(call, queries_config(call))
 
-    def launch(inputs: tuple[T, ...], offsets: T, *grads: T) -> None:
-        of_keys(inputs, offsets, *grads)
-        of_queries(inputs, offsets, *grads)
+    def launch(*given: Any) -> None:
+        for walk in walks:
+            walk.launch(*given)
 
-    return launch
+    return Walks(launch)

@@ -7,8 +7,10 @@
 // block begins with its first queries: the blocks behind it, which started earlier, have passed them already. That starts the
 // longest blocks last. Where heads share keys or are few (LONGEST_FIRST) the order is that of the keys; a block begins with
 // the last queries, and takes a tile of all heads before the next: what it shares with the blocks behind it comes first,
-// what it has alone last. Blocks that start when no keys are left convert the sums of grad_q.
+// what it has alone last. Blocks that start when no keys are left convert the sums of grad_q. The SHARES blocks of a
+// cluster may share a walk, and blocks may add in CHAINS, each to sums of its own.
 #include "attention_backward_fused_finish.cuh"
+#include "attention_backward_shares.cuh"
 
 #ifndef ORDERED
 #define ORDERED 1
@@ -36,21 +38,27 @@ struct alignas(1024) Shared {
     int ticket;
 };
 static_assert(sizeof(FinishShared) <= sizeof(Shared), "blocks that finish need no more shared memory");
+static_assert(COLUMN_TILES * 4096 <= sizeof(Panels<OWN>) + STAGES * sizeof(Panels<TILE>),
+              "sums lie where keys, values and tiles were");
 
 // The block's keys, and the tiles of queries that see any of them.
 struct Work {
-    int batch, kv_head, block;
+    int batch, kv_head, block, share;
     Interval tiles;
     __device__ __forceinline__ int first_key() const { return block * OWN; }
     __device__ __forceinline__ int per_head() const { return max(0, tiles.end - tiles.first); }
     __device__ __forceinline__ int tile_of(int step) const {
         return REVERSED ? tiles.first + step : tiles.end - 1 - step;
     }
-    // Step and head of tile `i` of the walk over `group` heads.
+    // Tiles of this block in the walk over `group` heads.
+    __device__ __forceinline__ int count(int group) const { return shared_out(per_head() * group, share); }
+    // Step and head of this block's tile `i`.
     __device__ __forceinline__ int step_of(int i, int group) const {
+        i = i * SHARES + share;
         return LONGEST_FIRST ? i / group : i % per_head();
     }
     __device__ __forceinline__ int head_of(int i, int group) const {
+        i = i * SHARES + share;
         return LONGEST_FIRST ? i % group : i / per_head();
     }
 };
@@ -58,11 +66,12 @@ struct Work {
 __device__ __forceinline__ void produce(Shared& shared, const TensorMap& grad_out, const TensorMap& q,
                                         const TensorMap& k, const TensorMap& v, const float* offsets, const Work& work,
                                         const Shape& shape) {
-    if (work.per_head() == 0) return;
+    const int count = work.count(shape.group);
+    if (count == 0) return;
     barrier_expect(shared.k_full, sizeof(shared.k));
     load_panels(shared.k, k, shared.k_full, work.first_key(), work.kv_head, work.batch);
     RingPlace<STAGES> place;
-    for (int i = 0; i < work.per_head() * shape.group; i++, place.advance()) {
+    for (int i = 0; i < count; i++, place.advance()) {
         const int head = work.kv_head * shape.group + work.head_of(i, shape.group);
         const float* row = offsets + ((i64)work.batch * shape.heads + head) * 2 * shape.pitch;
         const int stage = place.stage, query = work.tile_of(work.step_of(i, shape.group)) * TILE;
@@ -81,26 +90,27 @@ __device__ __forceinline__ void produce(Shared& shared, const TensorMap& grad_ou
     }
 }
 
-// How many blocks add to a tile of queries before this one does.
+// How many blocks add to a tile of queries, in this one's chain, before it does.
 __device__ __forceinline__ int turn_of(int tile, int block, const Shape& shape) {
     const Interval keys = keys_of_tile(tile * TILE, TILE, shape);
-    return REVERSED ? (keys.end - 1) / OWN - block : block - keys.first / OWN;
+    return (REVERSED ? (keys.end - 1) / OWN - block : block - keys.first / OWN) / CHAINS;
 }
 
-// Adds the block's parts of grad_q to the sums of all blocks: [slices][PANELS][M / 8][64 * 8]. ADDERS threads have the
-// parts, one of a tile and a warpgroup each, in turn: while one sees its part arrive, the next one's may leave.
+// Adds the block's parts of grad_q to the sums of its chain: [CHAINS][slices][PANELS][M / 8][64 * 8]. ADDERS threads
+// have the parts, one of a tile and a warpgroup each, in turn: while one sees its part arrive, the next one's may leave.
 __device__ __forceinline__ void add_parts(Shared& shared, int adder, float* sums, int* done, const Work& work,
-                                          const Shape& shape) {
+                                          const Shape& shape, i64 slices) {
+    const int chain = work.block % CHAINS;
     const int tiles = cdiv(shape.M, TILE), eights = cdiv(shape.M, 8);
-    for (int item = adder; item < CONSUMERS * work.per_head() * shape.group; item += ADDERS) {
+    for (int item = adder; item < CONSUMERS * work.count(shape.group); item += ADDERS) {
         const int i = item / CONSUMERS, group = item % CONSUMERS, tile = work.tile_of(work.step_of(i, shape.group));
         const int head = work.kv_head * shape.group + work.head_of(i, shape.group);
         const i64 slice = (i64)work.batch * shape.heads + head;
-        int* counter = done + (slice * tiles + tile) * CONSUMERS + group;
+        int* counter = done + ((slice * tiles + tile) * CHAINS + chain) * CONSUMERS + group;
         const int turn = turn_of(tile, work.block, shape);
         const int first = (tile * TILE + (PANELS == 1 ? group * SHARE : 0)) / 8;
         const int bytes = min(PART_TILES, eights - first) * 64 * 8 * 4;
-        float* place = sums + ((slice * PANELS + (PANELS == 1 ? 0 : group)) * eights + first) * 64 * 8;
+        float* place = sums + (((chain * slices + slice) * PANELS + (PANELS == 1 ? 0 : group)) * eights + first) * 64 * 8;
         barrier_wait(shared.part_full[adder][group], item / (ADDERS * CONSUMERS) & 1);
         if (ORDERED) await(counter, turn);
         if (bytes > 0) {
@@ -195,8 +205,8 @@ struct Consumer {
         wgmma_fence();
 #pragma unroll
         for (int key = 0; key < OWN; key += 16)
-            wgmma<false, true>(part, descriptor_behind(shared.k[panel], OWN * 128, key * 128),
-                               descriptor_behind(shared.ds[tile & 1][0][query], 0,
+            wgmma<false, true>(part, product_descriptor(shared.k[panel], OWN * 128, key * 128),
+                               product_descriptor(shared.ds[tile & 1][0][query], 0,
                                                  key / 64 * sizeof(shared.ds[0][0]) + key % 64 * 2),
                                key != 0, Element());
         wgmma_commit();
@@ -244,9 +254,20 @@ struct Consumer {
         if (tile >= 0) hand_over_part(tile);
     }
 
+    // On by so many tiles.
+    static __device__ __forceinline__ void follow(int& step, int& head, int by, const Work& work, const Shape& shape) {
+        (LONGEST_FIRST ? head : step) += by;
+        if (LONGEST_FIRST)
+            for (; head >= shape.group; step++) head -= shape.group;
+        else if (SHARES == 1)
+            step = step < work.per_head() ? step : 0;  // of the next head
+        else
+            while (step >= work.per_head()) step -= work.per_head();
+    }
+
     __device__ __forceinline__ void run(const Work& work, const Shape& shape, float scale_log2) {
         const bool speaks = lane == 0;
-        const int count = work.per_head() * shape.group;
+        const int count = work.count(shape.group);
         clear(grad_k), clear(grad_v);
         if (count == 0) return;
         share_zeros();
@@ -254,6 +275,7 @@ struct Consumer {
         barrier_wait(shared.k_full, 0);
         RingPlace<STAGES> place;
         int step = 0, head = 0;
+        follow(step, head, work.share, work, shape);
         barrier_wait(shared.q_full[0], 0);
         issue_scores(0);
         barrier_wait(shared.v_full, 0);
@@ -276,10 +298,7 @@ struct Consumer {
             issue_scores(place.stage);  // of the next tile; behind the last one nobody reads them
             shared.turns.pass(group, speaks);
             end_part<1>(i - 1);
-            if (!LONGEST_FIRST)
-                step = step + 1 < work.per_head() ? step + 1 : 0;  // of the next head
-            else if (++head == shape.group)
-                step++, head = 0;
+            follow(step, head, SHARES, work, shape);
         }
         wgmma_wait<0>(s);
         issue_part(count - 1);
@@ -287,7 +306,7 @@ struct Consumer {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
     attention_backward_fused(const __grid_constant__ TensorMap grad_out, const __grid_constant__ TensorMap q,
                              const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
                              const float* __restrict__ offsets, float* __restrict__ sums, int* __restrict__ done,
@@ -298,8 +317,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     const Shape shape = {heads, group, M, N, pitch, shift, window};
     if (threadIdx.x == 0) {
-        // Blocks take their work in the order in which they start: each waits only for some that run already.
-        shared.ticket = atomicAdd(done + (i64)slices * group * cdiv(M, TILE) * CONSUMERS, 1);
         barrier_init(shared.k_full, 1), barrier_init(shared.v_full, 1);
         for (int stage = 0; stage < STAGES; stage++)
             barrier_init(shared.q_full[stage], 1), barrier_init(shared.grad_full[stage], 1),
@@ -312,34 +329,51 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             for (int group = 0; group < CONSUMERS; group++) barrier_init(shared.part_empty[i][group], 1);
         shared.turns.init();
         barrier_init_fence();
+        asm volatile("griddepcontrol.wait;" ::: "memory");  // for the offsets, and for counters that are zero
+        // Blocks take their work in the order in which they start: each waits only for some that run already.
+        if (share_of_block() == 0)
+            shared.ticket = atomicAdd(done + (i64)slices * group * cdiv(M, TILE) * CHAINS * CONSUMERS, 1);
     }
-    __syncthreads();
-    const int blocks = cdiv(N, OWN), kv_heads = heads / group, unit = shared.ticket - blocks * slices;
+    share_sync();
+    const int share = share_of_block(), ticket = of_first_share(shared.ticket);
+    const int blocks = cdiv(N, OWN), kv_heads = heads / group, unit = ticket - blocks * slices;
     if (__builtin_expect(unit < 0, 1)) {  // first in the code: the emulator prefers what comes first to what waits
-        const auto locate_block = [&] { return locate(shared.ticket, slices, section, blocks); };
+        const auto locate_block = [&] { return locate(of_first_share(shared.ticket), slices, section, blocks); };
         const Place place = locate_block();
         const int block = REVERSED ? blocks - 1 - place.tile : place.tile;
         const Interval seen = queries_of_tile(block * OWN, OWN, shape);
-        const Work work = {place.slice / kv_heads, place.slice % kv_heads, block,
+        const Work work = {place.slice / kv_heads, place.slice % kv_heads, block, share,
                            {seen.first / TILE, seen.end > seen.first ? cdiv(seen.end, TILE) : 0}};
         const int warpgroup = warpgroup_index();
-        if (warpgroup == 0) {
-            asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
-            if (threadIdx.x == 0) produce(shared, grad_out, q, k, v, offsets, work, shape);
-            const int adder = threadIdx.x / 32 - 1;
-            if (threadIdx.x % 32 == 0 && adder >= 0) add_parts(shared, adder, sums, done, work, shape);
-        } else {
+        if (__builtin_expect(warpgroup > 0, 1)) {  // for the emulator again
             asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
             const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
             Consumer consumer{shared, warpgroup - 1, lane, warp};
             consumer.run(work, shape, scale_log2);
             const int row = work.first_key() + 64 * consumer.group + 16 * warp;
             const i64 slice = (i64)locate_block().slice * N * HEAD_DIM;  // again: no register holds it through the walk
-            store_rows(out_k + slice, consumer.grad_k, scale, row, N);
-            store_rows(out_v + slice, consumer.grad_v, 1.0f, row, N);
+            if (SHARES == 1) {
+                store_rows(out_k + slice, consumer.grad_k, scale, row, N);
+                store_rows(out_v + slice, consumer.grad_v, 1.0f, row, N);
+            } else {
+                auto& pieces = reinterpret_cast<float4(&)[2][COLUMN_TILES][256]>(memory);
+                await_warpgroups();
+                leave_sums(pieces[0], consumer.grad_k), leave_sums(pieces[1], consumer.grad_v);
+                share_sync();
+                add_shares(out_k + slice, pieces[0], scale, row, N), add_shares(out_v + slice, pieces[1], 1.0f, row, N);
+            }
+        } else {
+            asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
+            if (threadIdx.x == 0) produce(shared, grad_out, q, k, v, offsets, work, shape);
+            const int adder = threadIdx.x / 32 - 1;
+            if (threadIdx.x % 32 == 0 && adder >= 0) add_parts(shared, adder, sums, done, work, shape, (i64)slices * group);
+            if (SHARES > 1) share_sync();
         }
+        if (SHARES > 1) share_sync();  // the others have read this block's sums
     } else {
-        __syncthreads();  // the ticket has been read
-        finish(*reinterpret_cast<FinishShared*>(memory), sums, done, out_q, unit, scale, shape);
+        share_sync();  // the ticket has been read
+        const int mine = unit * SHARES + share;
+        if (SHARES == 1 || mine < slices * group * cdiv(M, FINISH_QUERIES))
+            finish(*reinterpret_cast<FinishShared*>(memory), sums, done, out_q, mine, scale, shape, (i64)slices * group);
     }
 }

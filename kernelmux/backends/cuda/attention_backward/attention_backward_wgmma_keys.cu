@@ -146,6 +146,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         barrier_init_fence();
     }
     __syncthreads();
+    asm volatile("griddepcontrol.wait;" ::: "memory");  // for the offsets
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");  // the queries need nothing of this
     const int warpgroup = threadIdx.x / 128;
     if (warpgroup == 0) {

@@ -1,7 +1,7 @@
 // grad_q on Hopper's warpgroup products: a block owns queries and walks over the keys that they see, as the forward
 // kernel does. The scores' gradients come out of the tensor cores as the left operand of grad_q += ds k; the product of
 // one tile runs beside the scores of the next.
-#include "attention_backward_wgmma.cuh"
+#include "attention_backward_shares.cuh"
 
 #ifndef V_STAGES
 #define V_STAGES 2
@@ -16,7 +16,7 @@ struct alignas(1024) Shared {
 
 struct Work {
     int batch, head, kv_head, first_query;
-    Interval keys;
+    Interval keys;  // of several blocks that share them this one takes the first TILE, and then every SHARES-th
 };
 
 __device__ __forceinline__ void produce(Shared& shared, const TensorMap& grad_out, const TensorMap& q,
@@ -26,7 +26,7 @@ __device__ __forceinline__ void produce(Shared& shared, const TensorMap& grad_ou
     load_panels(shared.grad, grad_out, shared.own, work.first_query, work.head, work.batch);
     RingPlace<STAGES> k_place;
     RingPlace<V_STAGES> v_place;
-    for (int key = work.keys.first; key < work.keys.end; key += TILE, k_place.advance(), v_place.advance()) {
+    for (int key = work.keys.first; key < work.keys.end; key += SHARES * TILE, k_place.advance(), v_place.advance()) {
         Barrier &k_full = shared.k_full[k_place.stage], &v_full = shared.v_full[v_place.stage];
         barrier_wait(shared.k_empty[k_place.stage], k_place.phase ^ 1);
         barrier_expect(k_full, sizeof(shared.k[0]));
@@ -84,7 +84,7 @@ struct Consumer {
             barrier_wait(shared.v_full[v_place.stage], v_place.phase);
             issue_rows(dp, shared.grad, group, shared.v[v_place.stage]);
         };
-        auto next = [&] { last = k_place.stage, key += TILE, count++, k_place.advance(), v_place.advance(); };
+        auto next = [&] { last = k_place.stage, key += SHARES * TILE, count++, k_place.advance(), v_place.advance(); };
         issue_scores();
         shared.turns.pass(group, speaks);
         weigh<0>(v_place.stage, key, work, shape, scale_log2);
@@ -103,7 +103,7 @@ struct Consumer {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
     attention_backward_wgmma_queries(const __grid_constant__ TensorMap grad_out, const __grid_constant__ TensorMap q,
                                      const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
                                      const float* __restrict__ offsets, Element* __restrict__ out, int heads, int group,
@@ -113,9 +113,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     const Shape shape = {heads, group, M, N, pitch, shift, window};
     const int tiles = cdiv(M, OWN);
-    const Place place = locate(blockIdx.x, slices, section, tiles);
+    const Place place = locate(blockIdx.x / SHARES, slices, section, tiles);
     const int head = place.slice % heads, first_query = (CAUSAL ? tiles - 1 - place.tile : place.tile) * OWN;
-    const Work work = {place.slice / heads, head, head / group, first_query, keys_of_tile(first_query, OWN, shape)};
+    const Interval seen = keys_of_tile(first_query, OWN, shape);
+    const Work work = {place.slice / heads, head, head / group, first_query,
+                       {seen.first + share_of_block() * TILE, seen.end}};
     if (threadIdx.x == 0) {
         barrier_init(shared.own, 1);
         shared.turns.init();
@@ -135,8 +137,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
         Consumer consumer{shared, warpgroup - 1, lane, warp};
         consumer.run(work, shape, offsets + (i64)place.slice * 2 * pitch, scale_log2);
-        store_rows(out + (i64)place.slice * M * HEAD_DIM, consumer.grad_q, scale,
-                   first_query + 64 * consumer.group + 16 * warp, M);
+        const int row = first_query + 64 * consumer.group + 16 * warp;
+        out += (i64)place.slice * M * HEAD_DIM;
+        if (SHARES == 1) {
+            store_rows(out, consumer.grad_q, scale, row, M);
+        } else {
+            Pieces& pieces = reinterpret_cast<Pieces&>(memory);
+            await_warpgroups();
+            leave_sums(pieces, consumer.grad_q);
+            share_sync();
+            add_shares(out, pieces, scale, row, M);
+        }
     }
+    if (SHARES > 1 && warpgroup == 0) share_sync();
+    if (SHARES > 1) share_sync();  // the others have read this block's sums
     asm volatile("griddepcontrol.wait;" ::: "memory");  // the walk over queries ran beside: the last kernel ends last
 }

@@ -2,7 +2,7 @@
 // heads that share them. A sum of 64 rows by up to 256 columns fills half of a warpgroup's registers, so each of two
 // warpgroups has one: the first computes the scores, the weights p and grad_v += p^T grad_out, the second the gradients of
 // the weights, those of the scores and grad_k += ds^T q. The weights pass from the first to the second in shared memory.
-#include "attention_backward_wgmma.cuh"
+#include "attention_backward_shares.cuh"
 
 #define KEYS 64  // of a block
 
@@ -18,35 +18,43 @@ struct alignas(1024) Shared {
 // The block's keys, and the queries that see any of them, from a multiple of 8 on: of their
 // offsets copies want whole 16 bytes.
 struct Work {
-    int batch, kv_head, first_key;
+    int batch, kv_head, first_key, share;
     Interval queries;
     __device__ __forceinline__ int per_head() const { return max(0, cdiv(queries.end - queries.first, TILE)); }
+    // Tiles of this block in the walk over `group` heads, and the first query of each head's tiles in turn.
+    __device__ __forceinline__ int count(int group) const { return shared_out(per_head() * group, share); }
+    __device__ __forceinline__ int behind(int query, int tiles) const {
+        for (query += tiles * TILE; query >= queries.end; query -= per_head() * TILE)
+            if (SHARES == 1) return queries.first;
+        return query;
+    }
 };
 
 __device__ __forceinline__ void produce(Shared& shared, const TensorMap& grad_out, const TensorMap& q,
                                         const TensorMap& k, const TensorMap& v, const float* offsets, const Work& work,
                                         const Shape& shape) {
+    const int count = work.count(shape.group);
+    if (count == 0) return;
     barrier_expect(shared.k_full, sizeof(shared.k));
     load_panels(shared.k, k, shared.k_full, work.first_key, work.kv_head, work.batch);
     RingPlace<STAGES> place;
-    for (int head = work.kv_head * shape.group; head < (work.kv_head + 1) * shape.group; head++) {
+    for (int i = 0; i < count; i++, place.advance()) {
+        const int tile = i * SHARES + work.share, head = work.kv_head * shape.group + tile / work.per_head();
+        const int stage = place.stage, query = work.queries.first + tile % work.per_head() * TILE;
         const float* row = offsets + ((i64)work.batch * shape.heads + head) * 2 * shape.pitch;
-        for (int query = work.queries.first; query < work.queries.end; query += TILE, place.advance()) {
-            const int stage = place.stage;
-            Barrier &q_full = shared.q_full[stage], &grad_full = shared.grad_full[stage];
-            barrier_wait(shared.q_empty[stage], place.phase ^ 1);
-            barrier_expect(q_full, sizeof(shared.q[0]) + TILE * 4);
-            load_panels(shared.q[stage], q, q_full, query, head, work.batch);
-            bulk_load(shared.log_sums[stage], row + query, q_full, TILE * 4);
-            if (head == work.kv_head * shape.group && query == work.queries.first) {  // scores need none of it
-                barrier_expect(shared.v_full, sizeof(shared.v));
-                load_panels(shared.v, v, shared.v_full, work.first_key, work.kv_head, work.batch);
-            }
-            barrier_wait(shared.grad_empty[stage], place.phase ^ 1);
-            barrier_expect(grad_full, sizeof(shared.grad[0]) + TILE * 4);
-            load_panels(shared.grad[stage], grad_out, grad_full, query, head, work.batch);
-            bulk_load(shared.deltas[stage], row + shape.pitch + query, grad_full, TILE * 4);
+        Barrier &q_full = shared.q_full[stage], &grad_full = shared.grad_full[stage];
+        barrier_wait(shared.q_empty[stage], place.phase ^ 1);
+        barrier_expect(q_full, sizeof(shared.q[0]) + TILE * 4);
+        load_panels(shared.q[stage], q, q_full, query, head, work.batch);
+        bulk_load(shared.log_sums[stage], row + query, q_full, TILE * 4);
+        if (i == 0) {  // scores need none of it
+            barrier_expect(shared.v_full, sizeof(shared.v));
+            load_panels(shared.v, v, shared.v_full, work.first_key, work.kv_head, work.batch);
         }
+        barrier_wait(shared.grad_empty[stage], place.phase ^ 1);
+        barrier_expect(grad_full, sizeof(shared.grad[0]) + TILE * 4);
+        load_panels(shared.grad[stage], grad_out, grad_full, query, head, work.batch);
+        bulk_load(shared.deltas[stage], row + shape.pitch + query, grad_full, TILE * 4);
     }
 }
 
@@ -56,8 +64,8 @@ __device__ __forceinline__ void issue_scores(float (&d)[TILE / 8][4], const Pane
     wgmma_fence();
 #pragma unroll
     for (int c = 0; c < HEAD_DIM; c += 16)
-        wgmma<true, true>(d, descriptor_behind(own, 0, c / 64 * sizeof(own[0]) + c % 64 * 2),
-                          descriptor_behind(tile, 0, c / 64 * sizeof(tile[0]) + c % 64 * 2), c != 0, Element());
+        wgmma<true, true>(d, product_descriptor(own, 0, c / 64 * sizeof(own[0]) + c % 64 * 2),
+                          product_descriptor(tile, 0, c / 64 * sizeof(tile[0]) + c % 64 * 2), c != 0, Element());
     wgmma_commit();
 }
 
@@ -122,12 +130,12 @@ struct Consumer {
 
     // grad_v
     __device__ __forceinline__ void run_weights(const Work& work, const Shape& shape, float scale_log2) {
-        const int count = work.per_head() * shape.group;
+        const int count = work.count(shape.group);
         clear(sum);
         if (count == 0) return;
         barrier_wait(shared.k_full, 0);
         RingPlace<STAGES> place;
-        int query = work.queries.first;
+        int query = work.behind(work.queries.first, work.share);
         barrier_wait(shared.q_full[0], 0);
         issue_scores(s, shared.k, shared.q[0]);
         for (int tile = 0; tile < count; tile++) {
@@ -147,19 +155,19 @@ struct Consumer {
             issue_scores(s, shared.k, shared.q[place.stage]);
             wgmma_wait<1>(sum);
             barrier_arrive_if(lane == 0, shared.grad_empty[stage]);
-            query = query + TILE < work.queries.end ? query + TILE : work.queries.first;  // of the next head
+            query = work.behind(query, SHARES);
         }
         wgmma_wait<0>(s);
     }
 
     // grad_k
     __device__ __forceinline__ void run_gradients(const Work& work, const Shape& shape) {
-        const int count = work.per_head() * shape.group;
+        const int count = work.count(shape.group);
         clear(sum);
         if (count == 0) return;
         barrier_wait(shared.v_full, 0);
         RingPlace<STAGES> place;
-        int query = work.queries.first;
+        int query = work.behind(work.queries.first, work.share);
         barrier_wait(shared.grad_full[0], 0);
         issue_scores(s, shared.v, shared.grad[0]);
         for (int tile = 0; tile < count; tile++) {
@@ -178,13 +186,13 @@ struct Consumer {
             issue_scores(s, shared.v, shared.grad[place.stage]);
             wgmma_wait<1>(sum);
             barrier_arrive_if(lane == 0, shared.q_empty[stage]);
-            query = query + TILE < work.queries.end ? query + TILE : work.queries.first;
+            query = work.behind(query, SHARES);
         }
         wgmma_wait<0>(s);
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
     attention_backward_wide_keys(const __grid_constant__ TensorMap grad_out, const __grid_constant__ TensorMap q,
                                  const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
                                  const float* __restrict__ offsets, Element* __restrict__ out_k,
@@ -193,10 +201,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ __align__(1024) unsigned char memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     const Shape shape = {heads, group, M, N, pitch, shift, window};
-    const Place place = locate(blockIdx.x, slices, section, cdiv(N, KEYS));
+    const Place place = locate(blockIdx.x / SHARES, slices, section, cdiv(N, KEYS));
     const int kv_heads = heads / group, first_key = place.tile * KEYS;
     const Interval seen = queries_of_tile(first_key, KEYS, shape);
-    const Work work = {place.slice / kv_heads, place.slice % kv_heads, first_key, {seen.first / 8 * 8, seen.end}};
+    const Work work = {place.slice / kv_heads, place.slice % kv_heads, first_key, share_of_block(),
+                       {seen.first / 8 * 8, seen.end}};
     if (threadIdx.x == 0) {
         barrier_init(shared.k_full, 1), barrier_init(shared.v_full, 1);
         for (int stage = 0; stage < STAGES; stage++) {
@@ -207,6 +216,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         barrier_init_fence();
     }
     __syncthreads();
+    asm volatile("griddepcontrol.wait;" ::: "memory");  // for the offsets
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");  // the queries need nothing of this
     const int warpgroup = warpgroup_index();
     if (warpgroup == 0) {
@@ -217,12 +227,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, row = first_key + 16 * warp;
         const i64 slice = (i64)place.slice * N * HEAD_DIM;
         Consumer consumer{shared, lane, warp};
+        auto finish = [&](Element* out, float factor) {
+            if (SHARES == 1) {
+                store_rows(out + slice, consumer.sum, factor, row, N);
+                return;
+            }
+            Pieces& pieces = reinterpret_cast<Pieces&>(memory);
+            await_warpgroups();
+            leave_sums(pieces, consumer.sum);
+            share_sync();
+            add_shares(out + slice, pieces, factor, row, N);
+        };
         if (warpgroup == 1) {
             consumer.run_weights(work, shape, scale_log2);
-            store_rows(out_v + slice, consumer.sum, 1.0f, row, N);
+            finish(out_v, 1.0f);
         } else {
             consumer.run_gradients(work, shape);
-            store_rows(out_k + slice, consumer.sum, scale, row, N);
+            finish(out_k, scale);
         }
     }
+    if (SHARES > 1 && warpgroup == 0) share_sync();
+    if (SHARES > 1) share_sync();  // the others have read this block's sums
 }

@@ -28,6 +28,17 @@
 template <int Rows>
 using Panels = Element[PANELS][Rows][64];
 
+// As descriptor_behind. In a cluster a block's rank is in its addresses of shared memory, where a descriptor has
+// `leading`.
+__device__ __forceinline__ Descriptor product_descriptor(const void* tile, int leading, int offset) {
+#if SHARES > 1
+    const unsigned start = ((shared_address(tile) & 0x3ffff) >> 4) + (unsigned)(leading >> 4 << 16);
+    return (Descriptor)(1024 >> 4 | 1 << 30) << 32 | (start + offset / 16);
+#else
+    return descriptor_behind(tile, leading, offset);
+#endif
+}
+
 // Bytes to contiguous shared memory; both ends and the size are multiples of 16, the barrier counts them.
 __device__ __forceinline__ void bulk_load(void* to, const void* from, Barrier& barrier, int bytes) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
@@ -86,8 +97,8 @@ __device__ __forceinline__ void issue_rows(float (&d)[TILE / 8][4], const Panels
                                            const Panels<Rows>& tile) {
 #pragma unroll
     for (int c = 0; c < HEAD_DIM; c += 16)
-        wgmma<true, true>(d, descriptor_behind(own[0][64 * group], 0, c / 64 * sizeof(own[0]) + c % 64 * 2),
-                          descriptor_behind(tile, 0, c / 64 * sizeof(tile[0]) + c % 64 * 2), c != 0, Element());
+        wgmma<true, true>(d, product_descriptor(own[0][64 * group], 0, c / 64 * sizeof(own[0]) + c % 64 * 2),
+                          product_descriptor(tile, 0, c / 64 * sizeof(tile[0]) + c % 64 * 2), c != 0, Element());
     wgmma_commit();
 }
 
@@ -99,7 +110,7 @@ __device__ __forceinline__ void issue_columns(float (&sum)[COLUMN_TILES][4], uns
     wgmma_fence();
 #pragma unroll
     for (int n = 0; n < TILE; n += 16)
-        wgmma(sum, weights[n / 16], descriptor_behind(tile, Rows * 128, n * 128), Element());
+        wgmma(sum, weights[n / 16], product_descriptor(tile, Rows * 128, n * 128), Element());
     wgmma_commit();
 }
 

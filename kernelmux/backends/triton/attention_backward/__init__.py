@@ -148,15 +148,16 @@ class FasterApart:
 
     H200, in one walk and by a kernel each, us: D = 128, 1 x 16 x 10000 causal 1816 and 2056, 4 x 32/8 x 4096 causal 2666
     and 3302, 2 x 16 x 4096 1206 and 1361, 2 x 16 x 1024 125 and 115, 1 x 4 x 512 causal 32 and 23; D = 112, 4 x 16 x 3000
-    causal 795 and 825; D = 96, 4 x 16 x 4096 2350 and 2261.
+    causal 795 and 825; D = 96, 4 x 16 x 4096 2350 and 2261; D = 64, causal, 1 x 16 x 10000 1146 and 1363, 2 x 32/8 x 2048
+    312 and 286, 4 x 16 x 1024 115 and 106.
     """
 
-    text: str = "D <= 96, D > 128, N < 2048 or B * H * N < 65536"
+    text: str = "64 < D <= 96, D > 128, N < 2048 (4096 for D <= 64) or B * H * N < 65536"
 
     def check(self, call: Call) -> str | None:
         """None, or what is long."""
         D, heads, keys = call.axes["D"], call.axes["B"] * call.axes["H"], call.axes["N"]
-        if D <= 96 or D > 128 or keys < 2048 or heads * keys < 65536:
+        if 64 < D <= 96 or D > 128 or keys < (2048 if D > 64 else 4096) or heads * keys < 65536:
             return None
         return f"D = {D}, B * H = {heads}, N = {keys}, needs {self.text}"
 
@@ -195,17 +196,17 @@ VARIANTS = {
     "one_walk": Implementation(
         attention_backward_one_walk,
         "one walk, five products: programs that own keys add to the gradients of queries, one after another",
-        (AtLeast("D", 65), AtMost("D", 128), *_SPECIALISED),
+        (AtLeast("D", 33), AtMost("D", 128), *_SPECIALISED),
         LAYOUT,
         "mma",
     ),
     # H200, causal, us: 2 x 16 x 4096, D = 256, 1774, descriptors 4225; 2 x 16/4 x 4096, D = 160, 1160 and 4708; 4 x 16 x
-    # 2048, D = 96, 365 and 492; 1 x 16 x 10000, D = 128, 2056 and 2476. At D = 64 it is the other way round: 4 x 32 x 4096
-    # 1953 and 1814.
+    # 2048, D = 96, 365 and 492; 1 x 16 x 10000, D = 128, 2056 and 2476; D = 64, 3 x 32/4 x 784 122 and 159, 2 x 32/8 x 2048
+    # 286 and 333, 1 x 4 x 512 18 and 23, and in one walk 2 x 16 x 4096 456, descriptors 504.
     "specialised": Implementation(
         attention_backward_specialised,
         "one warp loads, two warpgroups compute, a kernel for each gradient",
-        (AtLeast("D", 65), AtMost("D", 256), FasterApart(), *_SPECIALISED),
+        (AtLeast("D", 33), AtMost("D", 256), FasterApart(), *_SPECIALISED),
         LAYOUT,
         "mma",
     ),

@@ -104,11 +104,13 @@ def _add_parts(
         added = gl.atomic_add(counter, 0, sem="acquire", scope="gpu")
         while added < turn:
             added = gl.atomic_add(counter, 0, sem="acquire", scope="gpu")
-        column = half * (COLUMNS // 2)
+        # A half of the queries, or of the columns.
+        first = half * (TILE // 2) if COLUMNS == 64 else 0
+        column = 0 if COLUMNS == 64 else half * (COLUMNS // 2)
         if turn == 0:
-            copy_out(sums_desc, [place, 0, column], parts.index(half))
+            copy_out(sums_desc, [place, first, column], parts.index(half))
         else:
-            copy_add(sums_desc, [place, 0, column], parts.index(half))
+            copy_add(sums_desc, [place, first, column], parts.index(half))
         copy_out_wait(0)  # until it is read
         mbarrier.arrive(part_empty.index(half))
         # Until it is written; Triton 3.6 has no name for this either.
@@ -121,21 +123,25 @@ def _add_parts(
 @gluon.jit
 def _part(k_rows, weights, buffer, HALF: gl.constexpr, OWN: gl.constexpr, TILE: gl.constexpr, COLUMNS: gl.constexpr,
           part_layout: gl.constexpr):  # fmt: skip
-    """This warpgroup's half of the columns of a part of grad_q, by both warpgroups' keys: under way."""
-    width: gl.constexpr = COLUMNS // 2
-    pending = gl.zeros([TILE, width], gl.float32, part_layout)
+    """This warpgroup's half of a part of grad_q, of 64 queries and 64 columns, by both warpgroups' keys: under way."""
+    pending = gl.zeros([64, 64], gl.float32, part_layout)
     for half in gl.static_range(2):
-        keys = k_rows.index(half).reshape([OWN, COLUMNS]).slice(HALF * width, width, dim=1)
-        factor = weights.index(buffer * 2 + half).permute((1, 0))
+        keys = k_rows.index(half).reshape([OWN, COLUMNS])
+        factor = weights.index(buffer * 2 + half)
+        if COLUMNS == 64:
+            factor = factor.slice(HALF * 64, 64, dim=1)
+        else:
+            keys = keys.slice(HALF * 64, 64, dim=1)
+        factor = factor.permute((1, 0))
         pending = warpgroup_mma(factor, keys, pending, use_acc=half > 0, is_async=True)
     return pending
 
 
 @gluon.jit
-def _hand_over(part, parts, step, part_full, part_empty, HALF: gl.constexpr, TILE: gl.constexpr, WIDTH: gl.constexpr):
+def _hand_over(part, parts, step, part_full, part_empty, HALF: gl.constexpr):
     """A finished part to the warp whose turn it is, once that of this warpgroup's step before has been read."""
     mbarrier.wait(part_empty.index(HALF), (step & 1) ^ 1)
-    parts.index(HALF).reshape([TILE, WIDTH]).store(part)
+    parts.index(HALF).reshape([64, 64]).store(part)
     fence_async_shared()
     mbarrier.arrive(part_full.index((step * 2 + HALF) % ADDERS * 2 + HALF))
 
@@ -150,8 +156,7 @@ def _walk(
     """One warpgroup's 64 keys. A part of grad_q is multiplied a step later; warpgroups issue their products in turn."""
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE, 16])
     out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
-    width: gl.constexpr = COLUMNS // 2
-    part_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, width, 16])
+    part_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
     first_row = own_row + HALF * OWN
     mine = first_row + gl.arange(0, OWN, gl.SliceLayout(1, layout))
     grad_k = gl.zeros([OWN, COLUMNS], gl.float32, out_layout)
@@ -219,13 +224,13 @@ def _walk(
             part = warpgroup_mma_wait(1, deps=[part])
             mbarrier.arrive(ds_empty.index(before))
             if step > 0:
-                _hand_over(part, parts, step - 1, part_full, part_empty, HALF, TILE, width)
+                _hand_over(part, parts, step - 1, part_full, part_empty, HALF)
         scores = warpgroup_mma_wait(0, deps=[pending])
         last = (steps - 1) & 1
         mbarrier.wait(ds_full.index(last), steps // 2 & 1)
         part = _part(k_rows, weights, last, HALF, OWN, TILE, COLUMNS, part_layout)
         part = warpgroup_mma_wait(0, deps=[part])
-        _hand_over(part, parts, steps - 1, part_full, part_empty, HALF, TILE, width)
+        _hand_over(part, parts, steps - 1, part_full, part_empty, HALF)
         # Both warpgroups read all keys for their parts: no memory of these is free before both are done.
         mbarrier.arrive(ended.index(0))
         mbarrier.wait(ended.index(0), 0)

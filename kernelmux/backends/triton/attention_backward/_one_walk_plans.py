@@ -19,7 +19,10 @@ from kernelmux.backends.triton.attention_backward._specialised_plans import OWN,
 
 T = torch.Tensor
 
-TILE = 64  # queries of a step
+
+def tile_of(p: AttentionGradientProblem) -> int:
+    """Queries of a step: of a part of grad_q each of two warpgroups has 64 rows and 64 columns."""
+    return 64 if p.columns > 64 else 128
 
 
 @triton.jit
@@ -61,18 +64,20 @@ def sections(p: AttentionGradientProblem) -> int:
 @plan
 def one_walk_plans(p: AttentionGradientProblem) -> tuple[Launch, Launch, Launch, tuple[int, int, int]]:
     """Launches for the rows, the walk and the end of grad_q, and the shape of the sums."""
-    places = p.B * p.H * cdiv(p.M, TILE)
-    size, block = (places, TILE, p.columns), [1, TILE, p.columns // 2]
+    tile = tile_of(p)
+    places = p.B * p.H * cdiv(p.M, tile)
+    size, block = (places, tile, p.columns), [1, 64, 64]
     sums = Map(size, contiguous(size), block, gl.NVMMASharedLayout.get_default_for(block, gl.float32))
+    grad_k, grad_v, k, v, q, grad_out = maps(p, "KKkvqg", tile, p.columns)
     walk = Launch(
         attention_gradient_one_walk_kernel, (cdiv(p.N, 2 * OWN) * p.B * p.G,), *p.sizes, pitch(p), p.B * p.G, sections(p),
-        2 * places, maps=(POINTER, rows_map(p, TILE), sums, *maps(p, "KKgqkv", TILE, p.columns)), OWN=OWN, TILE=TILE,
+        2 * places, maps=(POINTER, rows_map(p, tile), sums, grad_k, grad_v, grad_out, q, k, v), OWN=OWN, TILE=tile,
         num_warps=4, launch_pdl=True, **p.constants, **one_walk_rule(p),
     )  # fmt: skip
     _, _, M, N, shift, window, scale, _ = p.sizes
     finish = Launch(
         attention_finish_kernel, (places,), M, N, shift, window, scale, CAUSAL=p.mask.causal, WINDOW=p.mask.window > 0,
-        D=p.D, COLUMNS=p.columns, TILE=TILE, BLOCK_N=2 * OWN, num_warps=4, launch_pdl=True,
+        D=p.D, COLUMNS=p.columns, TILE=tile, BLOCK_N=2 * OWN, num_warps=4, launch_pdl=True,
     )  # fmt: skip
     return rows_plan(p, 2 * places + 1), walk, finish, size
 

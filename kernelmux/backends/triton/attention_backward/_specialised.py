@@ -110,13 +110,28 @@ def store_pieces(acc, rest, desc, desc_rest, rows, tail, half, batch, head, row,
 
 
 @gluon.jit
+def _store_part(acc, rest, parts_ptr, place, first_row, rows, layout: gl.constexpr, rest_layout: gl.constexpr,
+                D: gl.constexpr, OWN: gl.constexpr, COLUMNS: gl.constexpr, REST: gl.constexpr):  # fmt: skip
+    """A share of a sum, in fp32; place: its first row of all."""
+    mine = first_row + gl.arange(0, OWN, gl.SliceLayout(1, layout))
+    columns = gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))[None, :]
+    there = (mine < rows)[:, None] & (columns < D)
+    gl.store(parts_ptr + (place + mine).to(gl.int64)[:, None] * D + columns, acc, mask=there)
+    if REST:
+        tail = first_row + gl.arange(0, OWN, gl.SliceLayout(1, rest_layout))
+        columns = COLUMNS + gl.arange(0, REST, gl.SliceLayout(0, rest_layout))[None, :]
+        there = (tail < rows)[:, None] & (columns < D)
+        gl.store(parts_ptr + (place + tail).to(gl.int64)[:, None] * D + columns, rest, mask=there)
+
+
+@gluon.jit
 def _differentiate(
-    rows_ptr, out_desc, out_rest, more_desc, more_rest, a_rows, b_rows, c_ring, d_ring, a_tail, b_tail, c_tail, d_tail,
-    lse_ring, delta_ring, own_full, c_full, c_empty, d_full, d_empty, turns,
+    rows_ptr, parts_ptr, place, further, out_desc, out_rest, more_desc, more_rest, a_rows, b_rows, c_ring, d_ring,
+    a_tail, b_tail, c_tail, d_tail, lse_ring, delta_ring, own_full, c_full, c_empty, d_full, d_empty, turns,
     batch, own_head, first_head, share, own_row, begin, tiles, H, N, shift, window, scale, scale_log2, PITCH,
-    HALF: gl.constexpr, KIND: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, OWN: gl.constexpr,
-    TILE: gl.constexpr, COLUMNS: gl.constexpr, REST: gl.constexpr, C_STAGES: gl.constexpr, D_STAGES: gl.constexpr,
-   
+    HALF: gl.constexpr, KIND: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, D: gl.constexpr,
+    SHARES: gl.constexpr, OWN: gl.constexpr, TILE: gl.constexpr, COLUMNS: gl.constexpr, REST: gl.constexpr,
+    C_STAGES: gl.constexpr, D_STAGES: gl.constexpr,
 ):  # fmt: skip
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE, 16])
     out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
@@ -151,6 +166,13 @@ def _differentiate(
             )  # fmt: skip
         else:  # the memory of the own rows takes the gradient
             mbarrier.wait(own_full.index(0), 0)
+    if SHARES > 1:
+        _store_part(acc, rest, parts_ptr, place, first_row, N, out_layout, rest_layout, D, OWN, COLUMNS, REST)
+        if KIND == "both":
+            _store_part(
+                more, more_tail, parts_ptr, place + further, first_row, N, out_layout, rest_layout, D, OWN, COLUMNS, REST
+            )  # fmt: skip
+        return
     if KIND != "values":
         acc = acc * scale
         if REST:
@@ -165,14 +187,16 @@ def _differentiate(
 
 @gluon.jit
 def attention_gradient_specialised_kernel(
-    rows_ptr, rows_desc, out_desc, more_desc, a_desc, b_desc, c_desc, d_desc,
+    rows_ptr, parts_ptr, rows_desc, out_desc, more_desc, a_desc, b_desc, c_desc, d_desc,
     out_rest, more_rest, a_rest, b_rest, c_rest, d_rest, H, SHARE, M, N, shift, window, scale, scale_log2, PITCH,
     LINES, SECTION, KIND: gl.constexpr, CAUSAL: gl.constexpr, WINDOW: gl.constexpr, D: gl.constexpr, COLUMNS: gl.constexpr,
-    REST: gl.constexpr, OWN: gl.constexpr, TILE: gl.constexpr, C_STAGES: gl.constexpr, D_STAGES: gl.constexpr,
+    REST: gl.constexpr, SHARES: gl.constexpr, OWN: gl.constexpr, TILE: gl.constexpr, C_STAGES: gl.constexpr,
+    D_STAGES: gl.constexpr,
 ):  # fmt: skip
     """KIND: whose gradient; a (and b, but for values) are the program's own rows, c and d walk by.
 
     "both": of keys, and in `more` of values. Descriptors of `rest` are of the second pieces of rows, from COLUMNS on.
+    So many SHARES of the tiles are programs of their own; their sums go to `parts`, [keys or values, SHARES, B G N D].
     """
     if KIND == "queries":
         blocks = gl.cdiv(M, 2 * OWN)
@@ -186,7 +210,9 @@ def attention_gradient_specialised_kernel(
         begin, _, _, end = key_range(own_row, M, N, shift, window, CAUSAL, WINDOW, 2 * OWN, TILE)
     else:
         blocks = gl.cdiv(N, 2 * OWN)
-        line, block = located(gl.program_id(0), LINES, blocks, SECTION)  # the first keys are seen by the most queries
+        line, block = located(
+            gl.program_id(0) // SHARES, LINES, blocks, SECTION
+        )  # the first keys are seen by the most queries
         own_row = block * 2 * OWN
         batch = line // (H // SHARE)
         own_head = line % (H // SHARE)
@@ -194,6 +220,13 @@ def attention_gradient_specialised_kernel(
         share = SHARE
         begin, _, _, end = query_range(own_row, M, N, shift, window, CAUSAL, WINDOW, TILE, 2 * OWN)
     tiles = gl.maximum(gl.cdiv(end - begin, TILE), 0)
+    part = gl.program_id(0) % SHARES
+    if SHARES > 1:
+        most = gl.cdiv(tiles, SHARES)
+        begin += part * most * TILE
+        tiles = gl.maximum(gl.minimum(tiles - part * most, most), 0)
+    further = SHARES * LINES * N  # rows of the parts of one gradient
+    place = (part * LINES + line) * N + (further if KIND == "values" else 0)
 
     a_rows = ring(a_desc, 2)
     b_rows = ring(b_desc, 2) if KIND != "values" else a_rows
@@ -218,16 +251,16 @@ def attention_gradient_specialised_kernel(
     cuda.gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (_differentiate, (rows_ptr, out_desc, out_rest, more_desc, more_rest, a_rows, b_rows, c_ring, d_ring, a_tail,
-                              b_tail, c_tail, d_tail, lse_ring, delta_ring, own_full, c_full, c_empty, d_full,
-                              d_empty, turns, batch, own_head, first_head, share, own_row, begin, tiles, H, N, shift,
-                              window, scale, scale_log2, PITCH, 0, KIND, CAUSAL, WINDOW, OWN, TILE, COLUMNS, REST, C_STAGES,
-                              D_STAGES)),
-            (_differentiate, (rows_ptr, out_desc, out_rest, more_desc, more_rest, a_rows, b_rows, c_ring, d_ring, a_tail,
-                              b_tail, c_tail, d_tail, lse_ring, delta_ring, own_full, c_full, c_empty, d_full,
-                              d_empty, turns, batch, own_head, first_head, share, own_row, begin, tiles, H, N, shift,
-                              window, scale, scale_log2, PITCH, 1, KIND, CAUSAL, WINDOW, OWN, TILE, COLUMNS, REST, C_STAGES,
-                              D_STAGES)),
+            (_differentiate, (rows_ptr, parts_ptr, place, further, out_desc, out_rest, more_desc, more_rest, a_rows,
+                              b_rows, c_ring, d_ring, a_tail, b_tail, c_tail, d_tail, lse_ring, delta_ring, own_full,
+                              c_full, c_empty, d_full, d_empty, turns, batch, own_head, first_head, share, own_row,
+                              begin, tiles, H, N, shift, window, scale, scale_log2, PITCH, 0, KIND, CAUSAL, WINDOW, D,
+                              SHARES, OWN, TILE, COLUMNS, REST, C_STAGES, D_STAGES)),
+            (_differentiate, (rows_ptr, parts_ptr, place, further, out_desc, out_rest, more_desc, more_rest, a_rows,
+                              b_rows, c_ring, d_ring, a_tail, b_tail, c_tail, d_tail, lse_ring, delta_ring, own_full,
+                              c_full, c_empty, d_full, d_empty, turns, batch, own_head, first_head, share, own_row,
+                              begin, tiles, H, N, shift, window, scale, scale_log2, PITCH, 1, KIND, CAUSAL, WINDOW, D,
+                              SHARES, OWN, TILE, COLUMNS, REST, C_STAGES, D_STAGES)),
             (_load, (rows_desc, a_desc, b_desc, c_desc, d_desc, a_rest, b_rest, c_rest, d_rest, a_rows, b_rows, c_ring,
                      d_ring, a_tail, b_tail, c_tail, d_tail, lse_ring, delta_ring, own_full, c_full, c_empty, d_full,
                      d_empty, batch, own_head, first_head, share, own_row, begin, tiles, H, KIND, OWN, TILE, COLUMNS,
