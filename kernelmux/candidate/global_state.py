@@ -16,6 +16,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from kernelmux.registry.choice import determinism
+from kernelmux.registry.util import torch_modes
 
 Setting = Callable[[torch.device], AbstractContextManager[Any]]
 
@@ -197,8 +198,12 @@ KEPT: dict[str, Callable[[], Any]] = {
 
 
 def snapshot() -> dict[str, Any]:
-    """Everything that a call must leave as it was; read as it is, also where torch only pretends to compute."""
-    with _disable_current_modes():
+    """Everything that a call must leave as it was.
+
+    Read as it is, also where torch only pretends to compute or traces, and inside of torch.func, whose tensors have no
+    memory.
+    """
+    with _disable_current_modes(), torch._C._DisableFuncTorch(), torch_modes.untraced():
         return {name: read() for name, read in KEPT.items()}
 
 

@@ -1,7 +1,7 @@
 """The walls around the process of a candidate: bubblewrap where it is there, and what the system alone can do.
 
-It sees the interpreter, the packages of the environment, its own folder, and of this project what a kernel needs; no
-network, no other process, no home, no place to write but a scratch folder in memory that goes with it.
+It sees the interpreter, the packages of the environment and of PYTHONPATH, its own folder, and of this project what a
+kernel needs; no network, no other process, no home, no place to write but a scratch folder in memory that goes with it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import site
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -147,8 +148,24 @@ def _too_wide() -> set[Path]:
 
 def _packages() -> set[str]:
     """The folders of the interpreter and of its packages."""
-    roots = {sys.prefix, sys.base_prefix, sys.exec_prefix, *site.getsitepackages()}
+    roots = {sys.prefix, sys.base_prefix, sys.exec_prefix, *site.getsitepackages(), *_added()}
     if site.ENABLE_USER_SITE:
         roots.add(site.getusersitepackages())
     found = {str(Path(root)) for root in roots if Path(root).exists() and not root.startswith(("/usr", "/opt"))}
     return {one for one in found if not any(one != other and Path(one).is_relative_to(other) for other in found)}
+
+
+def _added() -> Iterator[str]:
+    """The folders of PYTHONPATH that an installer has filled, as `pip install --target` does.
+
+    Others may hold what is nobody's package, such as notes, keys, or the answers that a candidate is asked for: it sees
+    none of them, and no folder that others may write to, that this process works in, or that has a copy of this project.
+    """
+    for given in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+        folder = Path(given)
+        if folder.is_absolute() and folder.is_dir() and next(folder.glob("*.dist-info"), None):
+            place = folder.resolve()
+            wide = place in {one.resolve() for one in _too_wide() - {HOME.parent}} or Path.cwd().is_relative_to(place)
+            copy = place != HOME.parent and (place / HOME.name).exists()
+            if not (wide or copy or place.is_relative_to(HOME) or place.stat().st_mode & stat.S_IWOTH):
+                yield given

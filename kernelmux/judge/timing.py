@@ -30,7 +30,7 @@ from kernelmux.conformance.judging import ahead
 from kernelmux.conformance.judging.probe import Enough, Judge, Probe
 from kernelmux.conformance.session.execute import Outcome
 from kernelmux.conformance.session.plan import Item
-from kernelmux.perf.timing import sampling, verify
+from kernelmux.perf.timing import sampling
 from kernelmux.registry.cases import Case, generator, seed_of
 from kernelmux.registry.dtypes import SHORT
 from kernelmux.registry.errors import ArgumentError
@@ -123,7 +123,7 @@ class _Timing:
         call = judge.trial.call
         self.outputs: list[Kind] = [(tuple(o.shape(call)), o.dtype_of(call)) for o in call.spec.outputs]
         self.most = _most(judge.trial, self.outputs, self.device)
-        self.limit = min(_free(self.device) / 2 / verify.LIVE, LARGE)
+        self.limit = min(_free(self.device) / 2 / sampling.LIVE, LARGE)
         self.every = [judge.trial]
         self.random = random.Random(self.seed)
 
@@ -195,10 +195,10 @@ class _Timing:
         values = trial.arguments
         for cut in cuts:
             if cut.picker == "spread":  # any positions will do
-                length, count = sampling.lengths(trial.call)[cut.axis], len(cut.positions)
+                length, count = sampling.lengths(trial.call)[cut.axis], len(cut.positions[cut.axis])
                 drawn = torch.tensor(sorted(self.random.sample(range(length), count)))
-                cut = replace(cut, positions=drawn)
-            values = sampling.cut_arguments(trial.call, values, cut.axis, cut.positions)
+                cut = cut.cut(trial.call, drawn)
+            values = sampling.cut_arguments(trial.call, values, cut)
             outputs = sampling.cut_outputs(outputs, (cut,))
         part = replace(trial, values=values)  # its reference goes with it
         kinds = [output.memory_format(part.call) for output in part.spec.outputs]  # of a copy, strides say nothing

@@ -15,6 +15,7 @@ from kernelmux.registry.errors import ArgumentError, KernelmuxError, SpecError, 
 from kernelmux.registry.spec.gradient import Gradient
 from kernelmux.registry.spec.op_spec import OpSpec
 from kernelmux.registry.spec.signature import schema
+from kernelmux.registry.util import torch_modes
 
 
 @lru_cache(maxsize=1)
@@ -65,7 +66,8 @@ def _spec(op: str) -> OpSpec:
     home = package.package if package else "kernelmux.registry"
     file = f"{home.removeprefix('kernelmux.').replace('.', '/')}/{elsewhere.OPS}/{op}.py"
     try:
-        found = getattr(importlib.import_module(f"{home}.{elsewhere.OPS}.{op}"), "SPEC", None)
+        with torch_modes.outside():
+            found = getattr(importlib.import_module(f"{home}.{elsewhere.OPS}.{op}"), "SPEC", None)
     except (Exception, SystemExit) as error:
         if package is None:
             raise

@@ -50,3 +50,69 @@ def test_nothing_of_the_environment_goes_along(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("A_SECRET", "x")
     monkeypatch.setenv("LD_PRELOAD", "y")
     assert not {"A_SECRET", "LD_PRELOAD"} & sandbox.environment().keys()
+
+
+@pytest.fixture
+def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on PYTHONPATH, as `pip install --target` leaves it."""
+    folder = tmp_path / "added"
+    (folder / "a_package_of_it-1.0.dist-info").mkdir(parents=True)
+    (folder / "a_package_of_it.py").write_text("ONE = 1\n", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}relative{os.pathsep}")
+    monkeypatch.syspath_prepend(folder)
+    return folder
+
+
+def shown(folder: Path) -> bool:
+    return ("--ro-bind", str(folder)) in pairwise(sandbox._walls(None, Limits()))
+
+
+@pytest.mark.skipif(not sandbox.bubblewrap()[0], reason="there are no walls here")
+def test_packages_of_pythonpath_are_seen_and_cannot_be_changed(added: Path, tmp_path: Path) -> None:
+    text = f"""import a_package_of_it
+def f(x):
+    try:
+        open({str(added / "written")!r}, "w")
+    except OSError:
+        return x + a_package_of_it.ONE
+"""
+    own = tmp_path / "own" / "mine.py"
+    own.parent.mkdir()
+    own.write_text(text, encoding="utf-8")
+    with CandidateProcess(own, "f", "cpu") as process:
+        assert process.call((torch.zeros(2),)).tolist() == [1, 1]
+
+
+def test_of_pythonpath_a_candidate_sees_folders_of_packages_alone(added: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shown(added)
+    (added / "a_package_of_it-1.0.dist-info").rename(added / "notes")
+    assert not shown(added)
+
+
+def test_no_folder_that_others_write_to_that_is_worked_in_or_that_holds_a_copy(
+    added: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added.chmod(0o777)
+    assert not shown(added)
+    added.chmod(0o755)
+    (added / "work").mkdir()
+    with monkeypatch.context() as there:
+        there.chdir(added / "work")
+        assert not shown(added)
+    (added / "kernelmux").mkdir()
+    assert not shown(added)
+    (added / "kernelmux").rmdir()
+    assert shown(added)
+    monkeypatch.setattr(sandbox.Path, "home", lambda: added)
+    assert not shown(added)
+
+
+def test_a_link_shows_no_more_than_what_it_leads_to(
+    added: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(added)
+    monkeypatch.setenv("PYTHONPATH", str(link))
+    assert shown(link)
+    monkeypatch.setattr(sandbox.Path, "home", lambda: added)
+    assert not shown(link)

@@ -64,8 +64,9 @@ def _as_long_as_can_be(probe: Probe, base: Trial, case: Case, axis: AxisName, wa
     if not _counted_by_grids(probe, base, case, axis):
         _long(probe, base, case, axis, LESS)
         return False
-    if walks:
-        _ever_longer(probe, base, case, axis, (LEAST, LESS, LONG))
+    stay = _blocks_that_stay(probe, base, case, axis)
+    if walks or stay:
+        _ever_longer(probe, base, case, axis, (LEAST, _beyond(LESS, stay), LONG))
         return True
     if _long(probe, base, case, axis, LONG):
         return False
@@ -97,6 +98,32 @@ def _few_blocks(probe: Probe, base: Trial, case: Case, axis: AxisName, length: i
     """Whether a kernel of that call has no more blocks than stay side by side on a GPU: they have more to do then."""
     trial = _first(probe, base, case, axis, length)
     return trial is None or any(n <= STAY * cards.emulated().processors for n in some_blocks.blocks(probe, trial))
+
+
+def _blocks_that_stay(probe: Probe, base: Trial, case: Case, axis: AxisName) -> int:
+    """The blocks of a kernel that has as many as stay side by side on a GPU, for a long axis as for a shorter one; else 0.
+
+    They walk. Of attention's `cuda/wgmma` 65,537 batches took the emulator 3 s, and it did not come to the end. The long
+    axis comes first: where blocks do not walk it is asked next, and no kernel is compiled for the shorter one.
+    """
+    processors, found = cards.emulated().processors, 0
+    for length in (LONG, LESS):
+        trial = _first(probe, base, case, axis, length)
+        counted = some_blocks.blocks(probe, trial) if trial is not None else []
+        stay = max((n for n in counted if processors <= n <= STAY * processors), default=0)
+        if not stay or found not in (0, stay):
+            return 0
+        found = stay
+    return found
+
+
+def _beyond(length: int, blocks: int) -> int:
+    """A length about as long, of which the last block but one has the last part: one of the few that run.
+
+    Blocks that walk take parts in turns, some in every other turn from behind; so the number of turns is odd. Of 1,031
+    rows another block has the last one, and all blocks would have to run.
+    """
+    return (-(-length // blocks) | 1) * blocks - 1 if blocks else length
 
 
 def _first(probe: Probe, base: Trial, case: Case, axis: AxisName, length: int) -> Trial | None:
@@ -144,19 +171,20 @@ def _usual(probe: Probe, trial: Trial) -> Trial:
 
 def _long(probe: Probe, base: Trial, case: Case, axis: AxisName, length: int) -> bool:
     """One call with that axis so long, if the spec and the variant allow it; False: the emulator could say nothing."""
-    for grown, alone in _grown(probe.spec, case, axis, length):
+    for grown, axes in _grown(probe.spec, case, axis, length):
+        alone = axes == (axis,)
         if (trial := _permitted(probe, grown, base.dtype, f"{axis} = {length}")) is None:
             continue
-        dimensions = large_tensors.independent(probe.spec, case, axis, base.dtype) if alone else {}
+        slices = large_tensors.apart(probe.spec, case, axes, base.dtype) if axes and probe.emulated else {}
+        dimensions = large_tensors.independent(probe.spec, case, axis, base.dtype) if alone else slices
         certain = bool(dimensions)
         dimensions = dimensions or _stretched(trial, length)
-        if not (alone or dimensions) and length > LESS:
+        if not (alone or dimensions) and length >= LONG:
             probe.skip(trial, f"{axis} is summed over, and an axis grows along: a reference would take too long")
             return False
-        parts = bool(dimensions) and alone and probe.emulated
-        parts = parts and large_tensors.apart(probe.spec, case, axis, base.dtype) == dimensions
+        parts = axes if slices and slices == dimensions else ()
         with probe.judge(trial) as judge:
-            _examine(judge, dimensions, (axis, length) if parts else None, certain)
+            _examine(judge, dimensions, parts, certain)
         return probe.records[-1].status != "skipped"
     probe.skip(
         base.changed(f"{axis} = {length}"),
@@ -178,7 +206,7 @@ def _regular(probe: Probe, base: Trial, case: Case) -> None:
         made = (_of_lengths(probe, base, case, lengths) for lengths in tries)
         if trial := next((t for t in made if t is not None and t.call.cost.flops <= FLOPS and t.size <= ROOM), None):
             with probe.judge(trial) as judge:
-                _examine(judge, _stretched(trial, REGULAR[-1]), None, certain=False)
+                _examine(judge, _stretched(trial, REGULAR[-1]), (), certain=False)
 
 
 def _of_lengths(probe: Probe, base: Trial, case: Case, lengths: dict[AxisName, int]) -> Trial | None:
@@ -206,8 +234,9 @@ def _stretched(trial: Trial, length: int) -> dict[int, int]:
     return found
 
 
-def _grown(spec: OpSpec, case: Case, axis: AxisName, length: int) -> Iterator[tuple[Case, bool]]:
-    """The case with that axis long, and whether by itself: all others short, then as they are.
+def _grown(spec: OpSpec, case: Case, axis: AxisName, length: int) -> Iterator[tuple[Case, tuple[AxisName, ...]]]:
+    """The case with that axis long, and which axes are so long, () if one is twice as long: all others short, then as
+    they are.
 
     Where no call is like that, one other axis grows along, as the heads with their groups, or one is twice the other.
     """
@@ -215,13 +244,19 @@ def _grown(spec: OpSpec, case: Case, axis: AxisName, length: int) -> Iterator[tu
     short = {other: min(n, SHORT) for other, n in own.items()}
     alone = ((short | {axis: length}), {axis: length})
     both = ((m, n) for m, n in ((length, length), (2 * length, length), (length, 2 * length)))
-    pairs = (rest | {axis: m, other: n} for m, n in both for other in own if other != axis for rest in (short, {}))
-    for lengths in (*alone, *pairs):
+    pairs = (
+        (rest | {axis: m, other: n}, (axis, other) if m == n else ())
+        for m, n in both
+        for other in own
+        if other != axis
+        for rest in (short, {})
+    )
+    for lengths, axes in (*((lengths, (axis,)) for lengths in alone), *pairs):
         made = resize.resized(spec, case, lengths)
         fitted = resize.fitted(spec, made)
-        yield made, lengths in alone
+        yield made, axes
         if fitted is not made:
-            yield fitted, False
+            yield fitted, ()
 
 
 def _lengths(spec: OpSpec, case: Case) -> dict[AxisName, int]:
@@ -229,8 +264,8 @@ def _lengths(spec: OpSpec, case: Case) -> dict[AxisName, int]:
     return {a: n for t in shapes for a, n in zip(resize.names(spec, case, t), shapes[t], strict=True)}
 
 
-def _examine(judge: Judge, dimensions: dict[int, int], apart: tuple[AxisName, int] | None, certain: bool) -> None:
-    """apart: the axis and its length, if each slice along it is a call of its own. certain: the last slices of the outputs
+def _examine(judge: Judge, dimensions: dict[int, int], apart: tuple[AxisName, ...], certain: bool) -> None:
+    """apart: the axes that are long, if each slice along them is a call of its own. certain: the last slices of the outputs
     follow from the last of the inputs; where they may be sums over all of them, a few blocks cannot show an error.
     """
     if not judge.probe.emulated:
@@ -252,17 +287,15 @@ def _examine(judge: Judge, dimensions: dict[int, int], apart: tuple[AxisName, in
         some_blocks.set_aside(judge, str(reason))
 
 
-def _some(
-    judge: Judge, dimensions: dict[int, int], apart: tuple[AxisName, int] | None, launches: Sequence[object]
-) -> bool:
+def _some(judge: Judge, dimensions: dict[int, int], apart: tuple[AxisName, ...], launches: Sequence[object]) -> bool:
     """Whether a few blocks write the last slices; what they write is right. launches: those of the call."""
     trial, outputs = judge.trial, some_blocks.call(judge.probe, judge.trial, SECONDS)
     judge.well_formed(outputs)
     if not launches:  # nothing was emulated, so all of it is there
         judge.accurate(outputs)
         return True
-    if apart is not None:
-        trial, outputs = _written(trial, outputs, dimensions, *apart)
+    if apart:
+        trial, outputs = _written(trial, outputs, dimensions, apart)
     bounds = trial.bounds(judge.probe.arithmetics(trial))
     for number, dimension in dimensions.items():
         got, ref = outputs[number], trial.references[number]
@@ -278,20 +311,22 @@ def _some(
 
 
 def _written(
-    trial: Trial, outputs: tuple[torch.Tensor, ...], dimensions: dict[int, int], axis: AxisName, length: int
+    trial: Trial, outputs: tuple[torch.Tensor, ...], dimensions: dict[int, int], axes: tuple[AxisName, ...]
 ) -> tuple[Trial, tuple[torch.Tensor, ...]]:
     """The call and its outputs with the slices alone in which something was written, and the last one.
 
     The reference and the bounds of all others would take most of the time.
     """
-    places = {length - 1}
+    places = set[int]()
     for number, dimension in dimensions.items():
-        rows = outputs[number].movedim(dimension, 0).reshape(length, -1)
-        places |= set((rows != 0).any(1).nonzero().flatten().tolist())
+        rows = outputs[number].movedim(dimension, 0).flatten(1)
+        places |= {len(rows) - 1, *(rows != 0).any(1).nonzero().flatten().tolist()}
     chosen = torch.tensor(sorted(places))
     case = trial.spec.case(trial.text)
-    names = {name: resize.names(trial.spec, case, name) for name in trial.tensors}
-    cut = {n: x.index_select(names[n].index(axis), chosen) if axis in names[n] else x for n, x in trial.tensors.items()}
+    cut = dict(trial.tensors)
+    for name in cut:
+        for dimension, axis in enumerate(resize.names(trial.spec, case, name)):
+            cut[name] = cut[name].index_select(dimension, chosen) if axis in axes else cut[name]
     kept = [outputs[i].index_select(dimensions[i], chosen) if i in dimensions else x for i, x in enumerate(outputs)]
     return trial.changed(trial.note, **cut), tuple(kept)
 

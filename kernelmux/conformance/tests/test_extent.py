@@ -4,8 +4,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from kernelmux.conformance.checks import extent
+from kernelmux.conformance.variations import large_tensors
+from kernelmux.conformance.variations.resize import AxisName
+from kernelmux.registry import catalog
 
 
 @pytest.mark.parametrize(
@@ -48,3 +52,53 @@ def test_a_length_that_says_nothing_ends_the_axis(monkeypatch):
     nothing: Any = None
     extent._ever_longer(nothing, nothing, nothing, nothing, (131, 1031))
     assert long == [131]
+
+
+@pytest.mark.parametrize(("blocks", "length"), [(0, 1031), (132, 1187), (264, 1319), (66, 1121)])
+def test_the_last_part_of_blocks_that_walk_is_of_the_last_block_but_one(blocks, length):
+    """In turns, of which every other one may go from behind."""
+    assert extent._beyond(1031, blocks) == length
+    if blocks:
+        turn, place = divmod(length - 1, blocks)
+        assert turn % 2 == 0
+        assert place == blocks - 2
+
+
+@pytest.mark.parametrize(
+    ("counted", "found"),
+    [
+        ([[132], [132]], 132),
+        ([[264, 1], [264, 1]], 264),
+        ([[132], [264]], 0),  # one for each part
+        ([[8], [512]], 0),
+        ([[2], [2]], 0),  # of an axis that no grid counts
+        ([[132], []], 0),  # no such call
+    ],
+)
+def test_blocks_that_stay_are_as_many_for_any_length(monkeypatch, counted, found):
+    given = iter(counted)
+    monkeypatch.setattr(extent, "_first", lambda *_: "a call")
+    monkeypatch.setattr(extent.some_blocks, "blocks", lambda *_: next(given))
+    nothing: Any = None
+    assert extent._blocks_that_stay(nothing, nothing, nothing, nothing) == found
+
+
+@pytest.mark.parametrize(
+    ("op", "axes", "found"),
+    [
+        ("attention", "B", {0: 0, 1: 0}),
+        ("attention", "GH", {0: 1, 1: 1}),
+        ("attention_backward", "HG", {0: 1, 1: 1, 2: 1}),
+        ("attention", "MN", {}),
+        ("attention", "H", {}),  # heads share others then
+        ("matmul", "MN", {}),
+        ("matmul", "MK", {}),
+    ],
+)
+def test_slices_along_axes_that_grow_together(op, axes, found):
+    spec = catalog.spec(op)
+    case = spec.case("q=2x4x3x8 k=2x2x5x8 v=2x2x5x8" if op == "attention" else "a=3x4 b=4x5")
+    if op == "attention_backward":
+        case = spec.case("grad_out=2x4x3x8 q=2x4x3x8 k=2x2x5x8 v=2x2x5x8 y=2x4x3x8 lse=2x4x3")
+    names = [AxisName(axis) for axis in axes]
+    assert large_tensors.apart(spec, case, names, torch.float32) == found

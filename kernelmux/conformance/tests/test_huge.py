@@ -38,8 +38,8 @@ def test_independent_axes_are_found_by_asking_the_reference() -> None:
 def test_slices_of_a_batch_stand_apart_and_rows_under_a_causal_mask_do_not() -> None:
     spec = catalog.spec("attention")
     case = spec.case("q=1x2x3x8 k=1x2x5x8 v=1x2x5x8 causal=True")
-    assert set(large_tensors.apart(spec, case, AxisName("B"), torch.float16)) == {0, 1}
-    assert large_tensors.apart(spec, case, AxisName("M"), torch.float16) == {}
+    assert set(large_tensors.apart(spec, case, [AxisName("B")], torch.float16)) == {0, 1}
+    assert large_tensors.apart(spec, case, [AxisName("M")], torch.float16) == {}
 
 
 def test_lengths_reach_2_to_the_31_elements_in_every_tensor() -> None:

@@ -7,7 +7,7 @@ grown(spec, case, ...)       the tensors of a case with one axis that long
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -27,35 +27,40 @@ def independent(spec: OpSpec, case: Case, axis: AxisName, dtype: torch.dtype) ->
 
     Found by asking the reference: other values are put before the case's own along the axis.
     """
-    return {number: dimension for number, dimension, (_, last) in _halves(spec, case, axis, dtype) if last}
+    return {number: dimension for number, dimension, (_, last) in _halves(spec, case, (axis,), dtype) if last}
 
 
-def apart(spec: OpSpec, case: Case, axis: AxisName, dtype: torch.dtype) -> dict[int, int]:
-    """Those of `independent` of which every slice follows from that of the inputs alone, as of a batch."""
-    return {number: dimension for number, dimension, same in _halves(spec, case, axis, dtype) if all(same)}
+def apart(spec: OpSpec, case: Case, axes: Sequence[AxisName], dtype: torch.dtype) -> dict[int, int]:
+    """Outputs of which every slice along axes that grow together follows from that of the inputs alone, as of a batch.
+
+    So do heads of queries with the heads of keys that they share.
+    """
+    return {number: dimension for number, dimension, same in _halves(spec, case, axes, dtype) if all(same)}
 
 
 def _halves(
-    spec: OpSpec, case: Case, axis: AxisName, dtype: torch.dtype
+    spec: OpSpec, case: Case, axes: Sequence[AxisName], dtype: torch.dtype
 ) -> Iterator[tuple[int, int, tuple[bool, bool]]]:
-    """Outputs that have the axis, as which dimension, and whether the halves of twice the length are those alone."""
-    length = _length(spec, case, axis)
-    double = resized(spec, case, {axis: 2 * length})
+    """Outputs that have one of the axes, as which dimension, and whether the halves of twice the length are those alone."""
+    lengths = {axis: _length(spec, case, axis) for axis in axes}
+    double = resized(spec, case, {axis: 2 * length for axis, length in lengths.items()})
     small, large = (generate.permitted(spec, c, dtype) for c in (case, double))
-    if small is None or large is None or not length:
+    places = {t: [d for axis in axes if (d := _dimension(spec, case, t, axis)) >= 0] for t in case.shapes}
+    if small is None or large is None or not all(lengths.values()) or any(len(found) > 1 for found in places.values()):
         return
     own, other = (drawn(spec, case, dtype, seed) for seed in (0, 1))
-    both = {t: torch.cat((other[t], own[t]), d) if (d := _dimension(spec, case, t, axis)) >= 0 else own[t] for t in own}
+    both = {t: torch.cat((other[t], own[t]), found[0]) if (found := places[t]) else own[t] for t in own}
     device = torch.device("cpu")
     # What does not have the axis is the same for both halves.
-    first = {t: other[t] if _dimension(spec, case, t, axis) >= 0 else own[t] for t in own}
+    first = {t: other[t] if places[t] else own[t] for t in own}
     alone = [spec.evaluate(spec.bind(*values(spec, case, made, device))) for made in (first, own)]
     together = spec.evaluate(spec.bind(*values(spec, double, both, device)))
     for i, output in enumerate(spec.outputs):
         sizes = list(zip(output.shape(small), output.shape(large), strict=True))
         changed = [d for d, (m, n) in enumerate(sizes) if m != n]
         # Windows are not as many as what they lie on.
-        if len(changed) == 1 and sizes[changed[0]] == (length, 2 * length):
+        length = sizes[changed[0]][0] if len(changed) == 1 else 0
+        if length in lengths.values() and sizes[changed[0]][1] == 2 * length:
             halves = (together[i].narrow(changed[0], start, length) for start in (0, length))
             pairs = zip(halves, alone, strict=True)
             before, after = (torch.allclose(x, y[i], rtol=1e-9, atol=1e-12, equal_nan=True) for x, y in pairs)

@@ -34,7 +34,7 @@ CALLS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("share", [1.0, 0.25])
 def test_a_right_output_passes_whole_and_sampled(op, share, monkeypatch):
     call = call_of(op, **CALLS[op])
-    monkeypatch.setattr(verify, "_room", lambda call: share * verify.LIVE * sampling.work(call))
+    monkeypatch.setattr(sampling, "room", lambda call: share * sampling.LIVE * sampling.work(call))
     *_, implementation = variants("torch_ref", op).values()
     checked = Oracle(call).check(implementation.fn(*call.arguments.values()), implementation)
     assert checked.budget <= 1.0
@@ -55,7 +55,7 @@ def test_where_memory_is_too_small_a_sample_is_checked(short, monkeypatch):
         return step(*args)
 
     monkeypatch.setattr(*place, of_a_small_machine)
-    monkeypatch.setattr(verify, "_room", lambda call: 2 * verify.LIVE * whole)
+    monkeypatch.setattr(sampling, "room", lambda call: 2 * sampling.LIVE * whole)
     *_, implementation = variants("torch_ref", "softmax").values()
     checked = Oracle(call).check(implementation.fn(*call.arguments.values()), implementation)
     assert checked.sampled and checked.budget <= 1.0
@@ -113,7 +113,11 @@ def test_integers_must_be_equal():
         ("matmul", {"a": (40, 30), "b": (30, 50)}, {"M": "spread", "N": "spread"}),
         ("reduce_sum", {"x": (40, 50)}, {}),
         ("rms_norm_backward", CALLS["rms_norm_backward"], {}),
-        ("attention", {"q": (2, 3, 30, 16), "k": (2, 3, 30, 16), "v": (2, 3, 30, 16)}, {"B": "spread", "M": "spread"}),
+        (
+            "attention",
+            {"q": (2, 3, 30, 16), "k": (2, 3, 30, 16), "v": (2, 3, 30, 16)},
+            {"B": "spread", "M": "spread", "H": "spread"},
+        ),
     ],
 )
 def test_the_axes_along_which_a_call_may_be_sampled(op, arguments, axes):
@@ -133,11 +137,26 @@ def test_rows_whose_mean_is_taken_are_not_sampled_though_the_last_ones_are_ignor
     assert [c.axis for c in sampling.independent(found["sum"])] == ["M"]
 
 
-def test_causal_attention_is_sampled_by_batch_and_by_last_queries():
+def test_causal_attention_is_sampled_by_batch_by_last_queries_and_by_heads():
     q = k = v = (4, 4, 30, 16)
     call = call_of("attention", torch.float16, q=q, k=k, v=v, causal=True)
     found = {c.axis: c.picker for c in sampling.independent(call)}
-    assert found == {"B": "spread", "M": "last"}
+    assert found == {"B": "spread", "M": "last", "H": "spread"}
+
+
+@pytest.mark.parametrize("heads", [(32, 8), (12, 12), (40, 20), (7, 1)])
+def test_heads_of_queries_are_sampled_with_those_of_keys_that_they_share(heads):
+    q, k = (1, heads[0], 5, 16), (1, heads[1], 6, 16)
+    call = call_of("attention_backward", grad_out=q, q=q, k=k, v=k, y=q, lse=q[:3])
+    found = list(sampling.independent(call))
+    if heads[1] == 1:
+        assert not found
+        return
+    [free] = found
+    assert set(free.axes) == {"G", "H"}
+    cut = free.cut(call, sampling.spread(heads[1], 2))
+    share = heads[0] // heads[1]
+    assert cut.positions["H"].tolist() == [*range(share), *range(heads[0] - share, heads[0])]
 
 
 def test_a_sample_holds_the_first_and_the_last_position():

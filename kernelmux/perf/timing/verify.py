@@ -14,7 +14,6 @@ from kernelmux.perf.timing import sampling
 from kernelmux.registry.backend import Implementation, bounds
 from kernelmux.registry.spec import Call, exact_arguments, numerics
 
-LIVE = 16 * 8  # bytes per element that reference, bound and comparison hold at a time: about 16 float64 tensors
 ATTEMPTS = 3
 Found = TypeVar("Found")
 
@@ -39,7 +38,7 @@ class Oracle:
 
     def __init__(self, call: Call, most: float = math.inf) -> None:
         self.call = call
-        self.limit = min(_room(call) / LIVE, most)
+        self.limit = min(sampling.room(call) / sampling.LIVE, most)
         self.cuts: tuple[sampling.Cut, ...] = ()
         self.arguments: tuple[Any, ...] = ()
         self.references: tuple[torch.Tensor, ...] = ()
@@ -60,7 +59,7 @@ class Oracle:
         self.cuts = sampling.choose(self.call, self.limit)
         arguments = tuple(self.call.arguments.values())
         for cut in self.cuts:
-            arguments = sampling.cut_arguments(self.call, arguments, cut.axis, cut.positions)
+            arguments = sampling.cut_arguments(self.call, arguments, cut)
         small = replace(self.call, arguments=dict(zip(self.call.arguments, arguments, strict=True)))
         self.arguments = exact_arguments(small)
         result = self.call.spec.reference(*self.arguments)
@@ -110,10 +109,3 @@ class Oracle:
                 f" {limit[at].item():.3g} (budget {comparison.budget:.3g}); {share:.2%} of the checked elements are wrong"
             )
         return comparison.budget
-
-
-def _room(call: Call) -> float:
-    """Bytes that a check may use."""
-    if call.device.type == "cuda":
-        return torch.cuda.mem_get_info(call.device)[0] * 0.8
-    return 4e9

@@ -26,7 +26,7 @@ from kernelmux.registry.backend.validation import check_backend, check_ladder
 from kernelmux.registry.errors import ArgumentError, BackendUnavailable, KernelmuxError, SpecError, cut, unknown
 from kernelmux.registry.spec.op_spec import OpSpec
 from kernelmux.registry.spec.signature import Call
-from kernelmux.registry.util import entry_points
+from kernelmux.registry.util import entry_points, torch_modes
 from kernelmux.registry.util.fingerprint import digest, sources
 
 
@@ -70,13 +70,17 @@ around_imports: list[Callable[[str, str], AbstractContextManager[None]]] = []
 
 
 def _module(backend: str, name: str, who: str) -> ModuleType:
-    """An imported module; BackendUnavailable, beginning with `who`, whatever goes wrong in it."""
+    """An imported module; BackendUnavailable, beginning with `who`, whatever goes wrong in it.
+
+    The first call may come from inside a transform, a trace or a mode: none of them holds while the module is imported.
+    """
     if problem := _broken.get(name):
         raise BackendUnavailable(f"{who} cannot be imported: {problem}")
     try:
         with ExitStack() as watching:
             for watch in around_imports:
                 watching.enter_context(watch(backend, name))
+            watching.enter_context(torch_modes.outside())
             return importlib.import_module(name)
     except (Exception, SystemExit) as error:
         _broken[name] = f"{type(error).__name__}: {error}"

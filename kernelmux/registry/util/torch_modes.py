@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.autograd import forward_ad
+from torch.utils._python_dispatch import _disable_current_modes
 
 _C: Any = torch._C
 transformed = _C._are_functorch_transforms_active  # whether a transform of torch.func runs, on whichever tensors
@@ -123,6 +124,22 @@ def has_memory(x: torch.Tensor) -> bool:
         return False
     keys = _C._dispatch_keys(x)
     return not (keys.has(_C.DispatchKey.Python) or keys.has(_BATCHED))
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """Inside, nothing of what a caller has put around a call: what is made there stays when the call is over.
+
+    No mode and no transform of torch.func, no trace, no default device, no inference mode.
+    """
+    with (
+        _disable_current_modes(),
+        _C._DisableFuncTorch(),
+        _C.DisableTorchFunction(),
+        torch.inference_mode(False),
+        untraced(),
+    ):
+        yield
 
 
 @contextmanager
