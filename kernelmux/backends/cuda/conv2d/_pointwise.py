@@ -19,7 +19,7 @@ from kernelmux.backends.cuda.conv2d._pixel_maps import STEP
 from kernelmux.backends.cuda.conv2d._plans import halves_on_hopper
 from kernelmux.backends.cuda.conv2d._problem import BACKWARD_WEIGHT, CONV2D
 from kernelmux.backends.cuda.conv2d._tilings import TILINGS
-from kernelmux.backends.cuda.matmul import OF_BATCH, mma_sync
+from kernelmux.backends.cuda.matmul import COPY, mma_sync
 from kernelmux.backends.cuda.matmul._choice import HOPPER_MEMORY, MatmulProblem, adding, operand, problem, split_length
 from kernelmux.backends.cuda.matmul._padding import padded
 from kernelmux.backends.cuda.matmul._tensor_cores import tensor_cores
@@ -56,8 +56,9 @@ def _copies_paid(a: torch.Tensor, b: torch.Tensor) -> bool:
     left, right = (side.aligned for side in (p.left, p.right))
     copied = p.M * p.K * (not left) + p.products * p.K * p.N * (not right)
     units = [min(8, side.bytes) for side, fits in ((p.left, left), (p.right, right)) if not fits]
-    saved = mma_sync(p.M, p.N, p.K, p.products, units) if units else 0.0
-    return saved >= OF_BATCH * len(units) + 2 * copied * p.dtype.itemsize / HOPPER_MEMORY
+    shifted = not any(layout(x).offset for x, fits in ((a, left), (b, right)) if not fits)
+    saved = mma_sync(p.M, p.N, p.K, p.products, units, shifted=shifted) if units else 0.0
+    return saved >= COPY * len(units) + 2 * copied * p.dtype.itemsize / HOPPER_MEMORY
 
 
 def asks(images: str, *more: Condition) -> tuple[Condition, ...]:
