@@ -121,10 +121,10 @@ def of_gradient(card: Card, D: int) -> AttentionGradientCall:
 
 @pytest.mark.parametrize(
     ("D", "causal", "chosen"),
-    [(256, True, "wgmma"), (136, False, "wgmma"), (96, True, "fused"), (96, False, "wgmma"), (128, False, "fused")],
+    [(256, True, "wgmma"), (136, False, "wgmma"), (96, True, "fused"), (96, False, "fused"), (128, False, "fused")],
 )
 def test_walks_of_the_gradient_on_a_hopper(D: int, causal: bool, chosen: str) -> None:
-    """One for long calls of up to 128 columns, else two."""
+    """One for long calls of up to 128 columns and for few keys, else two."""
     x = f"1x1x64x{D}"
     text = f"grad_out={x} q={x} k={x} v={x} y={x} lse=1x1x64" + " causal=True" * causal
     with cards.standing_for("h100"):
