@@ -64,7 +64,7 @@ def _as_long_as_can_be(probe: Probe, base: Trial, case: Case, axis: AxisName, wa
     if not _counted_by_grids(probe, base, case, axis):
         _long(probe, base, case, axis, LESS)
         return False
-    stay = _blocks_that_stay(probe, base, case, axis)
+    stay = _blocks_that_stay(probe, base, case, axis) if probe.emulated else 0
     if walks or stay:
         _ever_longer(probe, base, case, axis, (LEAST, _beyond(LESS, stay), LONG))
         return True

@@ -37,10 +37,10 @@ def test_a_walk_begins_where_one_ended_first() -> None:
 
 
 def test_few_or_left_over_walks_are_shared() -> None:
-    assert best_shares([20] * 30, PLACES, APART) == 4
-    assert best_shares([168] * 168, PLACES, APART) == 2
-    assert best_shares([20] * 132, PLACES, APART) == 1
-    assert best_shares([2] * 30, PLACES, APART) == 1
-    assert best_shares([9] * 2000, PLACES, APART) == best_shares([], PLACES, APART) == 1
-    assert triton_shares.best_shares([20] * 30, PLACES, APART) == 4
-    assert triton_shares.best_shares([20] * 30, PLACES, APART, once=10.0) == 1
+    assert best_shares([20] * 30, 1, PLACES, APART) == 4
+    assert best_shares([168] * 168, 1, PLACES, APART) == 2
+    assert best_shares([20] * 132, 1, PLACES, APART) == 1
+    assert best_shares([2] * 30, 1, PLACES, APART) == 1
+    assert best_shares([9] * 2000, 1, PLACES, APART) == best_shares([], 1, PLACES, APART) == 1
+    assert triton_shares.best_shares([20] * 30, 1, PLACES, APART) == 4
+    assert triton_shares.best_shares([20] * 30, 1, PLACES, APART, once=10.0) == 1

@@ -102,9 +102,9 @@ def shares(call: AttentionGradientCall, tile: int, longest_first: bool) -> int:
     mask 2 x 4 / 2 x 5346 x 104 676.5, 541.8, 555.8 and 619.0.
     """
     B, H, G, M, N, _ = call.dims
-    walks = [H // G * tiles for tiles in over_queries(call.mask, M, N, 128, tile) for _ in range(B * G)]
+    walks = [H // G * tiles for tiles in over_queries(call.mask, M, N, 128, tile)]
     in_order = walks[::-1] if call.mask.causal and not longest_first else walks
-    return best_shares(in_order, clusters_at_a_time(call.card), {1: 2.0, 2: 4.5, 4: 4.5, 8: 4.5})
+    return best_shares(in_order, B * G, clusters_at_a_time(call.card), {1: 2.0, 2: 4.5, 4: 4.5, 8: 4.5})
 
 
 def fused_section(call: AttentionGradientCall) -> int:

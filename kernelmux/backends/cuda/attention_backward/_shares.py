@@ -43,13 +43,14 @@ def last_end(walks: Iterable[int], places: int, shares: int, apart: float) -> fl
     return max(free)
 
 
-def best_shares(walks: Sequence[int], places: dict[int, int], apart: dict[int, float]) -> int:
+def best_shares(walks: Sequence[int], slices: int, places: dict[int, int], apart: dict[int, float]) -> int:
     """Into how many shares walks are best cut: the fewest that come within a twentieth of the best.
 
-    places, apart: how many walks run at a time, and what each takes beside its steps, by the number of shares. Many rounds
-    of walks fill the card as they are.
+    slices: so many have these walks. places, apart: how many walks run at a time, and what each takes beside its steps, by
+    the number of shares. Many rounds of walks fill the card as they are.
     """
-    if not walks or len(walks) > ROUNDS * places[1]:
+    if not walks or len(walks) * slices > ROUNDS * places[1]:
         return 1
-    ends = {n: last_end(walks, places[n], n, apart[n]) for n in places}
+    dealt = [walk for walk in walks for _ in range(slices)]
+    ends = {n: last_end(dealt, places[n], n, apart[n]) for n in places}
     return min(n for n, end in ends.items() if end <= 1.05 * min(ends.values()))

@@ -140,15 +140,15 @@ def keys_shares(call: AttentionGradientCall, tile: int) -> int:
     takes 42.4, 26.9 with the walk over keys in two, 27.0 with both, and 28.4 with that over keys in four.
     """
     B, H, G, M, N, _ = call.dims
-    walks = [H // G * tiles for tiles in over_queries(call.mask, M, N, 64, tile) for _ in range(B * G)]
-    return best_shares(walks, clusters_at_a_time(call.card), _APART)
+    walks = [H // G * tiles for tiles in over_queries(call.mask, M, N, 64, tile)]
+    return best_shares(walks, B * G, clusters_at_a_time(call.card), _APART)
 
 
 def queries_shares(call: AttentionGradientCall, tile: int) -> int:
     """Blocks of a cluster that share a walk over keys."""
     B, H, _, M, N, _ = call.dims
-    walks = [tiles for tiles in over_keys(call.mask, M, N, 128, tile)[::-1] for _ in range(B * H)]
-    return best_shares(walks, clusters_at_a_time(call.card), _APART)
+    walks = over_keys(call.mask, M, N, 128, tile)[::-1]
+    return best_shares(walks, B * H, clusters_at_a_time(call.card), _APART)
 
 
 def wgmma_keys(call: AttentionGradientCall, config: Config) -> Walks:

@@ -44,8 +44,9 @@ def register_tiled(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: E
 def _few_rows_plan(a: Layout, b: Layout, card: Card, end: EpilogueKind) -> RegisterPlan | None:
     """The plan of few rows on sm_90; None of other products."""
     p = problem(a, b)
-    few = p.M <= SIXTEEN.m and p.products == 1 and p.K and p.dtype == torch.float32 and card.capability == (9, 0)
-    if not (few and p.left.k_major and p.right.k_major and p.right.bytes == 16):
+    few = p.M <= SIXTEEN.m and p.M * p.N * p.K and p.products == 1
+    here = p.dtype == torch.float32 and card.capability == (9, 0)
+    if not (few and here and p.left.k_major and p.right.k_major and p.right.bytes == 16):
         return None
     t = EIGHT if p.M <= EIGHT.m else SIXTEEN
     return plan(p, t, max(min(card.processors * BLOCKS // t.tiles(p), p.K // FEWEST), 1), end)

@@ -43,7 +43,7 @@ def attention_rows_kernel(
     counts_ptr: so many counters that become 0.
     """
     cuda.gdc_launch_dependents()
-    some = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    some = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     tl.store(counts_ptr + some, tl.zeros([ROWS], tl.int32), mask=some < counts)
     blocks = PITCH // ROWS
     line = (tl.program_id(0) // blocks).to(tl.int64)
@@ -133,12 +133,11 @@ def shares_of(p: AttentionGradientProblem, tile: int) -> int:
     H200, us in 1, 3, 4, 6 and 8 shares: causal 1 x 12 / 3 x 1455, D = 96, 136.2, 70.5, 63.1, 65.4 and 68.1; 3 x 32 / 4 x
     784, D = 64, 123.7 in 3, 121.6 in 4, 130.9 in 6; no mask, 2 x 8 / 2 x 1000, D = 128, 85.8 in 2, 68.1 in 4.
     """
-    blocks = over_queries(p.mask, p.M, p.N, 2 * OWN, tile)
-    walks = [p.H // p.G * tiles for tiles in blocks for _ in range(p.B * p.G)]
+    walks = [p.H // p.G * tiles for tiles in over_queries(p.mask, p.M, p.N, 2 * OWN, tile)]
     counts = (1, 2, 3, 4, 6, 8)
     places = {n: processors(p.device) // n for n in counts}
     added = 2 * p.B * p.G * p.N * p.D * 8 / _ADDED  # bytes written and read, of both gradients
-    return best_shares(walks, places, {n: 2.0 if n == 1 else 3.0 for n in counts}, added)
+    return best_shares(walks, p.B * p.G, places, {n: 2.0 if n == 1 else 3.0 for n in counts}, added)
 
 
 def _walks(tile: int, c: int, d: int, shares: int = 1) -> Config:
