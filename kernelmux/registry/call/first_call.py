@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -25,6 +26,14 @@ ALLOCATING = (
     _aten.new_empty_strided.default,
 )
 _local = threading.local()
+
+
+@cache
+def _copies_nothing(func: Any) -> bool:
+    """Whether an operator of torch gives a view and touches no memory. One composed of others may copy: in
+    inference mode and below autograd `reshape` is seen as a whole, and torch calls it a view."""
+    composed = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+    return func in ALLOCATING or (func.is_view and not composed)
 
 
 class WaitingLaunches(_Mode):  # type: ignore[misc]
@@ -54,7 +63,7 @@ class WaitingLaunches(_Mode):  # type: ignore[misc]
             launch()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func not in ALLOCATING and not func.is_view:
+        if not _copies_nothing(func):
             self.make()
         return func(*args, **(kwargs or {}))
 

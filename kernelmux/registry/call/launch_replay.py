@@ -103,8 +103,7 @@ class LaunchRecorder(_Mode):  # type: ignore[misc]
         elif func is _aten.copy_.default and not kwargs and len(args) == 2:
             self._seen += args
             self.steps.append((torch.Tensor.copy_, tuple(args), None))
-        elif func.is_view:
-            views = [result] if isinstance(result, torch.Tensor) else result
+        elif func.is_view and _of(args[0], views := [result] if isinstance(result, torch.Tensor) else result):
             self._seen += views
             if origin := self._origins.get(id(args[0])):
                 self._origins |= {id(view): origin for view in views}
@@ -120,6 +119,10 @@ class LaunchRecorder(_Mode):  # type: ignore[misc]
     def origin(self, x: torch.Tensor) -> tuple[str, torch.Tensor]:
         """The variable of the argument or allocation that a tensor is, or is a view of; LookupError for others."""
         return self._origins[id(x)]
+
+
+def _of(x: torch.Tensor, views: list[torch.Tensor]) -> bool:  # `reshape`, seen as a whole, may copy
+    return all(view.untyped_storage()._cdata == x.untyped_storage()._cdata for view in views)
 
 
 class Replayed:

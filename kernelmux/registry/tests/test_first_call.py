@@ -50,6 +50,19 @@ def test_what_torch_computes_sees_the_launches_before_it() -> None:
     torch.testing.assert_close(first_call.together(implementation)(torch.ones(3)), torch.full((3,), 3.0))
 
 
+def test_a_reshape_that_copies_sees_the_launches_before_it() -> None:
+    """In inference mode, as below autograd, torch shows it as a whole, and calls it a view."""
+
+    def implementation(x: torch.Tensor) -> torch.Tensor:
+        y = torch.empty_like(x)
+        left(lambda: y.copy_(x))
+        return y.t().reshape(-1)
+
+    x = torch.arange(6.0).view(2, 3)
+    with torch.inference_mode():
+        assert torch.equal(first_call.together(implementation)(x), x.t().reshape(-1))
+
+
 def test_a_call_within_a_call_leaves_its_launches_with_that() -> None:
     made: list[str] = []
 

@@ -71,3 +71,19 @@ def test_arguments_whose_copy_would_be_large_or_of_another_kind_are_not_watched(
     assert launch_replay.told_apart((a, a)) is None
     other = torch.empty_like(a)
     assert a.numel() == 0 or launch_replay.told_apart((a, other)) == (a, other)
+
+
+def test_a_reshape_that_copies_is_not_replayed(kernel):
+    """In inference mode, as below autograd, torch shows it as a whole, and calls it a view."""
+
+    def fn(a, b):
+        out = torch.empty_like(a)
+        kernel(a, b, out)
+        return out.view(2, 4).t().reshape(-1)
+
+    replayed = launch_replay.Replayed(fn)
+    for _ in range(4):
+        with torch.inference_mode():
+            a, b = torch.rand(2, 8)
+            assert torch.equal(replayed(a, b), (a + b).view(2, 4).t().reshape(-1))
+    assert replayed.problem.startswith("it calls aten.reshape")
