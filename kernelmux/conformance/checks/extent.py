@@ -319,7 +319,7 @@ def _written(
     """
     places = set[int]()
     for number, dimension in dimensions.items():
-        rows = outputs[number].movedim(dimension, 0).flatten(1)
+        rows = outputs[number].movedim(dimension, 0).unsqueeze(-1).flatten(1)
         places |= {len(rows) - 1, *(rows != 0).any(1).nonzero().flatten().tolist()}
     chosen = torch.tensor(sorted(places))
     case = trial.spec.case(trial.text)
