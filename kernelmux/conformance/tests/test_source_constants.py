@@ -154,7 +154,7 @@ def test_mutual_definitions_end(tmp_path: Path) -> None:
         ("cuda", "softmax", "naive", 256, "__init__.py"),
         ("triton", "softmax", "resident", 8192, "row_plan.py"),
         ("triton", "matmul", "by_shape", 2048, "_tiles.py"),
-        ("cuda", "attention", "wgmma", 2048, "__init__.py"),
+        ("cuda", "attention", "wgmma", 1024, "__init__.py"),
         ("cuda", "reduce_max", "split", None, ""),  # an object, and no function
         ("triton", "quantize_rowwise", "resident", None, ""),  # a partial
     ],
