@@ -56,6 +56,7 @@ class PromptLauncher(CudaLauncher):  # type: ignore[misc]
 
     def _become(self) -> Any:
         given = self._given
+        CudaUtils()  # which tells Triton's module the types that launchers look for
         self.__class__ = CudaLauncher
         CudaLauncher.__init__(self, *given)
         return self
