@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 
 from kernelmux.backends.triton.matmul._epilogue import PLAIN
 from kernelmux.backends.triton.matmul._fp32 import fp32
-from kernelmux.backends.triton.matmul._fp32_tiles import TILES, Choice, SumsTile, fp32_rule
+from kernelmux.backends.triton.matmul._fp32_tiles import TILES, SumsTile, TileCut, fp32_rule
 from kernelmux.backends.triton.matmul._problem import MatmulShapes, problem
 from kernelmux.registry.backend import lookup as registered
 
@@ -23,7 +23,7 @@ def integers(*shape: int) -> torch.Tensor:
     return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(sum(shape))).float()
 
 
-def chosen(choice: Choice, _: MatmulShapes) -> Choice:
+def chosen(choice: TileCut, _: MatmulShapes) -> TileCut:
     """A rule of one choice."""
     return choice
 
@@ -35,7 +35,7 @@ def test_programs_share_tiles(tile: SumsTile, k: int, *, transposed: bool) -> No
     m, n = tile.m + 3, tile.n + 4
     a, b = integers(m, k), integers(n, k).mT if transposed else integers(k, n)
     expected = (a.double() @ b.double()).float()
-    for choice in (Choice(tile, 4, 0), Choice(tile, 1, 2), Choice(tile, 0, 7)):
+    for choice in (TileCut(tile, 4, 0), TileCut(tile, 1, 2), TileCut(tile, 0, 7)):
         with registered.backend("triton").emulation():
             c = fp32(a, b, partial(chosen, choice), PLAIN)
         assert torch.equal(c, expected), choice
@@ -46,7 +46,7 @@ def test_products_of_a_batch(batch: tuple[int, ...]) -> None:
     """One left factor for all; programs share tiles of two products."""
     a, b = integers(35, 76).expand(*batch, 35, 76), integers(*batch, 76, 70)
     with registered.backend("triton").emulation():
-        c = fp32(a, b, lambda p: Choice(TILES[-1], 5, 4), PLAIN)
+        c = fp32(a, b, lambda p: TileCut(TILES[-1], 5, 4), PLAIN)
     assert torch.equal(c, (a.double() @ b.double()).float())
 
 

@@ -148,11 +148,13 @@ class Launch:
         compiled: Any = None if key in self.known else self._compiling(tensors, numbers, first)
 
         def launch() -> None:
-            with torch.cuda.device(key[0]):  # of the call: one that waited is made when the implementation has returned
-                if key not in self.known:
-                    done = compiled.result() if hasattr(compiled, "result") else compiled
-                    self.known[key] = self._start(done, len(tensors), len(numbers))
-                self(*tensors, numbers=numbers)
+            if key[0] != driver.active.get_current_device():  # it waited until the implementation had returned
+                with torch.cuda.device(key[0]):
+                    return launch()
+            if key not in self.known:
+                done = compiled.result() if hasattr(compiled, "result") else compiled
+                self.known[key] = self._start(done, len(tensors), len(numbers))
+            self(*tensors, numbers=numbers)
 
         if first and (first.waiting or hasattr(compiled, "result")):
             first.put(launch)
