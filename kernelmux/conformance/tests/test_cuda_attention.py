@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -74,7 +75,8 @@ def test_how_the_join_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(launch_cuda, "launch_kernel_ex", lambda: launch_kernel_ex)
     function: Any = object.__new__(launch_cuda.CudaFunction)
-    function._handle, function._frames, function._parameters = 5, [], ()
+    monkeypatch.setattr(launch_cuda.cards, "of", lambda device: SimpleNamespace(capability=(9, 0)))
+    function._handle, function._frames, function._parameters, function._index = 5, [], (), 0
     function.following._launch(5, 1, 2, 3, 4, 1, 1, 64, 77, 88, 0)
     assert seen == [[1, 2, 3, 4, 1, 1, 64], 77, 1, 6, 1, 5, 88, 0]
     assert function.following is not function and function.following._frames is not function._frames
