@@ -158,7 +158,7 @@ def _packages() -> set[str]:
 def _added() -> Iterator[str]:
     """The folders of PYTHONPATH that an installer has filled, as `pip install --target` does.
 
-    Others may hold what is nobody's package, such as notes, keys, or the answers that a candidate is asked for: it sees
+    Others may hold what is no package, such as notes, keys, or the answers that a candidate is asked for: it sees
     none of them, and no folder that others may write to, that this process works in, or that has a copy of this project.
     """
     for given in os.environ.get("PYTHONPATH", "").split(os.pathsep):

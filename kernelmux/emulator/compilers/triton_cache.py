@@ -76,8 +76,8 @@ def known_key(hashed: Callable[[], str]) -> str:
 
 
 def quick_key(hashed: Callable[[], str]) -> str:
-    """`hashed()`, without reading Triton's library, 400 MB, where the installer noted its digest and nobody wrote to it
-    since: 7 ms in place of 0.7 s on an AMD EPYC."""
+    """`hashed()`, without reading Triton's library, 400 MB, where the installer noted its digest and it was not written
+    to since: 7 ms in place of 0.7 s on an AMD EPYC."""
     library = next((Path(triton.__file__).parent / "_C").glob("libtriton.so"), None)
     noted = library and _noted_digest(library)
     if not noted:

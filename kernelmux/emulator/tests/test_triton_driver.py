@@ -235,7 +235,7 @@ def test_triton_looks_its_hash_up() -> None:
     assert triton_cache.quick_key(hashed) == plain.triton_key() and "open" not in vars(triton.runtime.cache)
 
 
-def test_the_installers_digest_of_a_file_counts_while_nobody_wrote_to_it(tmp_path: Path) -> None:
+def test_the_installers_digest_of_a_file_counts_until_it_is_written_to(tmp_path: Path) -> None:
     (tmp_path / "triton" / "_C").mkdir(parents=True)
     (tmp_path / "triton-1.dist-info").mkdir()
     library, record = tmp_path / "triton" / "_C" / "libtriton.so", tmp_path / "triton-1.dist-info" / "RECORD"

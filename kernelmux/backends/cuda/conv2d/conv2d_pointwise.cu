@@ -68,5 +68,5 @@ extern "C" __global__ void CLUSTER_OF_SHARES __launch_bounds__(THREADS, 1)
             consume(ring, c, EPILOGUE(Output), sizes, works);
         }
     }
-    if constexpr (SHARES > 1) share_sync();  // nobody leaves while another reads its sums
+    if constexpr (SHARES > 1) share_sync();  // no block leaves while another reads its sums
 }

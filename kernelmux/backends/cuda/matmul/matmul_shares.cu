@@ -303,6 +303,6 @@ extern "C" __global__ void __cluster_dims__(SHARES, 1, 1) __launch_bounds__(THRE
         share_sync();
         add(sums, c, EPILOGUE(Element), rank, row, column, rows, columns, turn.turn);
     }
-    share_sync();  // nobody leaves while another reads its sums
+    share_sync();  // no block leaves while another reads its sums
     if constexpr (IS_REST) asm volatile("griddepcontrol.wait;" ::: "memory");
 }
