@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernelmux.backends.cuda.attention_backward._shares import best_shares, last_end, over_keys, over_queries
-from kernelmux.backends.triton.attention_backward import _shares as triton_shares
-from kernelmux.registry.spec.sliding_windows import Mask
+from kernelmux.registry.spec.sliding_windows import Mask, best_shares, last_end, over_keys, over_queries
 
 PLACES, APART = {1: 132, 2: 66, 4: 30}, {1: 2.0, 2: 4.5, 4: 4.5}
 
@@ -24,7 +22,6 @@ def test_walks_reach_all_that_is_seen(mask: Mask) -> None:
         mine = range(own * block, min(own * block + own, keys))
         found = {i // tile for i in range(queries) for j in mine if seen(mask, i, j)}
         assert tiles == (max(found) - min(found) + 1 if found else 0)
-    assert triton_shares.over_queries(mask, queries, keys, own, tile) == over_queries(mask, queries, keys, own, tile)
     for block, tiles in enumerate(over_keys(mask, queries, keys, own, tile)):
         mine = range(own * block, min(own * block + own, queries))
         found = {j for i in mine for j in range(keys) if seen(mask, i, j)}
@@ -42,5 +39,4 @@ def test_few_or_left_over_walks_are_shared() -> None:
     assert best_shares([20] * 132, 1, PLACES, APART) == 1
     assert best_shares([2] * 30, 1, PLACES, APART) == 1
     assert best_shares([9] * 2000, 1, PLACES, APART) == best_shares([], 1, PLACES, APART) == 1
-    assert triton_shares.best_shares([20] * 30, 1, PLACES, APART) == 4
-    assert triton_shares.best_shares([20] * 30, 1, PLACES, APART, once=10.0) == 1
+    assert best_shares([20] * 30, 1, PLACES, APART, once=10.0) == 1

@@ -1,4 +1,5 @@
 """How windows over an axis go: from its length to the number of places of a window, and back; the images they lie on.
+And how blocks walk over the tiles that a mask of attention lets them see.
 
 A window of `kernel` elements that lie `dilation` apart begins at every `stride`-th element of an axis that has `padding`
 zeros more at both ends. What is left at its end, too short for a further step, is the rest.
@@ -6,8 +7,9 @@ zeros more at both ends. What is left at its end, too short for a further step, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from heapq import heapreplace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -172,6 +174,54 @@ def mask_of(queries: int, keys: int, causal: bool, window: Limit, ahead: Limit) 
     further = ahead if ahead is not None and 0 < ahead < queries - 1 else 0
     length = 0 if window is None or window >= keys else window + further
     return Mask(causal or ahead == 0 or further > 0, keys - queries + further, length)
+
+
+ROUNDS = 8  # of walks at a time
+
+
+def over_queries(mask: Mask, queries: int, keys: int, own: int, tile: int) -> list[int]:
+    """Tiles of queries that see any of a block's `own` keys, of each block."""
+    found = []
+    for first in range(0, keys, own):
+        last = min(first + own, keys) - 1
+        begin = max(0, first - mask.shift) if mask.causal else 0
+        end = min(queries, last - mask.shift + mask.window) if mask.window else queries
+        found.append(-(-end // tile) - begin // tile if end > begin else 0)
+    return found
+
+
+def over_keys(mask: Mask, queries: int, keys: int, own: int, tile: int) -> list[int]:
+    """Tiles of keys that any of a block's `own` queries sees, of each block."""
+    found = []
+    for first in range(0, queries, own):
+        last = min(first + own, queries) - 1
+        begin = max(0, first + mask.shift - mask.window + 1) if mask.window else 0
+        end = min(keys, last + mask.shift + 1) if mask.causal else keys
+        found.append(max(0, -(-(end - begin) // tile)))
+    return found
+
+
+def last_end(walks: Iterable[int], places: int, shares: int, apart: float) -> float:
+    """Steps until all walks are over, each begun where one ended first; `apart`: what a walk takes beside its steps."""
+    free = [0.0] * max(1, places)
+    for walk in walks:
+        heapreplace(free, free[0] + -(-walk // shares) + apart)
+    return max(free)
+
+
+def best_shares(
+    walks: Sequence[int], slices: int, places: dict[int, int], apart: dict[int, float], once: float = 0.0
+) -> int:
+    """Into how many shares walks are best cut: the fewest that come within a twentieth of the best.
+
+    slices: so many have these walks. places, apart: how many walks run at a time, and what each takes beside its steps, by
+    the number of shares. once: what adding sums up takes for each share. Many rounds of walks fill the card as they are.
+    """
+    if not walks or len(walks) * slices > ROUNDS * places[1]:
+        return 1
+    dealt = [walk for walk in walks for _ in range(slices)]
+    ends = {n: last_end(dealt, places[n], n, apart[n]) + (n > 1) * n * once for n in places}
+    return min(n for n, end in ends.items() if end <= 1.05 * min(ends.values()))
 
 
 @dataclass(frozen=True)

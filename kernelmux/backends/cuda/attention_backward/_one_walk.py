@@ -21,7 +21,7 @@ from kernelmux.backends.cuda.attention_backward._call import (
     section_of,
     shared_bytes,
 )  # fmt: skip
-from kernelmux.backends.cuda.attention_backward._shares import best_shares, over_queries
+from kernelmux.registry.spec.sliding_windows import best_shares, over_queries
 
 T = torch.Tensor
 

@@ -21,8 +21,8 @@ from kernelmux.backends.triton.attention_backward._problem import (
     load_queries,
     row_terms,
 )
-from kernelmux.backends.triton.attention_backward._shares import best_shares, over_queries
 from kernelmux.backends.triton.attention_backward._specialised import attention_gradient_specialised_kernel
+from kernelmux.registry.spec.sliding_windows import best_shares, over_queries
 
 T = torch.Tensor
 Rule = Callable[[AttentionGradientProblem], dict[str, Config]]
