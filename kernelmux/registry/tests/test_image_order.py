@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -115,7 +115,7 @@ VARIANTS = [(op, f"{b}/{v}") for op in OPS for b in registered.backends() for v 
 def test_every_stride_is_that_of_the_spec(op: str, variant: str) -> None:
     spec, ran = catalog.spec(op), False
     dtype = torch.float32 if variant == "torch_ref/plain" else torch.float16
-    layouts = LAYOUTS if variant.startswith("torch_ref") else EMULATED
+    layouts: Iterable[str] = LAYOUTS if variant.startswith("torch_ref") else EMULATED
     made = [calls[op] for calls in CALLS if op in calls]
     if variant.endswith("/pointwise"):
         layouts, made = ("contiguous",), [convolution((2, 32, 8, 16), 64, kernel=1)[op]]
