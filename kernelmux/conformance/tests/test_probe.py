@@ -27,10 +27,10 @@ def test_emulated_calls_are_checked_and_have_time(tier: str, seconds: float) -> 
 
 
 def test_conditions_that_few_drawn_calls_meet_are_met_by_a_case() -> None:
-    """Of the calls that seed 406 draws none has a weight whose gradient this variant computes in 16 bits."""
-    implementation = registered.variants("triton", "conv2d_backward_weight")["specialised"]
+    """Of the calls that seed 406 draws none has windows side by side as this variant takes them."""
+    implementation = registered.variants("triton", "conv2d_backward_weight")["patches"]
     options = Options(tier="smoke", seed=406, device="cpu")
-    probe = Probe(catalog.spec("conv2d_backward_weight"), "claims", "triton", "specialised", implementation, options)
+    probe = Probe(catalog.spec("conv2d_backward_weight"), "claims", "triton", "patches", implementation, options)
     made = [(case, dtype) for case, dtype in probe.pairs() if case not in options.cases_of(probe.spec)]
     assert made and not any(probe.reasons(probe.make(case, dtype)) for case, dtype in made)
 
