@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -34,6 +35,16 @@ Config = dict[str, Any]
 
 # Remembers what a function of shapes, strides, dtypes and device returned.
 plan = cards.remembered
+
+
+@cache
+def _compilers() -> ThreadPoolExecutor:
+    """The threads in which kernels of first calls are compiled, begun as they are needed; a forked process has its own."""
+    return ThreadPoolExecutor(_THREADS, "kernelmux-compilers")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_compilers.cache_clear)
 
 
 def cdiv(a: int, b: int) -> int:
@@ -166,7 +177,7 @@ class Launch:
         if first is None:
             return self._compile(tensors, numbers, warmup=True)
         if "mode" not in first.shared:
-            first.shared["mode"] = AsyncCompileMode(ThreadPoolExecutor(_THREADS))
+            first.shared["mode"] = AsyncCompileMode(_compilers())
         token = active_mode.set(first.shared["mode"])
         try:
             return self._compile(tensors, numbers, warmup=True)
