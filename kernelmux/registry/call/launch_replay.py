@@ -137,6 +137,12 @@ def _of(x: torch.Tensor, views: list[torch.Tensor]) -> bool:  # `reshape`, seen 
     return all(view.untyped_storage()._cdata == x.untyped_storage()._cdata for view in views)
 
 
+def _dense(x: torch.Tensor) -> bool:
+    """Whether a tensor is all of the memory that it spans, and has each element once."""
+    strides = x.stride()
+    return x.permute(sorted(range(x.dim()), key=lambda axis: -strides[axis])).is_contiguous()
+
+
 class Replayed:
     """An implementation on one kind of call: see above. Called with the arguments of the implementation."""
 
@@ -328,14 +334,13 @@ class _ReplayWriter:
         return f"_launch{n}({', '.join(['_stream', *map(self._argument, args)])})"
 
     def result(self, x: torch.Tensor) -> str:
-        """A tensor that is returned: an allocation, whole, if need be in another shape."""
+        """A tensor that is returned: an allocation, whole, if need be in another shape or order of axes."""
         name, made = self._of(x)
         if name.startswith("_a"):
             raise _Unfit("it returns an argument or a view of one")
-        same = x is made or (x.shape == made.shape and x.stride() == made.stride())
-        form = (tuple(x.shape), x.stride())
-        dense = x.is_contiguous() and made.is_contiguous() and x.numel() == made.numel() and x.dtype == made.dtype
-        if not (same or dense) or x.data_ptr() != made.data_ptr() or self._forms.setdefault(name, form) != form:
+        form, whole = (tuple(x.shape), x.stride()), (tuple(made.shape), made.stride())
+        same = form == whole or (x.numel() == made.numel() and x.dtype == made.dtype and _dense(x) and _dense(made))
+        if not same or x.data_ptr() != made.data_ptr() or self._forms.setdefault(name, form) != form:
             raise _Unfit("it returns a part of what it allocates")
         return name
 

@@ -103,3 +103,37 @@ def test_copies_into_new_memory_are_made_anew(kernel, copied, whole):
             found = replayed(a, b)
             assert torch.equal(found, wanted) and found.stride() == wanted.stride()
     assert not replayed.problem and kernel.launches == ["first"] * 2 + ["stream"] * 2
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        lambda x: x.view(4, 2).t(),
+        lambda x: x.view(1, 2, 2, 2).permute(0, 3, 1, 2),
+        lambda x: x.view(2, 2, 2, 1).permute(3, 1, 0, 2),
+    ],
+)
+def test_a_result_may_have_the_axes_of_its_memory_in_another_order(kernel, seen):
+    def fn(a, b):
+        out = torch.empty(2, 4)
+        kernel(a, b, out)
+        return seen(out)
+
+    replayed = Replayed(fn)
+    for a, b in pairs(4):
+        found, wanted = replayed(a, b), seen(a + b)
+        assert torch.equal(found, wanted) and found.stride() == wanted.stride()
+    assert not replayed.problem and kernel.launches == ["first"] * 2 + ["stream"] * 2
+
+
+@pytest.mark.parametrize("seen", [lambda x: x[:, :3].t(), lambda x: x.flatten()[1:], lambda x: x[:1].expand(2, 4)])
+def test_a_result_that_is_not_all_of_its_memory_is_not_replayed(kernel, seen):
+    def fn(a, b):
+        out = torch.empty(2, 4)
+        kernel(a, b, out)
+        return seen(out)
+
+    replayed = Replayed(fn)
+    for a, b in pairs(4):
+        assert torch.equal(replayed(a, b), seen((a + b).view(2, 4)))
+    assert replayed.problem == "it returns a part of what it allocates"
