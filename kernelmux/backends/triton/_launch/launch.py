@@ -20,7 +20,7 @@ from triton.runtime import driver
 from triton.runtime._async_compile import AsyncCompileMode, active_mode
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernelmux.backends.triton._launch import prompt_driver
+from kernelmux.backends.triton._launch import prompt_driver, prompt_source
 from kernelmux.backends.triton._launch.packed import ArgumentSlot, packed
 from kernelmux.emulator import triton_cache
 from kernelmux.registry.call import first_call, launch_replay
@@ -29,6 +29,7 @@ from kernelmux.registry.util import cards
 _THREADS = min(8, os.cpu_count() or 1)
 triton_cache.ensure()
 prompt_driver.install()
+prompt_source.install()
 
 Ints = tuple[int, ...]
 Config = dict[str, Any]
