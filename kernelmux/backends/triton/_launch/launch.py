@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +19,7 @@ from triton.runtime import driver
 from triton.runtime._async_compile import AsyncCompileMode, active_mode
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernelmux.backends.triton._launch import prompt_driver, prompt_source
+from kernelmux.backends.triton._launch import prompt_driver
 from kernelmux.backends.triton._launch.packed import ArgumentSlot, packed
 from kernelmux.emulator import triton_cache
 from kernelmux.registry.call import first_call, launch_replay
@@ -29,23 +28,12 @@ from kernelmux.registry.util import cards
 _THREADS = min(8, os.cpu_count() or 1)
 triton_cache.ensure()
 prompt_driver.install()
-prompt_source.install()
 
 Ints = tuple[int, ...]
 Config = dict[str, Any]
 
 # Remembers what a function of shapes, strides, dtypes and device returned.
 plan = cards.remembered
-
-
-@cache
-def _compilers() -> ThreadPoolExecutor:
-    """The threads in which kernels of first calls are compiled, begun as they are needed; a forked process has its own."""
-    return ThreadPoolExecutor(_THREADS, "kernelmux-compilers")
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_compilers.cache_clear)
 
 
 def cdiv(a: int, b: int) -> int:
@@ -178,7 +166,7 @@ class Launch:
         if first is None:
             return self._compile(tensors, numbers, warmup=True)
         if "mode" not in first.shared:
-            first.shared["mode"] = AsyncCompileMode(_compilers())
+            first.shared["mode"] = AsyncCompileMode(ThreadPoolExecutor(_THREADS))
         token = active_mode.set(first.shared["mode"])
         try:
             return self._compile(tensors, numbers, warmup=True)

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("triton")
 from kernelmux.backends import triton as package
-from kernelmux.backends.triton._launch import prompt_source
+from kernelmux.emulator.compilers import triton_sources
 
 TEXT = '''
 @jit
@@ -36,7 +36,7 @@ def kernels():
         name = ".".join([package.__name__, *file.relative_to(home).with_suffix("").parts]).removesuffix(".__init__")
         values = vars(importlib.import_module(name)).values()
         found |= {
-            id(v.fn): v.fn for v in values if hasattr(v, "raw_src") and v.fn.__module__.startswith(prompt_source.OURS)
+            id(v.fn): v.fn for v in values if hasattr(v, "raw_src") and v.fn.__module__.startswith(package.__name__)
         }
     return list(found.values())
 
@@ -44,21 +44,21 @@ def kernels():
 def test_the_lines_of_every_kernel_are_those_of_inspect():
     every = kernels()
     assert len(every) > 200
-    wrong = [fn.__qualname__ for fn in every if prompt_source.source_lines(fn) != inspect.getsourcelines(fn)]
+    wrong = [fn.__qualname__ for fn in every if triton_sources.source_lines(fn) != inspect.getsourcelines(fn)]
     assert not wrong
-    tokenized = [fn.__qualname__ for fn in every if not prompt_source.function(inspect.getsourcelines(fn)[0])]
+    tokenized = [fn.__qualname__ for fn in every if not triton_sources.function(inspect.getsourcelines(fn)[0])]
     assert not tokenized
 
 
 def test_a_function_ends_where_something_else_begins():
-    assert prompt_source.function(TEXT) == inspect.getblock(TEXT) == TEXT[:9]
+    assert triton_sources.function(TEXT) == inspect.getblock(TEXT) == TEXT[:9]
 
 
 def test_what_may_be_part_of_a_text_is_tokenized():
-    assert prompt_source.function(TEXT[12:]) == [] and len(inspect.getblock(TEXT[12:])) == 3
+    assert triton_sources.function(TEXT[12:]) == [] and len(inspect.getblock(TEXT[12:])) == 3
 
 
-def test_functions_of_others_are_tokenized():
-    assert prompt_source.source_lines(test_functions_of_others_are_tokenized) == inspect.getsourcelines(
+def test_functions_of_others_are_tokenized(monkeypatch):
+    assert triton_sources.source_lines(test_functions_of_others_are_tokenized) == inspect.getsourcelines(
         test_functions_of_others_are_tokenized
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 from triton.runtime import jit
 
-OURS = "kernelmux.backends.triton."
+OURS = "kernelmux."
 
 
 def install() -> None:
