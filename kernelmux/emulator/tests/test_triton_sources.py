@@ -35,6 +35,6 @@ def test_what_may_be_part_of_a_text_is_tokenized():
 
 
 def test_functions_of_others_are_tokenized(monkeypatch):
-    asked = []
+    asked: list[object] = []
     monkeypatch.setattr(triton_sources, "function", asked.append)
     assert triton_sources.source_lines(inspect.getblock) == inspect.getsourcelines(inspect.getblock) and not asked
