@@ -5,7 +5,7 @@ common: shapes, strides, dtypes, alignment, scalars. It costs more than the laun
 of a kind as it is, watches the second, and writes a function for all others: allocate, take addresses, launch.
 
 A backend's launch seam says what it launches (`launched`), and with which tensors; a torch dispatch mode sees every
-other operation. An implementation that does anything else but allocate, view, and fill with zeros or copies (a sum, a value
+other operation. An implementation that does anything else but allocate, view, copy, and fill with zeros (a sum, a value
 read back), whose launches use memory of unknown origin, or that returns an argument, is never replayed. The roles of inputs
 that are one object, or start at one address, could not be told apart: the call that is watched gets copies of them.
 """
@@ -23,15 +23,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelmux.registry.call.first_call import ALLOCATING, together
+from kernelmux.registry.call.told_apart import told_apart
 
 _C: Any = torch._C
 _Mode: Any = TorchDispatchMode
 _aten = torch.ops.aten
 ZEROS = (_aten.new_zeros.default, _aten.zeros.default, _aten.zeros_like.default)
+MADE_ANEW = (_aten.clone.default, _aten.contiguous.default, _aten.reshape.default)  # or, the last two, a view
 _device, _raw_stream = getattr(_C, "_cuda_getDevice", None), getattr(_C, "_cuda_getCurrentRawStream", None)
 _modes = _C._len_torch_dispatch_stack
-
-COPIED = 2**24  # bytes that are copied once to tell two arguments apart: with larger ones the host's time is hidden
 
 Sizes = tuple[int, ...]
 Launcher = Callable[..., Any]  # of the raw stream, then what the launch was noted with: addresses for tensors
@@ -103,13 +103,25 @@ class LaunchRecorder(_Mode):  # type: ignore[misc]
         elif func is _aten.copy_.default and not kwargs and len(args) == 2:
             self._seen += args
             self.steps.append((torch.Tensor.copy_, tuple(args), None))
-        elif func.is_view and _of(args[0], views := [result] if isinstance(result, torch.Tensor) else result):
+        elif func in MADE_ANEW and not _of(x := args[0], [result]):
+            self._seen += (x, result)
+            self._copy(x, result if result.shape == x.shape else result.view(x.shape), result)
+        elif (func.is_view or func is _aten._unsafe_view.default) and _of(
+            args[0], views := [result] if isinstance(result, torch.Tensor) else result
+        ):
             self._seen += views
             if origin := self._origins.get(id(args[0])):
                 self._origins |= {id(view): origin for view in views}
         else:
             self.problem = self.problem or f"it calls {func}"
         return result
+
+    def _copy(self, x: torch.Tensor, copy: torch.Tensor, result: torch.Tensor) -> None:
+        """Notes a copy of x as an allocation and `copy_`. result: the copy, perhaps in another shape."""
+        origin = (f"_t{len(self.made)}", copy)
+        self._origins |= {id(copy): origin, id(result): origin}
+        self.made.append(copy)
+        self.steps.append((torch.Tensor.copy_, (copy, x), None))
 
     def stands_for(self, value: Any, made: TensorArgument) -> None:
         """What a launch takes in place of `value`, which is kept as other views are."""
@@ -123,6 +135,12 @@ class LaunchRecorder(_Mode):  # type: ignore[misc]
 
 def _of(x: torch.Tensor, views: list[torch.Tensor]) -> bool:  # `reshape`, seen as a whole, may copy
     return all(view.untyped_storage()._cdata == x.untyped_storage()._cdata for view in views)
+
+
+def _dense(x: torch.Tensor) -> bool:
+    """Whether a tensor is all of the memory that it spans, and has each element once."""
+    strides = x.stride()
+    return x.permute(sorted(range(x.dim()), key=lambda axis: -strides[axis])).is_contiguous()
 
 
 class Replayed:
@@ -214,26 +232,6 @@ class _Unfit(Exception):
     """Why a call cannot be replayed."""
 
 
-def told_apart(values: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """The arguments, with a copy in place of each tensor that starts where another one does.
-
-    None for a copy of more than `COPIED` bytes, and where it would be of another kind: with gaps, or aligned otherwise.
-    """
-    starts, found = set[int](), list[Any]()
-    for x in values:
-        if isinstance(x, torch.Tensor):
-            if x.data_ptr() in starts:
-                if not 0 < x.nbytes <= COPIED:
-                    return None
-                copy = x.detach().clone()
-                if copy.stride() != x.stride() or (copy.data_ptr() - x.data_ptr()) & 15:
-                    return None
-                x = copy
-            starts.add(x.data_ptr())
-        found.append(x)
-    return tuple(found)
-
-
 class Text(NamedTuple):
     """A replay as source text: what forbids it, what it does, what it returns; scope: what its names stand for.
 
@@ -288,8 +286,8 @@ def _text(plainly: Callable[..., Any], values: tuple[Any, ...], watch: LaunchRec
     if watch.problem or not watch.steps:
         raise _Unfit(watch.problem or "it launches nothing")
     writer = _ReplayWriter(values, watch)
-    launches = tuple(writer.launch(n, *step) for n, step in enumerate(watch.steps))
     results = [writer.result(x) for x in (result if isinstance(result, tuple) else (result,))]
+    launches = tuple(writer.launch(n, *step) for n, step in enumerate(watch.steps))
     returned = f"({', '.join(results)},)" if isinstance(result, tuple) else results[0]
     scope = {
         "_plainly": plainly,
@@ -336,14 +334,13 @@ class _ReplayWriter:
         return f"_launch{n}({', '.join(['_stream', *map(self._argument, args)])})"
 
     def result(self, x: torch.Tensor) -> str:
-        """A tensor that is returned: an allocation, whole, if need be in another shape."""
+        """A tensor that is returned: an allocation, whole, if need be in another shape or order of axes."""
         name, made = self._of(x)
         if name.startswith("_a"):
             raise _Unfit("it returns an argument or a view of one")
-        same = x is made or (x.shape == made.shape and x.stride() == made.stride())
-        form = (tuple(x.shape), x.stride())
-        dense = x.is_contiguous() and made.is_contiguous() and x.numel() == made.numel() and x.dtype == made.dtype
-        if not (same or dense) or x.data_ptr() != made.data_ptr() or self._forms.setdefault(name, form) != form:
+        form, whole = (tuple(x.shape), x.stride()), (tuple(made.shape), made.stride())
+        same = form == whole or (x.numel() == made.numel() and x.dtype == made.dtype and _dense(x) and _dense(made))
+        if not same or x.data_ptr() != made.data_ptr() or self._forms.setdefault(name, form) != form:
             raise _Unfit("it returns a part of what it allocates")
         return name
 
@@ -361,7 +358,8 @@ class _ReplayWriter:
     def _tensor(self, x: torch.Tensor) -> str:
         """A tensor that an operator of torch takes: an argument, an allocation, or a view of one."""
         name, base = self._of(x)
-        if (x.shape, x.stride(), x.data_ptr(), x.dtype) == (base.shape, base.stride(), base.data_ptr(), base.dtype):
+        form = self._forms.get(name, (tuple(base.shape), base.stride()))
+        if (tuple(x.shape), x.stride(), x.data_ptr(), x.dtype) == (*form, base.data_ptr(), base.dtype):
             return name
         if x.dtype != base.dtype or x.is_conj() or x.is_neg():
             raise _Unfit("an operator of torch takes a view of another dtype")

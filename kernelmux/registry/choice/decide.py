@@ -146,9 +146,11 @@ def _timed(near: timings.Nearest, preferred: Verdict, judged: list[Verdict]) -> 
     """The fastest on record of those that can run the call as it is: no time on record contains a copy.
 
     Of a composite backend only the default counts: its other variants are baselines, which may round more often. None
-    where the backend of highest priority has no time at all: it is not passed over for want of one.
+    where what the backend of highest priority would run has no time: it is not passed over for want of one. A lesser
+    variant of it, whose time is still there when that of the better one is of other sources, says nothing of it: on an H200
+    a step of decoding 16 sequences took 1788 us by such times, and 1475 by priorities.
     """
-    if not any(registered.split(name)[0] == preferred.backend for name in near.times):
+    if preferred.name not in near.times:
         return None
     composite = {v.backend for v in judged if v.candidate and v.candidate.composite}
     ours = (v for v in judged if v.able and not (v.joined and v.backend in composite))

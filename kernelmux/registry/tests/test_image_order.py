@@ -11,6 +11,7 @@ import torch
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import dispatch
+from kernelmux.registry.call.launch_replay import LaunchRecorder
 from kernelmux.registry.errors import UnsupportedError
 from kernelmux.registry.interop import torch_ops
 from kernelmux.registry.util.memory_format import format_of, fresh, strides_of
@@ -132,6 +133,21 @@ def test_every_stride_is_that_of_the_spec(op: str, variant: str) -> None:
                 want = strides_of(output.shape(call), output.memory_format(call))
                 assert got.stride() == want, f"{output.name} of {shapes}, {layout}"
     assert ran
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels last"])
+@pytest.mark.parametrize(("channels", "kernel"), [(64, 3), (64, 1), (5, 3)])
+@pytest.mark.parametrize("backend", ["cuda", "triton"])
+@pytest.mark.parametrize("op", [op for op in OPS if op.startswith("conv2d")])
+def test_a_convolution_can_be_replayed(op: str, backend: str, channels: int, kernel: int, layout: str) -> None:
+    """It does nothing but allocate, view, copy and launch, and what it returns is memory of its own, whole."""
+    shapes, scalars = convolution((2, channels, 8, 10), channels, kernel)[op]
+    values = {**tensors(shapes, layout, torch.float16), **scalars}
+    with LaunchRecorder(tuple(values.values())) as watch:
+        (made,) = dispatch.outputs(op, **values, backend=backend)
+    name, whole = watch.origin(made)
+    assert not watch.problem and name.startswith("_t")
+    assert made.data_ptr() == whole.data_ptr() and made.numel() == whole.numel()
 
 
 @pytest.mark.parametrize("op", OPS)

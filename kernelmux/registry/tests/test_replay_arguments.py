@@ -5,7 +5,9 @@ import torch
 
 from kernelmux.registry.call import launch_replay
 from kernelmux.registry.call.launch_replay import Replayed
+from kernelmux.registry.call.told_apart import told_apart
 from kernelmux.registry.tests.replaying import Kernel, pairs
+from kernelmux.registry.util import memory_format
 
 
 @pytest.fixture
@@ -68,22 +70,70 @@ def test_arguments_that_are_one_tensor_are_told_apart_by_copies(kernel):
 
 @pytest.mark.parametrize("a", [torch.empty(2**22 + 1), torch.empty(2, 8)[:, :3], torch.empty(9)[1:], torch.empty(0)])
 def test_arguments_whose_copy_would_be_large_or_of_another_kind_are_not_watched(a):
-    assert launch_replay.told_apart((a, a)) is None
+    assert told_apart((a, a)) is None
     other = torch.empty_like(a)
-    assert a.numel() == 0 or launch_replay.told_apart((a, other)) == (a, other)
+    assert a.numel() == 0 or told_apart((a, other)) == (a, other)
 
 
-def test_a_reshape_that_copies_is_not_replayed(kernel):
-    """In inference mode, as below autograd, torch shows it as a whole, and calls it a view."""
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize(
+    "copied",
+    [
+        lambda x: x.view(2, 4).t().reshape(-1),
+        lambda x: x.view(2, 4).t().contiguous(),
+        lambda x: x.view(2, 4).t().clone(),
+        lambda x: x.view(1, 2, 2, 2).contiguous(memory_format=torch.channels_last),
+        lambda x: memory_format.fresh(x.view(1, 1, 4, 2), torch.channels_last),
+        lambda x: memory_format.fresh(x.view(2, 2, 1, 2).permute(0, 3, 2, 1), torch.contiguous_format),
+    ],
+)
+def test_copies_into_new_memory_are_made_anew(kernel, copied, whole):
+    """Torch shows `reshape` and `contiguous` as a whole in inference mode, as below autograd, and else their parts."""
 
     def fn(a, b):
-        out = torch.empty_like(a)
-        kernel(a, b, out)
-        return out.view(2, 4).t().reshape(-1)
+        out, first = torch.empty_like(a), copied(a)
+        kernel(first.as_strided((8,), (1,)), b, out)
+        return copied(out)
 
-    replayed = launch_replay.Replayed(fn)
+    replayed = Replayed(fn)
     for _ in range(4):
-        with torch.inference_mode():
+        with torch.inference_mode(whole):
             a, b = torch.rand(2, 8)
-            assert torch.equal(replayed(a, b), (a + b).view(2, 4).t().reshape(-1))
-    assert replayed.problem.startswith("it calls aten.reshape")
+            wanted = copied(copied(a).as_strided((8,), (1,)) + b)
+            found = replayed(a, b)
+            assert torch.equal(found, wanted) and found.stride() == wanted.stride()
+    assert not replayed.problem and kernel.launches == ["first"] * 2 + ["stream"] * 2
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        lambda x: x.view(4, 2).t(),
+        lambda x: x.view(1, 2, 2, 2).permute(0, 3, 1, 2),
+        lambda x: x.view(2, 2, 2, 1).permute(3, 1, 0, 2),
+    ],
+)
+def test_a_result_may_have_the_axes_of_its_memory_in_another_order(kernel, seen):
+    def fn(a, b):
+        out = torch.empty(2, 4)
+        kernel(a, b, out)
+        return seen(out)
+
+    replayed = Replayed(fn)
+    for a, b in pairs(4):
+        found, wanted = replayed(a, b), seen(a + b)
+        assert torch.equal(found, wanted) and found.stride() == wanted.stride()
+    assert not replayed.problem and kernel.launches == ["first"] * 2 + ["stream"] * 2
+
+
+@pytest.mark.parametrize("seen", [lambda x: x[:, :3].t(), lambda x: x.flatten()[1:], lambda x: x[:1].expand(2, 4)])
+def test_a_result_that_is_not_all_of_its_memory_is_not_replayed(kernel, seen):
+    def fn(a, b):
+        out = torch.empty(2, 4)
+        kernel(a, b, out)
+        return seen(out)
+
+    replayed = Replayed(fn)
+    for a, b in pairs(4):
+        assert torch.equal(replayed(a, b), seen((a + b).view(2, 4)))
+    assert replayed.problem == "it returns a part of what it allocates"
