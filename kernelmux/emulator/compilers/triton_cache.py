@@ -23,7 +23,7 @@ from triton import knobs
 from triton.runtime import cache as triton_runtime
 from triton.runtime.cache import FileCacheManager
 
-from kernelmux.emulator.compilers import compile_cache, triton_sources
+from kernelmux.emulator.compilers import compile_cache
 
 ROOM = 1 << 18  # bytes that a folder must take; a kernel has about half of it
 DIGESTS = "__sha256__"  # before the name of a group: the digests of its files
@@ -33,10 +33,9 @@ DIGESTS = "__sha256__"  # before the name of a group: the digests of its files
 def ensure() -> None:
     """Give Triton another folder for this process, with one warning, if its own takes no files (read-only, full).
 
-    From then on Triton compiles again what is damaged, looks up the hash of itself, and is given the lines of our kernels.
-    OSError, which says what to do, if there is no folder.
+    From then on Triton compiles again what is damaged, and looks up the hash of itself. OSError, which says what to do, if
+    there is no folder.
     """
-    triton_sources.install()
     if knobs.cache.manager_class in (None, FileCacheManager):  # and none that the user chose
         knobs.cache.manager_class = CheckedCache
     if hashed := getattr(triton_runtime, "triton_key", None):
