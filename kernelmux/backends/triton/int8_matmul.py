@@ -26,7 +26,7 @@ from kernelmux.backends.triton._families.byte_products import (
     on_lines,
     repays,
 )
-from kernelmux.backends.triton._families.byte_specialised import SpecialisedLaunch, specialised, tile_for
+from kernelmux.backends.triton._families.byte_specialised import SpecialisedLaunch, in_sectors, specialised, tile_for
 from kernelmux.backends.triton._families.few_rows import FEW_ROWS, few_rows, pays
 from kernelmux.backends.triton._launch.card import enough, fitting, held
 from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, cdiv, plan, processors
@@ -139,7 +139,7 @@ def int8_blocked(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Mayb
 def int8_persistent(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe) -> torch.Tensor:
     if not repays(a, b):
         return int8_blocked(a, b, scale_a, scale_b)
-    return _run(_persistent, *on_lines(a, b), scale_a, scale_b)
+    return _run(_persistent, *in_sectors(*on_lines(a, b), promotes=False), scale_a, scale_b)
 
 
 def int8_few_rows(a: torch.Tensor, b: torch.Tensor, scale_a: Maybe, scale_b: Maybe) -> torch.Tensor:
@@ -220,7 +220,7 @@ def _persistent(p: Int8Problem) -> Launch | SpecialisedLaunch:
     if hopper and 3 * cdiv(p.M, 128) * cdiv(p.N, 128) >= processors(p.device):
         shape, strides, scales = (p.M, p.N, p.K), (p.a_strides, p.b_strides), (p.scale_a, p.scale_b)
         out = tl.int32 if p.scale_a == p.scale_b == ABSENT.value else tl.bfloat16
-        tile = tile_for(*shape, processors(p.device), promotes=False)
+        tile = tile_for(shape, (p.a_strides[0], p.b_strides[1]), processors(p.device), promotes=False)
         return specialised(p.device, shape, strides, (tl.int8, tl.int8), out, scales, False, tile)
     config = persistent_rule(p)
     block = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]

@@ -12,7 +12,7 @@ import torch
 import kernelmux
 from kernelmux.backends.cuda import fp8_matmul, int8_matmul
 from kernelmux.backends.cuda._families.byte_products import ByteTile
-from kernelmux.backends.cuda._launch.layout import layout
+from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda.fp8_matmul import PROMOTED, SUMS, Fp8Scaling, tile, wgmma_launch
 from kernelmux.backends.cuda.fp8_matmul._lines import on_lines, readable
 from kernelmux.emulator import checks, nvrtc
@@ -52,7 +52,7 @@ def product(a: torch.Tensor, b: torch.Tensor, left: torch.Tensor, right: torch.T
     [*((t, True) for t in PROMOTED), *((t, False) for t in SUMS)],
     ids=lambda x: str(x).replace(" ", ""),
 )
-@pytest.mark.parametrize(("m", "more", "processors"), [(136, 16, 3), (136, 17, 3), (520, -8, 2)])
+@pytest.mark.parametrize(("m", "more", "processors"), [(136, 16, 3), (136, 17, 9), (520, -8, 2)])
 def test_sums_of_several_tiles_in_cuda(t: ByteTile, m: int, more: int, processors: int, *, promotes: bool) -> None:
     """More stages than the ring has, the last one in part, and a last tile that is halved. Threads write the results of two
     rounds of blocks, whether rows begin at 16 bytes or not, the copy engine those of three."""
@@ -75,13 +75,27 @@ def test_a_block_has_enough_shared_memory(size: int, *, scaled: bool) -> None:
 
 @pytest.mark.parametrize(("shape", "columns"), [*zip(LARGE, (192, 128, 64, 192), strict=True)], ids=str)
 def test_the_tile_takes_least_time_in_cuda(shape: tuple[int, int, int], columns: int) -> None:
-    assert tile(Fp8Scaling(0, 0, True, torch.bfloat16), *shape, 132).columns == columns
+    assert chosen(*shape).columns == columns
+
+
+def chosen(m: int, n: int, k: int) -> ByteTile:
+    """The tile of a product with one scale, all of whose sums are promoted."""
+    a, b = Layout((m, k), (k, 1), torch.float8_e4m3fn, 0), Layout((k, n), (1, k), torch.float8_e4m3fn, 0)
+    return tile(a, b, Fp8Scaling(0, 0, True, torch.bfloat16), 132)
+
+
+def test_blocks_fetch_together_what_lies_in_odd_lines() -> None:
+    """A line that begins in the middle of a sector costs L2 more."""
+    assert chosen(2839, 5120, 4016)[:1] + chosen(2839, 5120, 4016)[3:] == (192, 2)
+    assert chosen(1500, 2048, 2032).down == 2
+    assert chosen(128, 2048, 2032).down == 1
 
 
 def test_the_last_tiles_are_halves_where_they_fill_half_a_round() -> None:
     """23 x 24 tiles are four rounds of 132 and 24 more; 32 x 16 of them three and 116."""
-    assert SUMS[-1].whole(3008, 5760, 132) == 528
-    assert SUMS[-1].whole(4096, 4096, 132) == 512
+    assert SUMS[-2].whole(3008, 5760, 132) == 528
+    assert SUMS[-2].whole(4096, 4096, 132) == 512
+    assert SUMS[-1].whole(3008, 5760, 132) == 264  # in pairs
     assert PROMOTED[-1].whole(3008, 5760, 132) == PROMOTED[-1].tiles(3008, 5760)
 
 
@@ -108,7 +122,7 @@ def test_the_tile_takes_least_time_in_triton(shape: tuple[int, int, int], column
     pytest.importorskip("triton")
     from kernelmux.backends.triton._families.byte_specialised import tile_for
 
-    assert tile_for(*shape, 132, promotes=True).columns == columns
+    assert tile_for(shape, (shape[2], shape[2]), 132, promotes=True).columns == columns
 
 
 @needs_nvrtc

@@ -35,9 +35,12 @@ BLOCKS = 2  # the kind of scales that are for blocks; 0: one for all, 1: one per
 
 # H200: a stage of 256 columns takes 0.75 us, 1024 cycles at the clock that its power allows, and narrow ones wait for L2.
 # Widths that are no multiple of 64 are slower than the next one that is: without promoted sums 8192 x 4096 by 4096 x 4096
-# took 230.8 us with 240 columns, 200.2 with 256; pairs of blocks that fetch b together 200.8.
-SUMS = ByteTile(64, 410), ByteTile(128, 546), ByteTile(192, 820), ByteTile(256, 1024, halves=True)
-PROMOTED = SUMS[:3]
+# took 230.8 us with 240 columns, 200.2 with 256. Pairs of blocks that fetch b together leave L2 less to do.
+SUMS = (
+    ByteTile(64, 410), ByteTile(128, 546), ByteTile(128, 546, down=2), ByteTile(192, 820), ByteTile(192, 800, down=2),
+    ByteTile(256, 1024, halves=True), ByteTile(256, 1016, halves=True, down=2),
+)  # fmt: skip
+PROMOTED = SUMS[:5]
 
 
 class Fp8Scaling(NamedTuple):
@@ -120,7 +123,7 @@ def _tensor_cores(a: Layout, b: Layout, end: Fp8Scaling) -> BoundLaunch:
 
 @remembered
 def _wgmma(a: Layout, b: Layout, end: Fp8Scaling, multiprocessors: int) -> ByteLaunch:
-    return wgmma_launch(a, b, end, tile(end, a.shape[0], b.shape[1], a.shape[1], multiprocessors), multiprocessors)
+    return wgmma_launch(a, b, end, tile(a, b, end, multiprocessors), multiprocessors)
 
 
 def wgmma_launch(a: Layout, b: Layout, end: Fp8Scaling, t: ByteTile, multiprocessors: int) -> ByteLaunch:
@@ -134,11 +137,15 @@ def _few_rows(a: Layout, b: Layout, end: Fp8Scaling, multiprocessors: int) -> By
     return few_rows_launch(FEW_ROWS_SOURCE, a, b, t, **end.macros(a, b))
 
 
-def tile(end: Fp8Scaling, M: int, N: int, K: int, multiprocessors: int) -> ByteTile:
-    """The quickest one by `ByteTile.cycles`; blocks of scales are as wide as a tile."""
+def tile(a: Layout, b: Layout, end: Fp8Scaling, multiprocessors: int) -> ByteTile:
+    """The quickest one by `ByteTile.time`; blocks of scales are as wide as a tile.
+
+    H200, us, of such scales: 4096 x 7168 by 7168 x 4096 264 in single blocks, 275 in pairs of them, 2688 x 6896 by 6896 x
+    5744, whose lines are odd, 331 and 271.
+    """
     if BLOCKS in (end.scales_a, end.scales_b):
-        return PROMOTED[1]
-    return fastest(M, N, K, multiprocessors, PROMOTED if end.promotes else SUMS)
+        return fastest(a, b, multiprocessors, PROMOTED[1:3])
+    return fastest(a, b, multiprocessors, PROMOTED if end.promotes else SUMS)
 
 
 _SCALES = {"scale_a": "contiguous", "scale_b": "contiguous"}

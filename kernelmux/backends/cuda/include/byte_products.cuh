@@ -18,6 +18,9 @@
 #ifndef HALVES  // the last tiles, which would fill half a round of blocks at most, are two works of half the columns each
 #define HALVES 0
 #endif
+#ifndef DOWN  // blocks of a cluster that lie below one another: each fetches its share of their columns of b for all
+#define DOWN 1
+#endif
 #ifndef MAPPED  // the copy engine writes the results, whose rows begin at multiples of 16 bytes
 #define MAPPED 0
 #endif
@@ -25,9 +28,42 @@
 constexpr int CONSUMERS = 2, BLOCK_M = 64 * CONSUMERS, BLOCK_K = 128;  // the widest swizzle
 constexpr int THREADS = 128 * (1 + CONSUMERS);
 constexpr int A_BYTES = BLOCK_M * BLOCK_K, STAGE_BYTES = A_BYTES + BLOCK_N * BLOCK_K;
-constexpr int BOX_N = HALVES ? BLOCK_N / 2 : BLOCK_N;  // columns that one copy brings
+constexpr int HALF_N = HALVES ? BLOCK_N / 2 : BLOCK_N;  // columns of the narrowest work
+constexpr int BOX_N = HALF_N / DOWN;                    // that one copy brings
 
-// A stage is full when its bytes have landed, empty when all consumer warps have multiplied it.
+#if DOWN > 1
+#define CLUSTER __cluster_dims__(DOWN, 1, 1)
+#else
+#define CLUSTER
+#endif
+
+// Waits for the other blocks of a cluster: nobody may write into, or have left, shared memory that another uses.
+__device__ __forceinline__ void cluster_sync() {
+    if constexpr (DOWN > 1) {
+        asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+        asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+    }
+}
+
+// A box into the shared memory of all blocks of the cluster, at the same place; the barrier of each counts the bytes.
+__device__ __forceinline__ void tma_load_for_all(void* to, const TensorMap& map, Barrier& barrier, int x, int y) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+        "[%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(to)),
+        "l"(&map), "r"(shared_address(&barrier)), "r"(x), "r"(y), "h"((short)((1 << DOWN) - 1))
+        : "memory");
+}
+
+// Arrives at a barrier of block `rank` of the cluster.
+__device__ __forceinline__ void barrier_arrive_at(bool mine, Barrier& barrier, int rank) {
+    asm volatile(
+        "{ .reg .pred p; .reg .b32 there; setp.ne.b32 p, %1, 0; mapa.shared::cluster.u32 there, %0, %2; "
+        "@p mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(shared_address(&barrier)),
+        "r"((int)mine), "r"(rank)
+        : "memory");
+}
+
+// A stage is full when its bytes have landed, empty when all consumer warps of the cluster have multiplied it.
 struct Ring {
     unsigned char* stages;
     Barrier *full, *empty;
@@ -36,10 +72,11 @@ struct Ring {
     __device__ __forceinline__ Ring(unsigned char* stages, Barrier* barriers)
         : stages(stages), full(barriers), empty(barriers + STAGES) {
         if (threadIdx.x == 0) {
-            for (int i = 0; i < STAGES; i++) barrier_init(full[i], 1), barrier_init(empty[i], 4 * CONSUMERS);
+            for (int i = 0; i < STAGES; i++) barrier_init(full[i], 1), barrier_init(empty[i], 4 * CONSUMERS * DOWN);
             barrier_init_fence();
         }
         __syncthreads();
+        cluster_sync();
     }
 
     __device__ __forceinline__ void produce(const TensorMap& a, const TensorMap& b, int m, int n, int columns, int K) {
@@ -49,30 +86,43 @@ struct Ring {
             barrier_wait(empty[place.stage], place.phase ^ 1);
             barrier_expect(landed, A_BYTES + columns * BLOCK_K);
             tma_load(stage, a, landed, k, m);
-            tma_load(stage + A_BYTES, b, landed, k, n);
-            if (HALVES && columns > BOX_N) tma_load(stage + A_BYTES + BOX_N * BLOCK_K, b, landed, k, n + BOX_N);
+            const int first = DOWN > 1 ? blockIdx.x % DOWN * (columns / DOWN) : 0;
+            load_columns(stage, b, landed, k, n, first);
+            if (HALVES && columns > HALF_N) load_columns(stage, b, landed, k, n, first + BOX_N);
             place.advance();
         }
     }
 
     __device__ __forceinline__ void await() const { barrier_wait(full[place.stage], place.phase); }
 
+    // A box of the columns of b from n on, that of the column `first` among them.
+    __device__ __forceinline__ void load_columns(
+        unsigned char* stage, const TensorMap& b, Barrier& landed, int k, int n, int first) {
+        unsigned char* to = stage + A_BYTES + first * BLOCK_K;
+        if constexpr (DOWN > 1) tma_load_for_all(to, b, landed, k, n + first);
+        else tma_load(to, b, landed, k, n + first);
+    }
+
     // Called by whole warps.
-    __device__ __forceinline__ void release(int stage) const { barrier_arrive_if(threadIdx.x % 32 == 0, empty[stage]); }
+    __device__ __forceinline__ void release(int stage) const {
+        const int lane = threadIdx.x % 32;
+        if constexpr (DOWN > 1) barrier_arrive_at(lane < DOWN, empty[stage], lane % DOWN);
+        else barrier_arrive_if(lane == 0, empty[stage]);
+    }
 };
 
 // What a block does at one time: so many columns from (m, n) on.
 struct Work {
     int m, n, columns;
 
-    // The first `whole` tiles are a work each.
+    // The first `whole` tiles of a cluster are a work each.
     __device__ __forceinline__ Work(int index, int whole, int tiles_m, int tiles_n) {
         const int rest = HALVES ? max(0, index - whole) : 0;
         const Tile tile = grouped_tile(index - (rest + 1) / 2, tiles_m, tiles_n);
         const bool halved = HALVES && index >= whole;
-        m = tile.m * BLOCK_M;
-        n = tile.n * BLOCK_N + (halved && rest % 2 ? BOX_N : 0);
-        columns = halved ? BOX_N : BLOCK_N;
+        m = (tile.m * DOWN + blockIdx.x % DOWN) * BLOCK_M;
+        n = tile.n * BLOCK_N + (halved && rest % 2 ? HALF_N : 0);
+        columns = halved ? HALF_N : BLOCK_N;
     }
 };
 
@@ -88,25 +138,27 @@ __device__ __forceinline__ void stores_read() { asm volatile("cp.async.bulk.wait
 template <typename Consume>
 __device__ __forceinline__ void for_each_work(
     Ring& ring, const TensorMap& a, const TensorMap& b, int M, int N, int K, int whole, Consume consume) {
-    const int tiles_m = cdiv(M, BLOCK_M), tiles_n = cdiv(N, BLOCK_N), tiles = tiles_m * tiles_n;
+    const int tiles_m = cdiv(M, BLOCK_M * DOWN), tiles_n = cdiv(N, BLOCK_N), tiles = tiles_m * tiles_n;
     const int works = HALVES ? 2 * tiles - whole : tiles;
     if (threadIdx.x < 128) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x == 0)
-            for (int i = blockIdx.x; i < works; i += gridDim.x) {
+            for (int i = blockIdx.x / DOWN; i < works; i += gridDim.x / DOWN) {
                 const Work work(i, whole, tiles_m, tiles_n);
                 ring.produce(a, b, work.m, work.n, work.columns, K);
             }
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        for (int i = blockIdx.x; i < works; i += gridDim.x) {
+        for (int i = blockIdx.x / DOWN; i < works; i += gridDim.x / DOWN) {
             const Work work(i, whole, tiles_m, tiles_n);
             const int row = work.m + (threadIdx.x / 32 - 4) * 16;
             if (work.columns == BLOCK_N) consume(row, work.n, Columns<BLOCK_N>());
-            else consume(row, work.n, Columns<BOX_N>());
+            else consume(row, work.n, Columns<HALF_N>());
         }
         if (MAPPED && threadIdx.x % 32 == 0) stores_read();
     }
+    __syncwarp();
+    cluster_sync();
 }
 
 template <int Count>

@@ -29,7 +29,10 @@ SOURCE = Source(__file__)
 WGMMA = Source(__file__, "int8_matmul_wgmma.cu")
 FEW_ROWS_SOURCE = Source(__file__, "int8_matmul_few_rows.cu")
 _TILE = 128
-TILES = ByteTile(64, 410), ByteTile(128, 546), ByteTile(192, 820), ByteTile(256, 1024, halves=True)
+TILES = (
+    ByteTile(64, 410), ByteTile(128, 546), ByteTile(128, 546, down=2), ByteTile(192, 820), ByteTile(192, 800, down=2),
+    ByteTile(256, 1024, halves=True), ByteTile(256, 1016, halves=True, down=2),
+)  # fmt: skip
 Maybe = torch.Tensor | None
 Scales = tuple[bool, int, int]
 
@@ -87,7 +90,7 @@ def _tensor_cores(a: Layout, b: Layout, scales: Scales) -> BoundLaunch:
 
 @remembered
 def _wgmma(a: Layout, b: Layout, scales: Scales, multiprocessors: int) -> ByteLaunch:
-    t = fastest(a.shape[0], b.shape[1], a.shape[1], multiprocessors, TILES)
+    t = fastest(a, b, multiprocessors, TILES)
     return wgmma_launch(a, b, scales, t, multiprocessors)
 
 

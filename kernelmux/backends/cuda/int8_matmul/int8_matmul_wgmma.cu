@@ -9,7 +9,7 @@
 
 constexpr int SCALE_BYTES = SCALED && SCALES_B ? 4 * CONSUMERS * 4 * BLOCK_N : 0;
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
     int8_matmul_wgmma(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
                       const float* __restrict__ scale_a, const float* __restrict__ scale_b, RESULTS c, int M,
                       int N, int K, int whole) {

@@ -56,11 +56,15 @@ def repays(a: torch.Tensor, b: torch.Tensor) -> bool:
 def on_lines(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """a [M, K] and b [K, N] with K contiguous, in lines that the copy engine reads; themselves if they lie so."""
     a, b = k_contiguous(a, b)
-    return a if readable(a) else _copied(a), b if readable(b) else _copied(b)
+    return a if readable(a) else copied(a), b if readable(b) else copied(b)
 
 
-def _copied(x: torch.Tensor) -> torch.Tensor:
-    return with_lines(x.view(torch.uint8)).view(x.dtype)
+def copied(x: torch.Tensor) -> torch.Tensor:
+    """A copy in lines of whole sectors."""
+    if x.stride(-1) != 1:
+        return copied(x.t()).t()
+    pairs = x.shape[1] % 2 == x.stride(0) % 2 == x.data_ptr() % 2 == 0
+    return with_lines(x.view(torch.int16 if pairs else torch.uint8)).view(x.dtype)
 
 
 def maps(shape: Ints, a_strides: Ints, b_strides: Ints, block: Ints) -> tuple[Any, ...]:

@@ -25,7 +25,7 @@ from kernelmux.backends.triton._families.byte_products import (
     repays,
     scaled,
 )
-from kernelmux.backends.triton._families.byte_specialised import SpecialisedLaunch, specialised, tile_for
+from kernelmux.backends.triton._families.byte_specialised import SpecialisedLaunch, in_sectors, specialised, tile_for
 from kernelmux.backends.triton._families.few_rows import FEW_ROWS, few_rows, pays
 from kernelmux.backends.triton._launch.card import enough, narrow
 from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, cdiv, plan, processors
@@ -158,7 +158,10 @@ def fp8_persistent(
 ) -> torch.Tensor:
     if not repays(a, b):
         return fp8_blocked(a, b, scale_a, scale_b, out_dtype, accumulation)
-    return _run(_persistent, *on_lines(a, b), scale_a, scale_b, out_dtype, accumulation)
+    a, b = on_lines(a, b)
+    if BLOCKS.value not in (_kind(scale_a, (a.shape[0], 1)), _kind(scale_b, (1, b.shape[1]))):
+        a, b = in_sectors(a, b, promotes=accumulation == "full")
+    return _run(_persistent, a, b, scale_a, scale_b, out_dtype, accumulation)
 
 
 def fp8_few_rows(
@@ -221,7 +224,7 @@ def _persistent(p: Fp8Problem) -> Launch | SpecialisedLaunch:
     busy = 3 * cdiv(p.M, 128) * cdiv(p.N, 128) >= processors(p.device)
     if BLOCKS.value not in (p.scale_a, p.scale_b) and busy:
         shape = p.M, p.N, p.K
-        tile = tile_for(*shape, processors(p.device), promotes=p.promotes)
+        tile = tile_for(shape, (p.a_strides[0], p.b_strides[1]), processors(p.device), promotes=p.promotes)
         strides, scales = (p.a_strides, p.b_strides), (p.scale_a, p.scale_b)
         return specialised(p.device, shape, strides, p.formats, p.out, scales, p.promotes, tile)
     config = persistent_rule(p)
