@@ -13,9 +13,10 @@ pytest.importorskip("triton")
 
 from kernelmux import emulator
 from kernelmux.backends.triton import conv2d, conv2d_backward_input, conv2d_backward_weight
-from kernelmux.backends.triton.conv2d import _order, _specialised
+from kernelmux.backends.triton.conv2d import _order, _specialised, _specialised_weight
+from kernelmux.backends.triton.conv2d._order import readable
 from kernelmux.backends.triton.conv2d._problem import images
-from kernelmux.backends.triton.conv2d._specialised import TILES, readable
+from kernelmux.backends.triton.conv2d._tiles import TILES, tile_config
 from kernelmux.emulator.traces import Trace
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
@@ -71,7 +72,7 @@ def test_any_number_of_channels_is_written_exactly(filters: int, count: int, row
 
 @pytest.mark.parametrize(("tile", "filters"), list(zip(TILES, cycle((33, 50, 100)))))
 def test_every_tile_writes_lines(tile: tuple[int, int, float], filters: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_specialised, "rule", lambda p: _specialised.tile_config(*tile[:2], 32))
+    monkeypatch.setattr(_specialised, "rule", lambda p: tile_config(*tile[:2], 32))
     _specialised.specialised.cache_clear()
     given = integers(3, 32, 6, 6), integers(filters, 32, 1, 1), None, STRIDE, (0, 0), DILATION
     with emulator.trace() as trace:
@@ -80,10 +81,65 @@ def test_every_tile_writes_lines(tile: tuple[int, int, float], filters: int, mon
     _specialised.specialised.cache_clear()  # of plans that another rule made
 
 
+@pytest.mark.parametrize(("columns", "tile"), [(8, (128, 320)), (12, (128, 160)), (9, (256, 96)), (16, (64, 64))])
+def test_contiguous_images_are_written_as_such(
+    columns: int, tile: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many places at once as rows are a multiple of, by a launch that begins before that of the copies has ended."""
+    monkeypatch.setattr(_specialised, "rule", lambda p: {**tile_config(*tile, 64), "BOX": (1, tile[0] // 16, 16)})
+    _specialised.specialised.cache_clear()
+    x = integers(2, 40, 5, columns).contiguous()
+    weight, bias = integers(70, 40, 3, 3).contiguous(), integers(70, 1, 1, 1).flatten()
+    with emulator.trace() as trace:
+        assert exact("conv2d", "specialised", x, weight, bias, STRIDE, PADDING, DILATION)
+    assert requests(trace, "y") == {2 * gcd(columns, 8)} and len(trace.launches) == 2
+    turned = integers(40, 70, 3, 3).contiguous()
+    assert exact("conv2d_backward_input", "specialised", x, turned, STRIDE, PADDING, DILATION, (0, 0))
+    _specialised.specialised.cache_clear()
+
+
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last], ids=["nchw", "channels_last"])
+@pytest.mark.parametrize(("channels", "rows", "columns"), [(40, 7, 9), (50, 6, 5), (64, 5, 8)])
+def test_one_copy_has_all_that_strides_need(channels: int, rows: int, columns: int, order: torch.memory_format) -> None:
+    x = integers(2, channels, rows, columns).contiguous(memory_format=order)
+    weight = integers(24, channels, 3, 3).contiguous(memory_format=order)
+    with emulator.trace() as trace:
+        assert exact("conv2d", "specialised", x, weight, None, (2, 2), PADDING, DILATION)
+    assert order == torch.channels_last or len(trace.launches) == 2
+
+
+@pytest.mark.parametrize("tile", [(128, 320), (128, 192), (64, 256), (64, 64)])
+@pytest.mark.parametrize(("channels", "stride"), [(64, 1), (72, 2), (320, 1)])
+def test_tiles_of_weights_may_have_channels_beside_others(
+    tile: tuple[int, int], channels: int, stride: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which come in boxes of their own."""
+    tiled = {**_specialised_weight._tile(*tile), "SHARES": 2}
+    monkeypatch.setattr(_specialised_weight, "rule", lambda p: tiled)
+    _specialised_weight.specialised.cache_clear()
+    x, grad_out = integers(2, channels, 7, 5), integers(2, 72, 7 // stride, 5 // stride)
+    x[:, 0, -1] = torch.nan
+    given = grad_out, x, (3, 3), (stride, stride), (2 - stride, 2 - stride), DILATION
+    want = catalog.spec("conv2d_backward_weight").reference(grad_out.double(), x.double(), *given[2:])
+    with registered.backend("triton").emulation():
+        got = OPERATORS["conv2d_backward_weight"].VARIANTS["specialised"].fn(*given).double()
+    assert torch.equal(got.nan_to_num(-1e4), want.nan_to_num(-1e4))
+    _specialised_weight.specialised.cache_clear()
+
+
+@pytest.mark.parametrize(("shape", "biased"), [((2, 72, 5, 8), True), ((1, 40, 4, 4), False), ((3, 33, 7, 7), False)])
+def test_single_elements_multiply_images_where_these_lie(shape: tuple[int, ...], biased: bool) -> None:
+    x, weight = integers(*shape).contiguous(), integers(50, shape[1], 1, 1)
+    bias = integers(50, 1, 1, 1).flatten() if biased else None
+    assert exact("conv2d", "pointwise", x, weight, bias, STRIDE, (0, 0), DILATION)
+    turned = integers(shape[1], 50, 1, 1)
+    assert exact("conv2d_backward_input", "pointwise", x, turned, STRIDE, (0, 0), DILATION, (0, 0))
+
+
 @pytest.mark.parametrize("filters", [192, 96, 200])
 def test_a_third_of_the_channels_may_be_a_product_of_its_own(filters: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In boxes of whole channels and of the last ones, forwards and backwards."""
-    monkeypatch.setattr(_specialised, "rule", lambda p: _specialised.tile_config(128, 96 if filters == 96 else 192, 64))
+    monkeypatch.setattr(_specialised, "rule", lambda p: tile_config(128, 96 if filters == 96 else 192, 64))
     _specialised.specialised.cache_clear()
     x, weight, bias = integers(2, 72, 9, 9), integers(filters, 72, 3, 3), integers(filters, 1, 1, 1).flatten()
     assert exact("conv2d", "specialised", x, weight, bias, STRIDE, PADDING, DILATION)

@@ -4,7 +4,7 @@ direct         a tile of places and channels per program, one term after the oth
 implicit_gemm  a product of matrices on tensor cores, whose right factor is found in x while it is loaded
 folded         specialised on a copy in which the columns of a window are channels: for few channels
 specialised    the same product: one warp brings boxes of x by the copy engine (TMA), two warpgroups multiply
-pointwise      kernels of one element on contiguous images: a batch of products of matrices
+pointwise      kernels of one element on contiguous images: products of matrices where these lie
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _by_boxes(convolution: Callable[..., torch.Tensor], idea: str, requires: tup
 def pointwise(
     x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
 ) -> torch.Tensor:
-    return _pointwise.product(weight[:, :, 0, 0], x)
+    return _pointwise.convolution(x, weight, bias)
 
 
 VARIANTS = {
@@ -83,6 +83,6 @@ VARIANTS = {
         _patches.requires("x", _patches.FewChannelsOrContiguous("x")),
     ),
     "pointwise": Implementation(
-        pointwise, "a batch of products on contiguous images", _pointwise.requires("x"), arithmetic="mma",
+        pointwise, "a batch of products on contiguous images", _pointwise.requires("x"), {"bias": "contiguous"}, "mma"
     ),
 }  # fmt: skip

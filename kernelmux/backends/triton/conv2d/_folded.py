@@ -7,13 +7,14 @@ multiple of 16 bytes; boxes of lines are boxes of places. Numbers behind a line 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import torch
 
 from kernelmux.backends.triton._launch.launch import Ints, cdiv
 from kernelmux.backends.triton.conv2d import _specialised, _specialised_weight
-from kernelmux.backends.triton.conv2d._order import channels_first, copied
-from kernelmux.backends.triton.conv2d._problem import VECTOR, ConvolutionProblem, Images, images
+from kernelmux.backends.triton.conv2d._order import copied, readable
+from kernelmux.backends.triton.conv2d._problem import VECTOR, ConvolutionProblem, Images, images, pixels
 from kernelmux.registry.conditions import AtLeast, AtMost, Condition
 from kernelmux.registry.spec import Call
 from kernelmux.registry.spec.sliding_windows import PIXELS, Fold, SideBySide, Window
@@ -74,17 +75,16 @@ def _lines(x: torch.Tensor, rows: int, window: Window, places: int, f: Fold) -> 
 def convolution(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Ints, over: tuple[Window, Window]
 ) -> torch.Tensor:
-    """Images of this shape in the order of x, computed as channels-last ones."""
-    y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    if y.numel():
-        down, across = over
-        f, kernel = Fold.of(across, shape[3], x.shape[1], VECTOR), Window(across.kernel, 1, 0)
-        rows = cdiv(x.shape[2], down.stride) * down.stride
-        left, lines = _lines(x, rows, across, shape[3], f)
-        right, kernels = _lines(weight, weight.shape[2], kernel, 1, f.of_kernel(kernel, VECTOR))
-        p = ConvolutionProblem(x.get_device(), x.dtype, lines, images(y), kernels, (down, LINE), bias is not None)
-        _specialised.specialised(p)(y, left, right, right, y if bias is None else bias)
-    return y if format_of(x) == torch.channels_last else channels_first(y)
+    """Images of this shape in the order of x."""
+    if not prod(shape):
+        return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=format_of(x))
+    down, across = over
+    f, kernel = Fold.of(across, shape[3], x.shape[1], VECTOR), Window(across.kernel, 1, 0)
+    rows = cdiv(x.shape[2], down.stride) * down.stride
+    left, lines = _lines(x, rows, across, shape[3], f)
+    right, kernels = _lines(weight, weight.shape[2], kernel, 1, f.of_kernel(kernel, VECTOR))
+    p = ConvolutionProblem(x.get_device(), x.dtype, lines, pixels(shape), kernels, (down, LINE), bias is not None)
+    return _specialised.result(p, left, right, bias, format_of(x), after=True)
 
 
 def gradient(grad_out: torch.Tensor, x: torch.Tensor, shape: Ints, over: tuple[Window, Window]) -> torch.Tensor:
@@ -95,7 +95,7 @@ def gradient(grad_out: torch.Tensor, x: torch.Tensor, shape: Ints, over: tuple[W
     right, lines = _lines(x, cdiv(x.shape[2], down.stride) * down.stride, across, grad_out.shape[3], f)
     deep = cdiv(width * f.channels, VECTOR) * VECTOR
     out = x.new_empty(filters, taps, 1, deep)
-    g = _specialised.readable(grad_out)
+    g = readable(grad_out)
     seen = lines, images(g), images(out.permute(0, 3, 1, 2))
     _specialised_weight.run_on(ConvolutionProblem(x.get_device(), x.dtype, *seen, (down, LINE)), out, g, right)
     kernels = out[..., : width * f.channels].unflatten(3, (width, f.channels))[:, :, 0, :, :channels]

@@ -3,58 +3,135 @@
 from __future__ import annotations
 
 from math import gcd
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
-from kernelmux.backends.triton._launch.launch import Config, Launch, cdiv, plan, processors
+from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, cdiv, plan, processors
 from kernelmux.backends.triton._rows.rows import next_power
 from kernelmux.backends.triton.conv2d._problem import VECTOR, Images, images
+from kernelmux.registry.spec.sliding_windows import Window
 from kernelmux.registry.util.memory_format import fresh
 
 BLOCK = 128  # channels and places of a tile, which is turned in shared memory
 NUMBERS = 1024  # of a program that copies line by line
 PROGRAMS = 6  # that an SM has shared memory for
+SECTOR = 2 * VECTOR  # elements of 32 bytes, which L2 reads at once
+WIDE = 64  # channels at most that a box brings, of which those of a copy are a multiple
+COPIED = 33  # channels from which on images are copied with some more; below, a fold of them has fewer terms
 
 
 @triton.jit
-def conv2d_order_kernel(
-    y_ptr, x_ptr, images, C, P, x_n, x_c, x_p, y_n, y_c, y_p, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr
-):  # fmt: skip
-    """x to y, both [N C P] of strides n, c and p, of which one is 1."""
-    tiles_p = tl.cdiv(P, BLOCK_P)
-    tiles = tl.cdiv(C, BLOCK_C) * tiles_p
+def conv2d_first_kernel(y_ptr, x_ptr, images, channels, places, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr):
+    """Contiguous y [images channels places] from x [images places channels]."""
+    tiles_p = tl.cdiv(places, BLOCK_P)
+    tiles = tl.cdiv(channels, BLOCK_C) * tiles_p
     for index in range(tl.program_id(0), images * tiles, tl.num_programs(0)):
+        n = (index // tiles).to(tl.int64) * channels * places
+        tile = index % tiles
+        c = (tile // tiles_p * BLOCK_C + tl.arange(0, BLOCK_C)).to(tl.int64)[:, None]
+        p = (tile % tiles_p * BLOCK_P + tl.arange(0, BLOCK_P)).to(tl.int64)[None, :]
+        inside = (c < channels) & (p < places)
+        x = tl.load(x_ptr + n + (c + p * channels), mask=inside)
+        tl.store(y_ptr + n + (c * places + p), x, mask=inside)
+
+
+@triton.jit
+def _turn(
+    y_ptr, x_ptr, program, programs, images, channels, plane, height, width, deep, places, columns,
+    GROWN: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
+):  # fmt: skip
+    """y [images places deep] from contiguous x [images channels plane], zero where x has nothing. GROWN: y has other rows
+    and columns than x."""
+    tiles_p = tl.cdiv(places, BLOCK_P)
+    tiles = tl.cdiv(deep, BLOCK_C) * tiles_p
+    for index in range(program, images * tiles, programs):
         n = (index // tiles).to(tl.int64)
         tile = index % tiles
         c = (tile // tiles_p * BLOCK_C + tl.arange(0, BLOCK_C)).to(tl.int64)[:, None]
         p = (tile % tiles_p * BLOCK_P + tl.arange(0, BLOCK_P)).to(tl.int64)[None, :]
-        inside = (c < C) & (p < P)
-        x = tl.load(x_ptr + n * x_n + (c * x_c + p * x_p), mask=inside)
-        tl.store(y_ptr + n * y_n + (c * y_c + p * y_p), x, mask=inside)
+        if GROWN:
+            h = p // columns
+            w = p % columns
+            at = h * width + w
+            inside = (c < channels) & (h < height) & (w < width)
+        else:
+            at = p
+            inside = (c < channels) & (p < plane)
+        x = tl.load(x_ptr + n * channels * plane + (c * plane + at), mask=inside, other=0.0)
+        tl.store(y_ptr + n * places * deep + (p * deep + c), x, mask=(c < deep) & (p < places))
+
+
+@triton.jit
+def conv2d_last_kernel(
+    y_ptr, x_ptr, other_ptr, z_ptr, programs,
+    images, channels, plane, height, width, deep, places, columns,
+    count, inputs, taps, taps_h, taps_w, depth, positions, across,
+    GROWN: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
+    OTHER_GROWN: tl.constexpr, OTHER_C: tl.constexpr, OTHER_P: tl.constexpr,
+):  # fmt: skip
+    """`_turn` x by so many programs, and by the others, if there are more, z."""
+    if tl.program_id(0) < programs:
+        _turn(
+            y_ptr, x_ptr, tl.program_id(0), programs, images, channels, plane, height, width, deep, places, columns,
+            GROWN, BLOCK_C, BLOCK_P,
+        )  # fmt: skip
+    else:
+        _turn(
+            other_ptr, z_ptr, tl.program_id(0) - programs, tl.num_programs(0) - programs,
+            count, inputs, taps, taps_h, taps_w, depth, positions, across, OTHER_GROWN, OTHER_C, OTHER_P,
+        )  # fmt: skip
+
+
+def _block(channels: int, places: int) -> Ints:
+    """Of a tile that is turned in shared memory."""
+    wide = BLOCK if channels % VECTOR == 0 else BLOCK // 2  # registers hold an address for each element there
+    return min(BLOCK, next_power(channels)), min(wide, next_power(places))
 
 
 @plan
-def _plan(device: int, images: int, channels: int, places: int, last: bool) -> Launch:
-    """The launch, of y and x. last: of channels-last images y from contiguous ones x, otherwise the reverse."""
-    wide = BLOCK if channels % VECTOR == 0 else BLOCK // 2  # registers hold an address for each element there
-    block: Config = {"BLOCK_C": min(BLOCK, next_power(channels)), "BLOCK_P": min(wide, next_power(places))}
-    tiles = images * cdiv(channels, block["BLOCK_C"]) * cdiv(places, block["BLOCK_P"])
-    size, first, second = channels * places, (places, 1), (1, channels)
-    strides = (size, *first, size, *second) if last else (size, *second, size, *first)
+def _first(device: int, images: int, channels: int, places: int) -> Launch:
+    """The launch, of contiguous images and of channels-last ones."""
+    block_c, block_p = _block(channels, places)
+    tiles = images * cdiv(channels, block_c) * cdiv(places, block_p)
     programs = min(PROGRAMS * processors(device), tiles)
-    return Launch(conv2d_order_kernel, (programs,), images, channels, places, *strides, **block, num_warps=8)
+    return Launch(
+        conv2d_first_kernel, (programs,), images, channels, places, BLOCK_C=block_c, BLOCK_P=block_p, num_warps=8
+    )  # fmt: skip
 
 
-def channels_last(x: torch.Tensor) -> torch.Tensor:
-    """A channels-last copy."""
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    if x.is_contiguous():
-        _plan(x.get_device(), len(x), x.shape[1], x.shape[2] * x.shape[3], True)(y, x)
-    else:
-        y.copy_(x)
-    return y
+class Copy(NamedTuple):
+    """What a channels-last copy is to have: rows, columns and channels. Zeros are what its source has not."""
+
+    rows: int
+    columns: int
+    channels: int
+
+    def empty(self, x: torch.Tensor) -> torch.Tensor:
+        """The copy of x, as [N rows columns channels]."""
+        return x.new_empty(len(x), *self)
+
+
+@plan
+def _last(device: int, *copies: tuple[Ints, Copy]) -> Launch:
+    """The launch, of each copy and of its source; of a shape each; of a single one twice."""
+    numbers: list[Ints] = []
+    blocks: list[Ints] = []
+    programs: list[int] = []
+    for (n, c, h, w), made in copies:
+        places = made.rows * made.columns
+        block = _block(made.channels, places)
+        numbers.append((n, c, h * w, h, w, made.channels, places, made.columns))
+        blocks.append(((made.rows, made.columns) != (h, w), *block))
+        tiles = n * cdiv(made.channels, block[0]) * cdiv(places, block[1])
+        programs.append(min(PROGRAMS * processors(device), tiles))
+    names = ("GROWN", "BLOCK_C", "BLOCK_P"), ("OTHER_GROWN", "OTHER_C", "OTHER_P")
+    settings: Config = {**dict(zip(names[0], blocks[0], strict=True)), **dict(zip(names[1], blocks[-1], strict=True))}
+    return Launch(
+        conv2d_last_kernel, (sum(programs),), programs[0], *numbers[0], *numbers[-1], num_warps=8, **settings
+    )  # fmt: skip
 
 
 def channels_first(x: torch.Tensor) -> torch.Tensor:
@@ -62,7 +139,7 @@ def channels_first(x: torch.Tensor) -> torch.Tensor:
     if x.is_contiguous() or not x.numel():
         return fresh(x, torch.contiguous_format)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    _plan(x.get_device(), len(x), x.shape[1], x.shape[2] * x.shape[3], False)(y, x)
+    _first(x.get_device(), len(x), x.shape[1], x.shape[2] * x.shape[3])(y, x)
     return y
 
 
@@ -111,6 +188,44 @@ def copied(x: torch.Tensor, rows: int, left: int, columns: int, channels: int) -
     return copy
 
 
-def padded(x: torch.Tensor, channels: int) -> torch.Tensor:
-    """A channels-last copy with so many channels, of which those that x has not are zero."""
-    return copied(x, x.shape[2], 0, x.shape[3], channels).permute(0, 3, 1, 2)
+def wanted(
+    x: torch.Tensor, joined: bool = False, again: bool = False, over: tuple[Window, Window] | None = None
+) -> Copy | None:
+    """The copy of images or kernels that the copy engine needs, if it cannot read themselves: one that is channels-last,
+    and has more channels where theirs are no whole vectors, or no whole sectors.
+
+    joined: with no gap between the channels of a column and those of the next one. again: at several taps, which makes
+    reading half sectors slower than copying. H200, 64 of 3 x 3 on 32x40x56x56: 66 us; 128 on 50 channels, copied, 43.
+    over: whole numbers of strides high and wide.
+    """
+    channels, (rows, columns) = x.shape[1], x.shape[2:]
+    if channels % VECTOR or (again and channels >= COPIED and channels % SECTOR):
+        channels = cdiv(channels, WIDE) * WIDE
+    if over:
+        rows, columns = (cdiv(n, w.stride) * w.stride for n, w in zip(x.shape[2:], over, strict=True))
+    apart = [s for s, n in zip(x.stride(), x.shape, strict=True) if n > 1 and s != 1]
+    whole = not any(s % VECTOR or s == 0 or s >= 2**39 for s in apart) and x.data_ptr() % 16 == 0
+    lines = x.stride(1) == 1 and len(apart) >= sum(n > 1 for n in x.shape) - 1
+    fits = whole and lines and not (joined and x.stride(3) != x.shape[1])
+    return None if fits and (channels, rows, columns) == x.shape[1:] else Copy(rows, columns, channels)
+
+
+def copies(*given: tuple[torch.Tensor, Copy | None]) -> list[torch.Tensor]:
+    """Images or kernels, those with a copy as that. One launch makes those of two contiguous ones."""
+    found = [x if to is None else to.empty(x).permute(0, 3, 1, 2) for x, to in given]
+    turned = [i for i, (x, to) in enumerate(given) if to is not None and x.is_contiguous() and x.numel()]
+    for i, (x, to) in enumerate(given):
+        if to is not None and i not in turned:
+            if x.shape[1:] == found[i].shape[1:]:
+                found[i].copy_(x)
+            elif found[i].numel():
+                _copying(images(x), to.rows, 0, to.columns, to.channels)(found[i].permute(0, 2, 3, 1), x)
+    if turned:
+        launch = _last(given[0][0].get_device(), *((tuple(given[i][0].shape), given[i][1]) for i in turned))
+        launch(*(t for i in (turned[0], turned[-1]) for t in (found[i], given[i][0])))
+    return found
+
+
+def readable(x: torch.Tensor, joined: bool = False, again: bool = False) -> torch.Tensor:
+    """x as the copy engine can read it, itself or a copy."""
+    return copies((x, wanted(x, joined, again)))[0]

@@ -17,7 +17,7 @@ import triton.language as tl
 from kernelmux.backends.triton._launch.launch import Ints, Launch, cdiv, plan
 from kernelmux.backends.triton._rows.rows import next_power
 from kernelmux.backends.triton.conv2d import _specialised, _specialised_weight
-from kernelmux.backends.triton.conv2d._order import channels_first
+from kernelmux.backends.triton.conv2d._order import channels_first, readable
 from kernelmux.backends.triton.conv2d._problem import ConvolutionProblem, Images, images
 from kernelmux.registry.conditions import AtLeast, Condition, OneOf
 from kernelmux.registry.spec import Call
@@ -102,7 +102,7 @@ class WindowRows(NamedTuple):
     def weight(self, weight: torch.Tensor) -> torch.Tensor:
         """[O, C, R, S] as kernels [O, terms, 1, 1] that the copy engine can read."""
         terms = (weight.permute(0, 2, 3, 1) if self.last else weight).reshape(len(weight), -1, 1, 1)
-        return _specialised.readable(terms)
+        return readable(terms)
 
     def of_weight(self, matrix: torch.Tensor) -> torch.Tensor:
         """The reverse, of [O, terms] and what may be behind them."""
@@ -166,7 +166,7 @@ def gradient_of_weight(
 
 def _places(grad_out: torch.Tensor) -> torch.Tensor:
     """[places, O] and perhaps zeros behind, which the copy engine can read."""
-    lines = _specialised.readable(grad_out).permute(0, 2, 3, 1)
+    lines = readable(grad_out).permute(0, 2, 3, 1)
     return lines.reshape(-1, lines.shape[-1])
 
 

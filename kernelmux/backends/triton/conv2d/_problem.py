@@ -41,6 +41,31 @@ class Images(NamedTuple):
         n, c, h, w = self.strides
         return (n // VECTOR, c, h // VECTOR, w // VECTOR) if vectors else self.strides
 
+    def row(self) -> Images | None:
+        """The pixels of each image as one row, if they are equally far apart."""
+        (n, c, h, w), (by_n, by_c, by_h, by_w) = self.shape, self.strides
+        dense = w > 1 and (h == 1 or by_h == w * by_w)
+        return Images((n, c, 1, h * w), (by_n, by_c, h * w * by_w, by_w)) if dense else None
+
+    def line(self) -> Images | None:
+        """Those of all images."""
+        if (rows := self.row()) is None or rows.strides[1] != 1:
+            return None
+        (n, c, _, w), (by_n, _, length, by_w) = rows.shape, rows.strides
+        return Images((1, c, 1, n * w), (n * length, 1, n * length, by_w)) if n == 1 or by_n == length else None
+
+
+def pixels(shape: Ints) -> Images:
+    """Channels-last images without gaps."""
+    n, c, h, w = shape
+    return Images((n, c, h, w), (c * h * w, 1, w * c, c))
+
+
+def planes(shape: Ints) -> Images:
+    """Contiguous ones."""
+    n, c, h, w = shape
+    return Images((n, c, h, w), (c * h * w, h * w, w, 1))
+
 
 def images(x: torch.Tensor) -> Images:
     """A tensor's lengths and strides."""
@@ -60,6 +85,23 @@ class ConvolutionProblem(NamedTuple):
     weight: Images
     windows: tuple[Window, Window]
     bias: bool = False
+
+    @property
+    def single(self) -> bool:
+        """Whether windows are single elements, which meet all others."""
+        return all(w[:3] == (1, 1, 0) for w in self.windows)
+
+    @property
+    def in_line(self) -> ConvolutionProblem:
+        """The same, over one row, where windows are single elements, so that no tile ends before the last place."""
+        x, y = self.x.line(), self.y.line()
+        return self._replace(x=x, y=y) if self.single and x and y else self
+
+    @property
+    def in_rows(self) -> ConvolutionProblem:
+        """The same, over a row for each image, where windows are single elements."""
+        x, y = self.x.row(), self.y.row()
+        return self._replace(x=x, y=y) if self.single and x and y else self
 
     @property
     def lengths(self) -> Ints:

@@ -25,34 +25,34 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+from triton.language.extra import cuda
 
 from kernelmux.backends.triton._families.sums import run, sum_first
+from kernelmux.backends.triton._launch.dependent import following
 from kernelmux.backends.triton._launch.hopper import barriers, copy_in, copy_out, copy_out_wait, ring
 from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, Map, cdiv, plan, processors
 from kernelmux.backends.triton.conv2d._boxes import boxes, covering
+from kernelmux.backends.triton.conv2d._maps import layout_of, map_of, phases_of, strided, walk
+from kernelmux.backends.triton.conv2d._order import copies, wanted
 from kernelmux.backends.triton.conv2d._problem import ConvolutionProblem, images
-from kernelmux.backends.triton.conv2d._specialised import (
-    LOADER_REGISTERS,
-    MULTIPLIER_REGISTERS,
-    RING,
-    copy_box,
-    in_strides,
-    layout_of,
-    map_of,
-    phases_of,
-    readable,
-    strided,
-    walk,
-)
+from kernelmux.backends.triton.conv2d._specialised import LOADER_REGISTERS, MULTIPLIER_REGISTERS, copy_box
+from kernelmux.backends.triton.conv2d._stores import cut
+from kernelmux.backends.triton.conv2d._tiles import RING
 from kernelmux.registry.spec import Call
 from kernelmux.registry.spec.sliding_windows import Window
 from kernelmux.registry.util.memory_format import format_of, fresh
 
 FEW = 128  # places in boxes, of which any part may be empty
 MAPS = 9  # of x at most: one for each of 3 x 3 elements
+# Shared memory in another layout: the name changed between Triton 3.7 and 3.9.
+_blocks = gl.shared_memory_descriptor
+seen_as = _blocks.reinterpret if hasattr(_blocks, "reinterpret") else _blocks._reinterpret
 ROWS = gl.constexpr(64)  # of the result, per multiplier
+COPIED_AT_ONCE = 64  # channels of x
 # Channels of grad_out and of x, and products per microsecond of one SM: H200, fp16, 32x256x56x56 and 256x256x3x3.
-TILES = ((128, 256, 3.0e6), (128, 128, 2.6e6), (128, 64, 1.8e6), (64, 64, 0.8e6))
+# 640x320x3x3 of 21x320x56x56, bf16: 365 us with 128 x 320, 437 with 128 x 192, 502 with 128 x 128. Tiles that have terms of
+# several elements of the kernels, with maps chosen at each step, lose: 128x128x3x3 of 10x128x112x236 153 us, 135 without.
+TILES = ((128, 320, 3.05e6), (128, 256, 3.0e6), (128, 192, 3.1e6), (128, 128, 2.6e6), (128, 64, 1.8e6), (64, 64, 0.8e6))
 # Of 64 x 64 with two programs to an SM, which have half of its registers and of the ring each. H200, us, so, and by the
 # best tile with one: 320 of 3 x 3 on 3x320x28x28 17.9 and 22.7, 64 on 16x64x56x56 18.4 and 22.1; 64 on 56x64x174x174 with
 # a stride of 2 95.8 and 159.8.
@@ -61,11 +61,14 @@ TWO_PROGRAMS = 1.95e6
 
 @gluon.jit
 def _load(
-    g_desc, x_desc, g_ring, x_ring, full, empty, begin, end, rows, columns, o, c, h, w, channels,
+    g_desc, x_desc, g_ring, x_ring, side, full, empty, begin, end, rows, columns, o, c, h, w, channels,
     lift_h, lift_w, stride_h, stride_w,
-    STRIDED: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr, BLOCK_C: gl.constexpr, STAGES: gl.constexpr,
+    STRIDED: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr, BLOCK_C: gl.constexpr, SIDE: gl.constexpr,
+    STAGES: gl.constexpr,
 ):  # fmt: skip
-    """Boxes begin to end, which meet x as `copy_box` says."""
+    """Boxes begin to end, which meet x as `copy_box` says, in copies of so many channels as a box of x_desc has."""
+    WIDTH: gl.constexpr = x_desc.block_type.shape[len(x_desc.block_type.shape) - 1]
+    MAIN: gl.constexpr = BLOCK_C // WIDTH
     tiles_h = gl.cdiv(rows, BOX[1])
     tiles_w = gl.cdiv(columns, BOX[2])
     for box in range(begin, end):
@@ -76,78 +79,100 @@ def _load(
         slot = step % STAGES
         mbarrier.wait(empty.index(slot), (step // STAGES + 1) & 1)
         ready = full.index(slot)
-        mbarrier.expect(ready, BOX[0] * BOX[1] * BOX[2] * (BLOCK_O + BLOCK_C) * 2)
+        mbarrier.expect(ready, BOX[0] * BOX[1] * BOX[2] * (BLOCK_O + BLOCK_C + SIDE) * 2)
         copy_in(g_desc, [n, p, q, o], ready, g_ring.index(slot))
         p -= lift_h
         q -= lift_w
-        copy_box(x_desc, n, p, q, c, h, w, channels, stride_h, stride_w, ready, x_ring.index(slot), STRIDED)
+        parts = seen_as(x_ring.index(slot), x_ring.dtype, [MAIN] + x_desc.block_type.shape, x_desc.layout)  # noqa: RUF005
+        for i in gl.static_range(MAIN):
+            to = parts.index(i)
+            copy_box(x_desc, n, p, q, c + i * WIDTH, h, w, channels, stride_h, stride_w, ready, to, STRIDED)
+        for i in gl.static_range(SIDE // WIDTH):
+            to = side.index(slot)
+            at = c + (MAIN + i) * WIDTH
+            copy_box(x_desc, n, p, q, at, h, w, channels, stride_h, stride_w, ready, to, STRIDED)
 
 
 @gluon.jit
 def _load_at(
-    g_desc, x0, x1, x2, x3, x4, x5, x6, x7, x8, g_ring, x_ring, full, empty, begin, end, rows, columns, o, c, tap, h, w,
-    channels, lift_h, lift_w, stride_h, stride_w, TAPS: gl.constexpr,
-    STRIDED: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr, BLOCK_C: gl.constexpr, STAGES: gl.constexpr,
+    g_desc, x0, x1, x2, x3, x4, x5, x6, x7, x8, g_ring, x_ring, side, full, empty, begin, end, rows, columns, o, c, tap,
+    h, w, channels, lift_h, lift_w, stride_h, stride_w, TAPS: gl.constexpr,
+    STRIDED: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr, BLOCK_C: gl.constexpr, SIDE: gl.constexpr,
+    STAGES: gl.constexpr, FOLLOWS: gl.constexpr,
 ):  # fmt: skip
     """Boxes begin to end, x by the map of this element of the kernels, or by the only one."""
+    if FOLLOWS:
+        cuda.gdc_wait()
     x_descs = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
     for t in gl.static_range(TAPS):
         if TAPS == 1 or tap == t:
             _load(
-                g_desc, x_descs[t], g_ring, x_ring, full, empty, begin, end, rows, columns, o, c, h, w, channels,
-                lift_h, lift_w, stride_h, stride_w, STRIDED, BOX, BLOCK_O, BLOCK_C, STAGES,
+                g_desc, x_descs[t], g_ring, x_ring, side, full, empty, begin, end, rows, columns, o, c, h, w, channels,
+                lift_h, lift_w, stride_h, stride_w, STRIDED, BOX, BLOCK_O, BLOCK_C, SIDE, STAGES,
             )  # fmt: skip
 
 
 @gluon.jit
-def _store(out_desc, share, o, tap, c, sums, quarter):
-    """Sums [ROWS, BLOCK_C] to a share, a quarter at a time: the rest of that memory is worth more in the ring."""
-    QUARTER: gl.constexpr = quarter.shape[3]
-    flat = quarter.reshape([ROWS, QUARTER])
-    left, right = gl.split(gl.permute(gl.reshape(sums, (ROWS, 2, 2 * QUARTER)), (0, 2, 1)))
-    for side in gl.static_range(2):
-        half = left if side == 0 else right
-        first, second = gl.split(gl.permute(gl.reshape(half, (ROWS, 2, QUARTER)), (0, 2, 1)))
-        for end in gl.static_range(2):
-            copy_out_wait(0)
-            flat.store((first if end == 0 else second).to(quarter.dtype))
-            fence_async_shared()
-            copy_out(out_desc, [share, o, tap, c + (2 * side + end) * QUARTER], quarter)
-    copy_out_wait(0)
+def _store(out_desc, share, o, tap, c, sums, piece):
+    """Sums [ROWS, channels] to a share, a piece at a time: the rest of that memory is worth more in the ring."""
+    WIDTH: gl.constexpr = piece.shape[3]
+    COUNT: gl.constexpr = sums.shape[1] // WIDTH
+    flat = piece.reshape([ROWS, WIDTH])
+    parts = cut(sums, COUNT)
+    for i in gl.static_range(COUNT):
+        copy_out_wait(0)
+        flat.store(parts[i].to(piece.dtype))
+        fence_async_shared()
+        copy_out(out_desc, [share, o, tap, c + i * WIDTH], piece)
 
 
 @gluon.jit
 def _multiply(
-    out_desc, g_ring, x_ring, quarter, full, empty, steps, share, o, tap, c,
-    PART: gl.constexpr, PLACES: gl.constexpr, BLOCK_O: gl.constexpr, BLOCK_C: gl.constexpr, STAGES: gl.constexpr,
+    out_desc, g_ring, x_ring, side, piece, full, empty, steps, share, o, tap, c,
+    PART: gl.constexpr, PLACES: gl.constexpr, BLOCK_O: gl.constexpr, BLOCK_C: gl.constexpr, SIDE: gl.constexpr,
+    STAGES: gl.constexpr,
 ):  # fmt: skip
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_C, 16])
-    # [ROWS, BLOCK_C]
+    side_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, SIDE if SIDE else BLOCK_C, 16])
+    # [ROWS, BLOCK_C], and [ROWS, SIDE] right of it
     acc = gl.zeros([ROWS, BLOCK_C], gl.float32, layout)
+    if SIDE:
+        beside = gl.zeros([ROWS, SIDE], gl.float32, side_layout)
     for step in range(steps):
         slot = step % STAGES
         mbarrier.wait(full.index(slot), (step // STAGES) & 1)
         g = g_ring.index(slot).reshape([PLACES, BLOCK_O]).permute((1, 0)).slice(PART * ROWS, ROWS, 0)
-        acc = warpgroup_mma(g, x_ring.index(slot).reshape([PLACES, BLOCK_C]), acc, is_async=True)
+        acc = warpgroup_mma(g, x_ring.index(slot), acc, is_async=True)
         # The product of the step before is done, so its slot may be filled again.
-        acc = warpgroup_mma_wait(1, deps=[acc])
+        if SIDE:
+            beside = warpgroup_mma(g, side.index(slot).reshape([PLACES, SIDE]), beside, is_async=True)
+            acc, beside = warpgroup_mma_wait(2, deps=[acc, beside])
+        else:
+            acc = warpgroup_mma_wait(1, deps=[acc])
         mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), pred=step > 0)
-    acc = warpgroup_mma_wait(0, deps=[acc])
-    _store(out_desc, share, o + PART * ROWS, tap, c, acc, quarter)
+    if SIDE:
+        acc, beside = warpgroup_mma_wait(0, deps=[acc, beside])
+    else:
+        acc = warpgroup_mma_wait(0, deps=[acc])
+    _store(out_desc, share, o + PART * ROWS, tap, c, acc, piece)
+    if SIDE:
+        _store(out_desc, share, o + PART * ROWS, tap, c + BLOCK_C, beside, piece)
+    copy_out_wait(0)
 
 
 @gluon.jit(do_not_specialize=range(11, 26))
 def conv2d_backward_weight_specialised_kernel(
     out_desc, g_desc, x0, x1, x2, x3, x4, x5, x6, x7, x8, count, each, rows, columns, out_channels, channels, taps_w,
     first_h, first_w, step_h, step_w, lift_h, lift_w, stride_h, stride_w, TAPS: gl.constexpr,
-    STRIDED: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr, BLOCK_C: gl.constexpr, STAGES: gl.constexpr,
+    STRIDED: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr, BLOCK_C: gl.constexpr, SIDE: gl.constexpr,
+    STAGES: gl.constexpr, FOLLOWS: gl.constexpr = False,
 ):  # fmt: skip
     """out [shares, O, R * S, C], grad_out [N rows columns O], x [N H W C] or its phases, by a map for
     each of TAPS elements of a kernel or one for all; shares have `each` boxes."""
     PARTS: gl.constexpr = BLOCK_O // ROWS
-    tiles_c = gl.cdiv(channels, BLOCK_C)
+    tiles_c = gl.cdiv(channels, BLOCK_C + SIDE)
     tiles_o = gl.cdiv(out_channels, BLOCK_O)
-    c = gl.program_id(0) % tiles_c * BLOCK_C
+    c = gl.program_id(0) % tiles_c * (BLOCK_C + SIDE)
     o = gl.program_id(0) // tiles_c % tiles_o * BLOCK_O
     tap = gl.program_id(0) // tiles_c // tiles_o
     share = gl.program_id(1)
@@ -156,18 +181,20 @@ def conv2d_backward_weight_specialised_kernel(
     h = first_h + tap // taps_w * step_h
     w = first_w + tap % taps_w * step_w
     g_ring = ring(g_desc, STAGES)
-    x_ring = ring(x0, STAGES)
-    quarters = ring(out_desc, PARTS)
+    joined: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
+    x_ring = gl.allocate_shared_memory(x0.dtype, [STAGES, BOX[0] * BOX[1] * BOX[2], BLOCK_C], joined)
+    side = ring(x0, STAGES) if SIDE else x_ring
+    pieces = ring(out_desc, PARTS)
     full = barriers(STAGES, 1)
     empty = barriers(STAGES, PARTS)
     if PARTS == 1:
         gl.warp_specialize(
             [
-                (_multiply, (out_desc, g_ring, x_ring, quarters.index(0), full, empty, end - begin, share, o, tap, c,
-                             0, BOX[0] * BOX[1] * BOX[2], BLOCK_O, BLOCK_C, STAGES)),
-                (_load_at, (g_desc, x0, x1, x2, x3, x4, x5, x6, x7, x8, g_ring, x_ring, full, empty, begin, end, rows,
+                (_multiply, (out_desc, g_ring, x_ring, side, pieces.index(0), full, empty, end - begin, share, o, tap, c,
+                             0, BOX[0] * BOX[1] * BOX[2], BLOCK_O, BLOCK_C, SIDE, STAGES)),
+                (_load_at, (g_desc, x0, x1, x2, x3, x4, x5, x6, x7, x8, g_ring, x_ring, side, full, empty, begin, end, rows,
                             columns, o, c, tap, h, w, channels, lift_h, lift_w, stride_h, stride_w, TAPS, STRIDED, BOX,
-                            BLOCK_O, BLOCK_C, STAGES)),
+                            BLOCK_O, BLOCK_C, SIDE, STAGES, FOLLOWS)),
             ],
             [1],
             [LOADER_REGISTERS],
@@ -175,13 +202,13 @@ def conv2d_backward_weight_specialised_kernel(
     else:
         gl.warp_specialize(
             [
-                (_multiply, (out_desc, g_ring, x_ring, quarters.index(0), full, empty, end - begin, share, o, tap, c,
-                             0, BOX[0] * BOX[1] * BOX[2], BLOCK_O, BLOCK_C, STAGES)),
-                (_multiply, (out_desc, g_ring, x_ring, quarters.index(1), full, empty, end - begin, share, o, tap, c,
-                             1, BOX[0] * BOX[1] * BOX[2], BLOCK_O, BLOCK_C, STAGES)),
-                (_load_at, (g_desc, x0, x1, x2, x3, x4, x5, x6, x7, x8, g_ring, x_ring, full, empty, begin, end, rows,
+                (_multiply, (out_desc, g_ring, x_ring, side, pieces.index(0), full, empty, end - begin, share, o, tap, c,
+                             0, BOX[0] * BOX[1] * BOX[2], BLOCK_O, BLOCK_C, SIDE, STAGES)),
+                (_multiply, (out_desc, g_ring, x_ring, side, pieces.index(1), full, empty, end - begin, share, o, tap, c,
+                             1, BOX[0] * BOX[1] * BOX[2], BLOCK_O, BLOCK_C, SIDE, STAGES)),
+                (_load_at, (g_desc, x0, x1, x2, x3, x4, x5, x6, x7, x8, g_ring, x_ring, side, full, empty, begin, end, rows,
                             columns, o, c, tap, h, w, channels, lift_h, lift_w, stride_h, stride_w, TAPS, STRIDED, BOX,
-                            BLOCK_O, BLOCK_C, STAGES)),
+                            BLOCK_O, BLOCK_C, SIDE, STAGES, FOLLOWS)),
             ],
             [4, 1],
             [MULTIPLIER_REGISTERS, LOADER_REGISTERS],
@@ -294,13 +321,21 @@ def rule(p: ConvolutionProblem) -> Config:
 def _tile(o: int, c: int, places: int = 64, programs: int = 1) -> Config:
     room = RING // programs
     registers = {"maxnreg": 128} if programs > 1 else {}
-    return {"BLOCK_O": o, "BLOCK_C": c, "STAGES": min(12, room // ((o + c) * places * 2)), **registers}
+    main = 1 << (c.bit_length() - 1)  # of 320 channels 64 are a product of their own, and of 192
+    return {
+        "BLOCK_O": o, "BLOCK_C": main, "SIDE": c - main, "STAGES": min(12, room // ((o + c) * places * 2)), **registers
+    }  # fmt: skip
 
 
 @plan
-def specialised(p: ConvolutionProblem) -> tuple[Launch, int, Callable[..., None]]:
+def specialised(p: ConvolutionProblem, after: bool = False) -> tuple[Launch, int, Callable[..., None]]:
     """The launch, of grad_weight or sums of shares, grad_out and x; how many shares there are; what adds them up."""
-    config = rule(p)
+    return launch_of(p, rule(p), after)
+
+
+def launch_of(p: ConvolutionProblem, tile: Config, after: bool = False) -> tuple[Launch, int, Callable[..., None]]:
+    """Those with a given tile."""
+    config = dict(tile)
     out_channels, channels, *taps = p.weight.shape
     box = _box(p)
     count = covering(box, p.lengths)
@@ -308,12 +343,13 @@ def specialised(p: ConvolutionProblem) -> tuple[Launch, int, Callable[..., None]
     shares, size, block_o, block_c = cdiv(count, each), out_channels * p.terms, config["BLOCK_O"], config["BLOCK_C"]
     lines, block = (shares, out_channels, taps[0] * taps[1], channels), (1, ROWS.value, 1, block_c // 4)
     out = Map(lines, (size, p.terms, channels, 1), block, layout_of(block, p.dtype if shares == 1 else torch.float32))
-    of_x = _maps_of_x(p, (*box, block_c))
-    tiles = lines[2] * cdiv(out_channels, block_o) * cdiv(channels, block_c)
+    of_x = _maps_of_x(p, (*box, COPIED_AT_ONCE))
+    tiles = lines[2] * cdiv(out_channels, block_o) * cdiv(channels, block_c + config["SIDE"])
     launch = Launch(
         conv2d_backward_weight_specialised_kernel, (tiles, shares), count, each, *p.lengths[1:], out_channels, channels,
         taps[1], *walk(p), maps=(out, map_of(p.y, (*box, block_o), p.dtype), *of_x, *of_x[:1] * (MAPS - len(of_x))),
         TAPS=len(of_x), STRIDED=strided(p), BOX=box, num_warps=4, **config,
+        **(following(p.device) if after else {}),
     )  # fmt: skip
     return launch, shares, partial(run, sum_first(p.device, shares, size))
 
@@ -322,18 +358,22 @@ def gradient(grad_out: torch.Tensor, x: torch.Tensor, shape: Ints, over: tuple[W
     """grad_weight [O C R S] in the order of x, computed as a channels-last one."""
     again = prod(shape[2:]) > 1
     whole = apart(over, tuple(x.shape[2:]), tuple(grad_out.shape[2:]))
-    g, right = readable(grad_out), readable(x, over[1].stride > 1, again) if whole else in_strides(x, over, again)
+    to = wanted(x, over[1].stride > 1, again, None if whole else over)
+    g, right = copies((grad_out, wanted(grad_out)), (x, to))
     wide = (shape[0], right.shape[1], *shape[2:])  # with the channels that a copy has more
     out = torch.empty(wide, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    run_on(ConvolutionProblem(x.get_device(), x.dtype, images(right), images(g), images(out), over), out, g, right)
+    p = ConvolutionProblem(x.get_device(), x.dtype, images(right), images(g), images(out), over)
+    run_on(p, out, g, right, g is not grad_out or right is not x)
     return fresh(out[:, : shape[1]], format_of(x))
 
 
-def run_on(p: ConvolutionProblem, out: torch.Tensor, grad_out: torch.Tensor, x: torch.Tensor) -> None:
-    """Writes the gradient."""
+def run_on(
+    p: ConvolutionProblem, out: torch.Tensor, grad_out: torch.Tensor, x: torch.Tensor, after: bool = False
+) -> None:
+    """Writes the gradient. after: as `_specialised.specialised` has it."""
     if not out.numel():
         return
-    launch, shares, finish = specialised(p)
+    launch, shares, finish = specialised(p.in_line, after)
     if shares == 1:
         launch(out, grad_out, *[x] * MAPS)
         return

@@ -19,19 +19,17 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup
 from kernelmux.backends.triton._launch.hopper import barriers, copy_in, ring
 from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, cdiv, plan, processors
 from kernelmux.backends.triton.conv2d._boxes import box_of, covering
-from kernelmux.backends.triton.conv2d._order import channels_first
+from kernelmux.backends.triton.conv2d._maps import map_of
+from kernelmux.backends.triton.conv2d._order import channels_first, copies, wanted
 from kernelmux.backends.triton.conv2d._problem import VECTOR, ConvolutionProblem, images
 from kernelmux.backends.triton.conv2d._specialised import (
     ALONE,
     LOADER_REGISTERS,
     MULTIPLIER_REGISTERS,
-    RING,
-    TILES,
-    map_of,
     place_of,
-    readable,
 )
-from kernelmux.backends.triton.conv2d._stores import halves, store_lines
+from kernelmux.backends.triton.conv2d._stores import pieces_of, store_lines
+from kernelmux.backends.triton.conv2d._tiles import RING, TILES
 from kernelmux.backends.triton.matmul._epilogue import WholeTensor
 from kernelmux.registry.spec import Call
 from kernelmux.registry.spec.sliding_windows import Window
@@ -96,7 +94,7 @@ def _load(
 
 @gluon.jit
 def _multiply(
-    y_ptr, x_ring, weight_ring, y_half, full, empty, tiles, images, rows, columns, height, width, out_channels, steps,
+    y_ptr, x_ring, weight_ring, y_piece, full, empty, tiles, images, rows, columns, height, width, out_channels, steps,
     H: gl.constexpr, W: gl.constexpr, PART: gl.constexpr, UNIT: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr,
     BLOCK_K: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
@@ -127,7 +125,7 @@ def _multiply(
         n, p, q, o = place_of(work % tiles, images, rows, columns, out_channels, BOX, BLOCK_O, GROUP)
         until = gl.where(real, images, 0)
         store_lines(
-            y_ptr, n, p, q, o, acc, y_half, until, height, width, out_channels, row, column, H[1], W[1],
+            y_ptr, n, p, q, o, acc, y_piece, until, height, width, out_channels, row, column, H[1], W[1],
             PART, BOX, UNIT,
         )  # fmt: skip
 
@@ -148,13 +146,13 @@ def conv2d_phases_kernel(
     steps = gl.cdiv(channels, BLOCK_K)
     x_ring = ring(x_desc, STAGES)
     weight_ring = ring(weight_desc, STAGES)
-    y_halves = halves(y_ptr, PARTS, HELD // PARTS, BLOCK_O, UNIT)
+    y_pieces = pieces_of(y_ptr, PARTS, HELD // PARTS, BLOCK_O // 2, UNIT)
     full = barriers(STAGES, 1)
     empty = barriers(STAGES, PARTS)
     if PARTS == 1:
         gl.warp_specialize(
             [
-                (_multiply, (y_ptr, x_ring, weight_ring, y_halves.index(0), full, empty, tiles, images, rows, columns,
+                (_multiply, (y_ptr, x_ring, weight_ring, y_pieces.index(0), full, empty, tiles, images, rows, columns,
                              height, width, out_channels, steps, H, W, 0, UNIT, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
                 (_load, (x_desc, weight_desc, x_ring, weight_ring, full, empty, tiles, images, rows, columns, out_channels,
                          channels, H, W, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
@@ -165,9 +163,9 @@ def conv2d_phases_kernel(
     else:
         gl.warp_specialize(
             [
-                (_multiply, (y_ptr, x_ring, weight_ring, y_halves.index(0), full, empty, tiles, images, rows, columns,
+                (_multiply, (y_ptr, x_ring, weight_ring, y_pieces.index(0), full, empty, tiles, images, rows, columns,
                              height, width, out_channels, steps, H, W, 0, UNIT, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
-                (_multiply, (y_ptr, x_ring, weight_ring, y_halves.index(1), full, empty, tiles, images, rows, columns,
+                (_multiply, (y_ptr, x_ring, weight_ring, y_pieces.index(1), full, empty, tiles, images, rows, columns,
                              height, width, out_channels, steps, H, W, 1, UNIT, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
                 (_load, (x_desc, weight_desc, x_ring, weight_ring, full, empty, tiles, images, rows, columns, out_channels,
                          channels, H, W, BOX, BLOCK_O, BLOCK_K, GROUP, STAGES)),
@@ -245,7 +243,8 @@ def gradient(grad_out: torch.Tensor, weight: torch.Tensor, shape: Ints, over: tu
     """Images of this shape in the order of grad_out, computed as channels-last ones."""
     y = torch.empty(shape, dtype=weight.dtype, device=weight.device, memory_format=torch.channels_last)
     if y.numel():
-        left, right = readable(grad_out, again=prod(weight.shape[2:]) > 1), readable(weight)
+        again = prod(weight.shape[2:]) > 1
+        left, right = copies((grad_out, wanted(grad_out, again=again)), (weight, wanted(weight)))
         seen = images(left), images(y), images(right.transpose(0, 1))
         phases(ConvolutionProblem(y.get_device(), y.dtype, *seen, over))(y, left, right)
     return y if format_of(grad_out) == torch.channels_last else channels_first(y)

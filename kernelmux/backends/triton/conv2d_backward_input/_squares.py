@@ -14,8 +14,9 @@ import triton.language as tl
 
 from kernelmux.backends.triton._launch.launch import Ints, Launch, cdiv, plan
 from kernelmux.backends.triton._rows.rows import next_power
+from kernelmux.backends.triton.conv2d._order import readable
 from kernelmux.backends.triton.conv2d._problem import VECTOR, ConvolutionProblem, Images, images
-from kernelmux.backends.triton.conv2d._specialised import readable, specialised
+from kernelmux.backends.triton.conv2d._specialised import specialised
 from kernelmux.registry.spec.sliding_windows import Window
 from kernelmux.registry.util.memory_format import format_of
 
