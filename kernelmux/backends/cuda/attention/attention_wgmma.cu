@@ -18,7 +18,17 @@
 #define CONSUMER_REGISTERS (CONSUMERS == 3 ? 160 : 240)
 #define PANELS ((HEAD_DIM + 63) / 64)  // a TMA box of the 128-byte swizzle is 64 elements wide, zeros past HEAD_DIM
 #define KEY_TILES (BLOCK_N / 8)
-#define OUT_TILES ((HEAD_DIM + 15) / 16 * 2)
+// Of sums; three warpgroups have no registers for columns of zeros.
+#define OUT_TILES (CONSUMERS == 3 && HEAD_DIM > 96 ? HEAD_DIM / 8 : (HEAD_DIM + 15) / 16 * 2)
+
+#define NAMES_104 FIFTY "%50, %51"
+#define NAMES_120 FIFTY "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59"
+#define SUMS_104 SUMS_96, FOUR_SUMS(12)
+#define SUMS_120 SUMS_112, FOUR_SUMS(14)
+REGISTER_PRODUCT(104, "f16", __half, 52, 53, 54, 55, 56)
+REGISTER_PRODUCT(120, "f16", __half, 60, 61, 62, 63, 64)
+REGISTER_PRODUCT(104, "bf16", __nv_bfloat16, 52, 53, 54, 55, 56)
+REGISTER_PRODUCT(120, "bf16", __nv_bfloat16, 60, 61, 62, 63, 64)
 
 static_assert(BLOCK_M == 64 * CONSUMERS, "a warpgroup product has 64 rows");
 

@@ -99,12 +99,14 @@ def shares(call: AttentionGradientCall, tile: int, longest_first: bool) -> int:
 
     H200, bf16, us in 1, 2, 4 and 8 shares: causal 1 x 12 / 3 x 1455 x 96 175.7, 98.5, 61.5 and 76.7, 3 x 32 / 4 x 784 x 64
     158.6, 102.5, 111.3 and 139.7, 1 x 16 / 4 x 700 x 80 89.1, 53.7, 36.7 and 45.4, 4 x 16 x 1024 x 64 101.8 and 140.4; no
-    mask 2 x 4 / 2 x 5346 x 104 676.5, 541.8, 555.8 and 619.0.
+    mask 2 x 4 / 2 x 5346 x 104 676.5, 541.8, 555.8 and 619.0. In 1, 2, 3 and 4: no mask 2 x 8 / 2 x 1000 x 128 147.0, 87.1,
+    70.8 and 94.1, as 32 clusters of three run at a time and of four do not; causal 1 x 12 / 3 x 1455 x 96 72.6 in 3.
     """
     B, H, G, M, N, _ = call.dims
     walks = [H // G * tiles for tiles in over_queries(call.mask, M, N, 128, tile)]
     in_order = walks[::-1] if call.mask.causal and not longest_first else walks
-    return best_shares(in_order, B * G, clusters_at_a_time(call.card), {1: 2.0, 2: 4.5, 4: 4.5, 8: 4.5})
+    places = clusters_at_a_time(call.card) | {3: max(1, call.card.processors // 3 - 3)}
+    return best_shares(in_order, B * G, places, {1: 2.0} | dict.fromkeys((2, 3, 4, 8), 4.5))
 
 
 def fused_section(call: AttentionGradientCall) -> int:

@@ -153,7 +153,8 @@ def walks_rule(p: AttentionGradientProblem) -> dict[str, Config]:
     """
     shares = shares_of(p, 64)
     if p.D <= 96:
-        return {"queries": _walks(128, 3, 2), "both": _walks(64, 3, 3, shares)}
+        halved = not p.mask.causal and not p.mask.window and 1.1 * cdiv(p.N, 64) * 64 < cdiv(p.N, 128) * 128
+        return {"queries": _walks(64 if halved else 128, 3, 2), "both": _walks(64, 3, 3, shares)}
     if p.D <= 128:
         return {"queries": _walks(64, 3, 2), "both": _walks(64, 3, 3, shares)}
     if sum(pieces(p.D)) <= 192:
