@@ -17,6 +17,7 @@ from kernelmux.conformance.inputs import generate, layouts
 from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.judging import ahead
 from kernelmux.conformance.judging.probe import Probe
+from kernelmux.conformance.variations import neighbouring_trials
 from kernelmux.registry.cases import Case
 from kernelmux.registry.numerics import Bound
 from kernelmux.registry.spec import REQUIRED, Scalar, numerics
@@ -26,6 +27,7 @@ CANDIDATES = 8  # calls of which those that tell are chosen
 # Small inputs as well: an eps of 0 is told from one of 1e-6 only where the mean square is not far larger.
 DISTRIBUTIONS = ("normal", "small", "wide")
 TELLING = ("gaps", "small", "normal")  # an eps decides alone in rows of zeros, of which a single vector has none
+LONG, SHORT = 515, 2  # terms of a sum: tiles of them go round a ring more than once; the length of other axes then
 STRIDED = [layout for layout in layouts.LAYOUTS if layout.same]
 
 
@@ -36,7 +38,7 @@ def run(probe: Probe) -> None:
         probe.skip_all("no scalar has values that every shape allows; axes and indices are drawn with the shapes")
         return
     near = (trial for item in scalars if item.type is float and item.length is None for trial in _near(probe, item))
-    for trial in ahead.trials(probe, filter(probe.able, chain(_all(probe, pools), near))):
+    for trial in ahead.trials(probe, filter(probe.able, chain(_all(probe, pools), near, _long_sums(probe)))):
         with probe.judge(trial) as judge:
             judge.accurate(judge.call())
 
@@ -48,6 +50,28 @@ def _all(probe: Probe, pools: dict[str, list[Any]]) -> Iterator[Trial]:
         if len(pools) > 1:
             others = {n: pool[turn % len(pool)] for n, pool in pools.items() if n != name}
             yield from trials_with(probe, name, value, turn, **others)
+
+
+def _long_sums(probe: Probe) -> Iterator[Trial]:
+    """A call whose scalars are not at their defaults and whose sums are long: some values have kernels of their own."""
+    if probe.options.cases or probe.options.tier == "smoke":
+        return
+    for base in probe.sample(4):
+        axes = neighbouring_trials.axes(probe, base)
+        for axis in axes:
+            made = neighbouring_trials.resized(probe, base, dict.fromkeys(axes, SHORT) | {axis: LONG})
+            if made is None or neighbouring_trials.terms(made.call) < LONG:
+                continue
+            other = max(made, neighbouring_trials.otherwise(probe, made), key=_unusual)
+            if _unusual(other):
+                yield other.changed("long sums")
+                return
+
+
+def _unusual(trial: Trial) -> int:
+    """How many scalars are not at their defaults."""
+    pairs = ((item, value) for item, value in zip(trial.spec.inputs, trial.values, strict=True))
+    return sum(value != item.default for item, value in pairs if isinstance(item, Scalar))
 
 
 def _near(probe: Probe, item: Scalar) -> Iterator[Trial]:

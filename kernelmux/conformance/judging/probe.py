@@ -7,7 +7,7 @@ import pdb
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
@@ -20,7 +20,7 @@ from kernelmux import emulator
 from kernelmux.candidate import implementation as candidate
 from kernelmux.conformance.coverage import collecting
 from kernelmux.conformance.failures import failure_bundle, failure_source, failure_text, stale_result
-from kernelmux.conformance.inputs import dtype_rotation, generate, trials
+from kernelmux.conformance.inputs import dtype_rotation, fitted_cases, generate, trials
 from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.judging import expected_warnings, first_call, returned
 from kernelmux.conformance.judging.trial_outcome import Record
@@ -38,7 +38,6 @@ KEPT = 16  # trials whose results are recognised in a later call
 ENOUGH = 8  # failures of one item; after these the rest of it is not run
 PATIENCE = {"full": 600.0, "huge": 3600.0}  # seconds for one emulated launch, else 60
 MUTANTS = "mutants_"  # how the backends of `mutation` are called
-FITTED_ELEMENTS = 2**18  # of a tensor in a case that is made for a variant with large minima
 
 
 class Failed(Exception):
@@ -262,18 +261,7 @@ class Probe:
         filled = (c for c in listed if all(0 not in s for s in c.shapes.values()))
         if any(not self.reasons(self.make(c, d)) for c in filled for d in self.options.dtypes_of(self.spec, c)):
             return listed
-        requires, ci = self.implementation.requires, replace(self.options, tier="ci").cases_of(self.spec)
-        made = generate.cases(self.spec, requires, 40, FITTED_ELEMENTS, self.options.seed)
-        return [*listed, *(self._smallest(c for c, _ in made) or self._smallest(ci))]  # few that are drawn may do
-
-    def _smallest(self, cases: Iterable[Case]) -> list[Case]:
-        """Two of these, with the dtypes that the variant runs: those with the least flops, but not without any."""
-        requires, wanted = self.implementation.requires, self.options.dtypes_of(self.spec)
-        able = ((c, generate.fitting(self.spec, requires, c)) for c in cases)
-        asked = ((c, kinds) for c, d in able if (kinds := dtype_rotation.both(d, wanted)))
-        calls = ((generate.permitted(self.spec, c, kinds[0]), replace(c, dtypes=kinds)) for c, kinds in asked)
-        found = ((call.cost.flops, c) for call, c in calls if call and call.cost.flops)
-        return [case for _, case in sorted(found, key=lambda pair: pair[0])[:2]]
+        return [*listed, *fitted_cases.fitted(self.spec, self.implementation.requires, self.options)]
 
     @property
     def brief(self) -> bool:

@@ -84,6 +84,21 @@ def test_blocks_that_stay_are_as_many_for_any_length(monkeypatch, counted, found
 
 
 @pytest.mark.parametrize(
+    ("grids", "threads", "turns"),
+    [
+        ([132], 384, 4 * extent.FULLER),  # the emulator runs 42 of these blocks side by side
+        ([65537, 132], 384, 4 * extent.FULLER),
+        ([65537], 128, 0.0),  # none of which has more to do
+        ([8], 128, 0.0),
+        ([], 128, 0.0),
+    ],
+)
+def test_how_much_longer_all_blocks_take_than_a_few(grids, threads, turns):
+    launches: Any = [SimpleNamespace(grid=(n, 1, 1), block=(threads, 1, 1)) for n in grids]
+    assert extent._turns(launches) == turns
+
+
+@pytest.mark.parametrize(
     ("op", "axes", "found"),
     [
         ("attention", "B", {0: 0, 1: 0}),

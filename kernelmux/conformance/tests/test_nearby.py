@@ -2,6 +2,7 @@
 
 import torch
 
+from kernelmux.conformance.checks import scalars
 from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.judging.probe import Probe
 from kernelmux.conformance.options import Options
@@ -26,6 +27,13 @@ def test_all_scalars_take_other_values() -> None:
     transpose = _probe("transpose")
     trial = _trial(transpose, "x=3x4")
     assert neighbouring_trials.otherwise(transpose, trial) is trial
+
+
+def test_a_call_with_other_scalars_has_long_sums() -> None:
+    probe = _probe("conv2d_backward_input")
+    (made,) = scalars._long_sums(probe)
+    assert made.call.scalars["stride"] != (1, 1) and neighbouring_trials.terms(made.call) >= scalars.LONG
+    assert not list(scalars._long_sums(_probe("transpose")))
 
 
 def test_lengths_that_the_operator_refuses_give_no_trial() -> None:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -33,6 +33,43 @@ WITHOUT_GPU: dict[str, Callable[..., Any]] = {
     "device": nullcontext,
 }
 OF_TORCH = (torch.dtype, torch.layout, torch.memory_format)
+BY_ROWS = frozenset({torch.sparse_csr, torch.sparse_bsr})
+COMPRESSED = BY_ROWS | {torch.sparse_csc, torch.sparse_bsc}
+
+
+class SparseParts(NamedTuple):
+    """A sparse tensor as tensors that have memory: where its values stand, and the values."""
+
+    layout: str
+    places: tuple[torch.Tensor, ...]
+    values: torch.Tensor
+    size: tuple[int, ...]
+
+
+def in_parts(x: Any) -> Any:
+    """A sparse tensor as its parts; everything else as it is."""
+    if not isinstance(x, torch.Tensor) or x.layout not in (torch.sparse_coo, *COMPRESSED):
+        return x
+    with _disable_current_modes():  # what takes it apart is not what computes the result
+        if x.layout == torch.sparse_coo:
+            x = x.coalesce()
+            places: tuple[torch.Tensor, ...] = (x.indices(),)
+        elif x.layout in BY_ROWS:
+            places = (x.crow_indices(), x.col_indices())
+        else:
+            places = (x.ccol_indices(), x.row_indices())
+        return SparseParts(str(x.layout).removeprefix("torch."), places, x.values(), tuple(x.shape))
+
+
+def whole(given: Any) -> Any:
+    """The sparse tensor of its parts; everything else as it is."""
+    if not isinstance(given, SparseParts):
+        return given
+    with _disable_current_modes():
+        parts: tuple[Any, ...] = (*given.places, given.values, given.size)
+        if given.layout == "sparse_coo":
+            return torch.sparse_coo_tensor(*parts, check_invariants=True)
+        return torch.sparse_compressed_tensor(*parts, layout=getattr(torch, given.layout), check_invariants=True)
 
 
 # --- a call as JSON -----------------------------------------------------------------------------------------------
@@ -58,6 +95,8 @@ def spelled(value: Any, leaves: list[torch.Tensor]) -> Any:
         return {"tuple": [spelled(v, leaves) for v in value]}
     if type(value) is list:
         return [spelled(v, leaves) for v in value]
+    if isinstance(value, SparseParts):
+        return {"sparse": [spelled(v, leaves) for v in value]}
     if isinstance(value, Mapping):
         return {"dict": [[spelled(k, leaves), spelled(v, leaves)] for k, v in value.items()]}
     raise TypeError(f"an argument of type {type(value).__name__} cannot be handed to another process")
@@ -80,6 +119,8 @@ def value(told: Any, leaves: Sequence[torch.Tensor]) -> Any:
         return complex(*what)
     if kind == "tuple":
         return tuple(value(v, leaves) for v in what)
+    if kind == "sparse":
+        return whole(SparseParts(*(value(v, leaves) for v in what)))
     return {value(k, leaves): value(v, leaves) for k, v in what}
 
 
@@ -201,7 +242,10 @@ def given(module: torch.nn.Module, parameters: Mapping[str, torch.Tensor]) -> No
 
 
 def plain(result: Any) -> Any:
-    """A result with tuples in the place of other containers, and tensors in the place of numbers."""
+    """A result with tuples in the place of other containers, tensors in the place of numbers, and sparse ones in parts."""
+    result = in_parts(result)
+    if isinstance(result, SparseParts):
+        return (*result.places, result.values)
     if isinstance(result, bool | int | float):
         return torch.tensor(result)
     if isinstance(result, Mapping):

@@ -318,6 +318,42 @@ def test_arguments_of_an_operator_are_others_for_each_seed_and_keep_their_domain
     square = torch.rand(5, 5)
     (s,), _ = operator_samples.anew(((square @ square.T + torch.eye(5),), {}), 3)
     assert torch.allclose(s, s.T) and bool((torch.linalg.eigvalsh(s) > 0).all())
+    few = torch.tensor([0.0, 0.0, 1.0, 1.0, 0.0])
+    (f,), _ = operator_samples.anew(((few,), {}), 1)
+    assert bool(torch.isin(f, few).all())  # equal numbers may be what is counted
+    (o,), _ = operator_samples.anew(((whole,), {}), 1, same=True)
+    assert torch.equal(o.sort().values, whole) and not torch.equal(o, whole)
+
+
+SPARSE = torch.eye(5) + torch.rand(5, 5).triu(3)
+OPERATORS = {  # whose results have sizes that depend on values, whose scalars tell a sum, with sparse arguments and results
+    "unique_consecutive": (lambda x: torch.unique_consecutive(x), torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0, 0.0] * 5)),
+    "unique_dim": (
+        lambda x: torch.unique(x, dim=0, return_counts=True),
+        torch.tensor([[1.0], [1], [0], [2], [0], [2]]),
+    ),
+    "repeat_interleave__Tensor": (lambda x: torch.repeat_interleave(x, output_size=6), torch.arange(4)),
+    "sparse_sampled_addmm": (lambda x: torch.sparse.sampled_addmm(x.to_sparse_csr(), x, x), SPARSE),
+    "_to_sparse": (lambda x: x.to_sparse(), SPARSE),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operators_of_other_results_are_judged(name, tmp_path, monkeypatch):
+    found = operator_samples.gathered([operator_of(name, *OPERATORS[name])])
+    monkeypatch.setattr(operator_samples, "samples", lambda: found)
+    home, operator = tmp_path / "o" / name, name.replace("__", ".", 1) if name[0] != "_" else name
+    home.mkdir(parents=True)
+    body = f"def {name}_kernel_impl(*args, **named):\n    return torch.ops.aten.{operator}(*args, **named)\n"
+    (home / f"{name}_implementation_v1.py").write_text("import torch\n\n" + body)
+    task = only("backendbench", tmp_path / "o")
+    trials = [formats.problem(task).trial(seed) for seed in (1, 2)]
+    right = [expected.of(trial, 1) for trial in trials]
+    assert expected.vacuous(right) == ""
+    got = answers(trials[0], solved(task, tmp_path / "o"), tmp_path / "run")
+    assert right[0].wrong(got) == ""
+    assert right[0].wrong(tuple(y * 2 for y in got)) and right[0].wrong(tuple(y[:-1] for y in got))
 
 
 def test_backendbench_operator_without_trace_is_judged_by_a_sample(tmp_path, monkeypatch):

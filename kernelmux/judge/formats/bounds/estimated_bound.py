@@ -24,6 +24,8 @@ rounds on the way, to 16 bits, is off by where these runs do not show it.
 The constants were chosen on our own operators, where a derived bound is known (`python -m kernelmux.judge.formats
 --calibrate` prints both): torch's own operators pass, and a bound is estimated to within a factor of ten of the derived one
 in the median. It is no proof: a step whose error the reference does not show, and inputs do not excite, is not in it.
+
+Where the sizes of outputs depend on which numbers are equal, as in unique, equal numbers are moved alike.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from dataclasses import dataclass
 
 import torch
 
+from kernelmux.judge.formats.task import FormatError
 from kernelmux.registry import numerics
 from kernelmux.registry.dtypes import UNIT
 
@@ -74,30 +77,40 @@ def estimate(
     inputs counts; without it that is a fair trial of the estimate. Takes
     `DRAWS` + `NORMAL` + 2 * `RUNS` + `JUMPS` + 2 evaluations.
     """
-    rng = torch.Generator(device="cpu").manual_seed(seed)
+    try:
+        return _estimate(evaluate, leaves, _Moves(seed, unit, alike=False), seen)
+    except OtherSizes:
+        return _estimate(evaluate, leaves, _Moves(seed, unit, alike=True), seen)
+
+
+class OtherSizes(FormatError):
+    """Outputs have other sizes where inputs are moved."""
+
+
+def _estimate(evaluate: Evaluate, leaves: Sequence[torch.Tensor], moves: _Moves, seen: bool) -> list[Estimate]:
     raised = [_raised(x) for x in leaves]
     values, own = evaluate(raised, True), evaluate(leaves, False)
     spread = [_Spread(y, o, seen) for y, o in zip(values, own, strict=True)]
     for _ in range(DRAWS):
-        steps = [_cauchy(x, rng) for x in raised]
+        steps = [moves.cauchy(x) for x in raised]
         moved = evaluate([x if s is None else x + x * (s * STEP) for x, s in zip(raised, steps, strict=True)], True)
         for one, y in zip(spread, moved, strict=True):
             one.draw(y)
     for _ in range(NORMAL):
-        steps = [_normal(x, rng) for x in raised]
+        steps = [moves.normal(x) for x in raised]
         moved = evaluate([x if s is None else x + x * (s * STEP) for x, s in zip(raised, steps, strict=True)], True)
         for one, y in zip(spread, moved, strict=True):
             one.draw_normal(y)
     for _ in range(RUNS):
-        near = [_near(x, rng, unit) for x in leaves]
+        near = [moves.near(x) for x in leaves]
         exact, working = evaluate([_raised(x) for x in near], True), evaluate(near, False)
         for one, y, w in zip(spread, exact, working, strict=True):
             one.run(y, w)
     for _ in range(JUMPS):
-        moved = evaluate([_moved(x, rng, unit) for x in raised], True)
+        moved = evaluate([moves.moved(x, moves.unit) for x in raised], True)
         for one, y in zip(spread, moved, strict=True):
             one.leap(y)
-    return [one.estimate(o.dtype, unit) for one, o in zip(spread, own, strict=True)]
+    return [one.estimate(o.dtype, moves.unit) for one, o in zip(spread, own, strict=True)]
 
 
 class _Spread:
@@ -110,7 +123,7 @@ class _Spread:
         self.squares = torch.zeros_like(value, dtype=torch.float64)
         self.error = _apart(own, value) if self.float and seen else torch.zeros_like(value, dtype=torch.float64)
         self.jump = torch.zeros_like(value, dtype=torch.float64)
-        self.changes = torch.zeros_like(value, dtype=torch.bool) if self.float else own != value
+        self.changes = torch.zeros_like(value, dtype=torch.bool) if self.float else _differ(own, value)
 
     def draw(self, y: torch.Tensor) -> None:
         if self.float:
@@ -128,7 +141,7 @@ class _Spread:
         if self.float:
             self.jump = torch.maximum(self.jump, _apart(y, self.value))
         else:
-            self.changes |= y != self.value
+            self.changes |= _differ(y, self.value)
 
     def estimate(self, dtype: torch.dtype, unit: float) -> Estimate:
         if not self.float:
@@ -153,40 +166,63 @@ def _raised(x: torch.Tensor) -> torch.Tensor:
     return x.double() if x.dtype in UNIT else x
 
 
-def _cauchy(x: torch.Tensor, rng: torch.Generator) -> torch.Tensor | None:
-    """Steps for every number of a float64 tensor, spread as Cauchy's distribution and cut at `FAR`; None for others."""
-    if x.dtype != torch.float64:
-        return None
-    half = torch.rand(x.shape, generator=rng, dtype=torch.float64) - 0.5
-    return (math.pi * half).tan_().clamp_(-FAR, FAR).to(x.device)
+class _Moves:
+    """Random moves of inputs. alike: equal numbers of a tensor move together."""
 
+    def __init__(self, seed: int, unit: float, alike: bool) -> None:
+        self.rng = torch.Generator(device="cpu").manual_seed(seed)
+        self.unit, self.alike = unit, alike
 
-def _normal(x: torch.Tensor, rng: torch.Generator) -> torch.Tensor | None:
-    """Steps for every number of a float64 tensor, spread as a normal distribution; None for others."""
-    return torch.randn(x.shape, generator=rng, dtype=torch.float64).to(x.device) if x.dtype == torch.float64 else None
+    def cauchy(self, x: torch.Tensor) -> torch.Tensor | None:
+        """Steps for every number of a float64 tensor, spread as Cauchy's distribution and cut at `FAR`; None for others."""
+        if x.dtype != torch.float64:
+            return None
+        return self._given((math.pi * (self._even(x) - 0.5)).tan_().clamp_(-FAR, FAR), x)
 
+    def normal(self, x: torch.Tensor) -> torch.Tensor | None:
+        """Steps for every number of a float64 tensor, spread as a normal distribution; None for others."""
+        if x.dtype != torch.float64:
+            return None
+        return self._given(torch.randn(x.shape, generator=self.rng, dtype=torch.float64), x)
 
-def _moved(x: torch.Tensor, rng: torch.Generator, unit: float) -> torch.Tensor:
-    """A tensor of float64 moved by up to `MOVED` units, evenly spread; others as they are."""
-    if x.dtype != torch.float64:
-        return x
-    move = 2 * torch.rand(x.shape, generator=rng, dtype=torch.float64) - 1
-    return x + x * (move.to(x.device) * (MOVED * unit))
+    def moved(self, x: torch.Tensor, unit: float) -> torch.Tensor:
+        """A tensor of float64 moved by up to `MOVED` units, evenly spread; others as they are."""
+        if x.dtype != torch.float64:
+            return x
+        return x + x * (self._given(2 * self._even(x) - 1, x) * (MOVED * unit))
 
+    def near(self, x: torch.Tensor) -> torch.Tensor:
+        """The tensor moved to numbers of its own format nearby: errors of a reference there are others of the same kind.
 
-def _near(x: torch.Tensor, rng: torch.Generator, unit: float) -> torch.Tensor:
-    """The tensor moved to numbers of its own format nearby: the errors of a reference there are others of the same kind.
+        Of 16 bits a number moves by one of its own units at most, of 8 bits not at all.
+        """
+        if x.dtype not in UNIT or x.dtype.itemsize == 1:
+            return x
+        return self.moved(x.double(), max(self.unit, UNIT[x.dtype] / 2)).to(x.dtype)
 
-    Of 16 bits a number moves by one of its own units at most, of 8 bits not at all.
-    """
-    if x.dtype not in UNIT or x.dtype.itemsize == 1:
-        return x
-    return _moved(x.double(), rng, max(unit, UNIT[x.dtype] / 2)).to(x.dtype)
+    def _even(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.rand(x.shape, generator=self.rng, dtype=torch.float64)
+
+    def _given(self, steps: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """The steps where x lies, one for all that are equal if they move alike."""
+        steps = steps.to(x.device)
+        return steps.flatten()[torch.unique(x, return_inverse=True)[1]] if self.alike else steps
 
 
 def _apart(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """|one - other| in float64; 0 where both are the same infinity or NaN, and where one of them alone is not finite."""
+    _of_size(one, other)
     return (one.double() - other.double()).abs().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def _of_size(one: torch.Tensor, other: torch.Tensor) -> None:
+    if one.shape != other.shape:
+        raise OtherSizes(f"an output of {list(other.shape)} is one of {list(one.shape)} where inputs are moved")
+
+
+def _differ(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    _of_size(one, other)
+    return one != other
 
 
 def _finite(x: torch.Tensor) -> torch.Tensor:

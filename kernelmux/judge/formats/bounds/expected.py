@@ -119,27 +119,24 @@ def vacuous(trials: Sequence[ExpectedResult]) -> str:
     """Why calls of one case with different inputs tell nothing, or "": an answer that needs no input would pass them all.
 
     It is zeros, one number everywhere, or the same tensor whatever the inputs are. With one call only the first two show.
+    Outputs without elements, as those of unique that are not asked for, say nothing, and others may.
     """
     if not trials or trials[0].check is not None:
         return ""
-    for i, outputs in enumerate(zip(*(t.outputs for t in trials), strict=True)):
-        if text := _empty(outputs):
-            return f"output {i}: {text}"
-    if all(_passing(outputs, zeros=True) for outputs in zip(*(t.outputs for t in trials), strict=True)):
+    found = list(zip(*(t.outputs for t in trials), strict=True))
+    told = [outputs for outputs in found if all(o.value.numel() for o in outputs)]
+    if not told:
+        return "output 0: it has no elements"
+    for i, outputs in enumerate(found):
+        undecided = outputs[0].undecided
+        if undecided is not None and undecided.numel() and float(undecided.double().mean()) > UNDECIDED:
+            return f"output {i}: rounding decides its values"
+    if all(_passing(outputs, zeros=True) for outputs in told):
         return "zeros would pass"
-    if all(_passing(outputs, zeros=False) for outputs in zip(*(t.outputs for t in trials), strict=True)):
+    if all(_passing(outputs, zeros=False) for outputs in told):
         return "one number everywhere would pass"
-    if len(trials) > 1 and all(map(_ignoring, zip(*(t.outputs for t in trials), strict=True))):
+    if len(trials) > 1 and all(map(_ignoring, told)):
         return "a result that ignores the inputs would pass"
-    return ""
-
-
-def _empty(outputs: Sequence[ExpectedOutput]) -> str:
-    first = outputs[0]
-    if first.value.numel() == 0:
-        return "it has no elements"
-    if first.undecided is not None and float(first.undecided.double().mean()) > UNDECIDED:
-        return "rounding decides its values"
     return ""
 
 

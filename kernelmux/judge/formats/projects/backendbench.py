@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from kernelmux.judge.formats import sources
+from kernelmux.judge.formats.candidate_side import SparseParts, whole
 from kernelmux.judge.formats.projects import operator_samples
 from kernelmux.judge.formats.task import FormatError, Solution, Task, read
 from kernelmux.judge.formats.trial import CPU, Problem, TaskTrial, first_line
@@ -127,13 +129,21 @@ class BackendBench(Problem):
 
     def trial(self, seed: int, case: int = 0, limit: int | None = None, model_seed: int = 0) -> TaskTrial:
         if self.task.cases:
-            args, kwargs = arguments(str(self.task.cases[case]["args"]), seed)
-        elif self._samples:
-            args, kwargs = operator_samples.anew(self._samples[case % len(self._samples)], seed)
-        else:
+            return self._called(arguments(str(self.task.cases[case]["args"]), seed), limit)
+        if not self._samples:
             raise FormatError(f"{self.task.name}: no trace names its arguments, and {_without()}")
+        sample = self._samples[case % len(self._samples)]
+        trial = self._called(operator_samples.anew(sample, seed), limit)
+        try:
+            trial.evaluate()
+        except FormatError:  # numbers that do not go with a scalar: the same ones in another order may
+            return self._called(operator_samples.anew(sample, seed, same=True), limit)
+        return trial
+
+    def _called(self, given: operator_samples.Arguments, limit: int | None) -> TaskTrial:
+        """A call with these arguments."""
         single = self.task.name.partition(".")[0]
-        trial = TaskTrial(self.task, args, self._reference, kwargs, single=single, device=self.device)
+        trial = TaskTrial(self.task, given[0], self._reference, given[1], single=single, device=self.device)
         if limit and trial.size > limit:
             raise FormatError(
                 f"{self.task.name}: {trial.size} bytes of inputs, the limit is {limit}, and a trace is fixed"
@@ -141,6 +151,7 @@ class BackendBench(Problem):
         return trial
 
     def _reference(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], parameters: Any) -> Any:
+        args, kwargs = pytree.tree_map(whole, (args, dict(kwargs)), is_leaf=lambda x: isinstance(x, SparseParts))
         if torch.get_default_dtype() == torch.float64:
             kwargs = {
                 n: torch.float64 if v in (torch.float32, torch.float16, torch.bfloat16) else v

@@ -17,6 +17,8 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernelmux.judge.formats.candidate_side import in_parts
+
 MOST = 8  # calls of an operator
 GRADIENTS = 3  # samples of a test whose gradient is taken
 FOREACH, FOREACH_LENGTH = re.compile(r"foreach_\w+_op_db"), 3
@@ -135,16 +137,23 @@ def _copied(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
-def anew(arguments: Arguments, seed: int) -> Arguments:
+def anew(arguments: Arguments, seed: int, same: bool = False) -> Arguments:
     """Arguments with other numbers, so that no two seeds ask the same; scalars stay as they are.
 
     Each number lies between two of the same tensor, which keeps to the domain of the operator. A symmetric matrix stays
-    one: it has its rows and columns in another order, and a factor. Integers may be indices: they are drawn anew, from
-    those that are there, where no tensor has floating numbers.
+    one: it has its rows and columns in another order, and a factor. Where a number comes twice on average, which some
+    operators count, numbers are drawn from those that are there. Integers may be indices: they are drawn so where no
+    tensor has floating numbers. same: each of them as often as before, as where an argument tells their sum. Sparse
+    tensors come in parts, and their places stay.
     """
     rng = torch.Generator().manual_seed(seed)
+    arguments = pytree.tree_map(in_parts, arguments)
     tensors = [x for x in pytree.tree_leaves(arguments) if isinstance(x, torch.Tensor)]
     floating = any(_inexact(x) and x.numel() > 1 for x in tensors)
+
+    def drawn(flat: torch.Tensor) -> torch.Tensor:
+        count = flat.numel()
+        return flat[torch.randperm(count, generator=rng) if same else torch.randint(count, (count,), generator=rng)]
 
     def other(x: Any) -> Any:
         if not isinstance(x, torch.Tensor):
@@ -154,10 +163,12 @@ def anew(arguments: Arguments, seed: int) -> Arguments:
             return x
         flat = x.flatten()
         if not _inexact(x):
-            return flat[torch.randint(x.numel(), (x.numel(),), generator=rng)].reshape(x.shape)
+            return drawn(flat).reshape(x.shape)
         if x.dim() > 1 and x.shape[-1] == x.shape[-2] > 1 and torch.allclose(x, x.mT.conj()):
             order = torch.randperm(x.shape[-1], generator=rng)
             return x[..., order, :][..., order] * (0.5 + 0.5 * torch.rand(1, generator=rng)).to(x.dtype)
+        if x.is_floating_point() and 2 * flat.unique().numel() <= x.numel():
+            return drawn(flat).reshape(x.shape)
         one, two = (flat[torch.randperm(x.numel(), generator=rng)] for _ in range(2))
         between = one + (two - one) * (0.5 * torch.rand(x.numel(), generator=rng)).to(x.dtype)
         return torch.where(between.isfinite(), between, one).reshape(x.shape)
