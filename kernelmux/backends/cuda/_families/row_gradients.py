@@ -7,11 +7,12 @@ those of a call; a row's own gradient does not depend on the others.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from kernelmux.backends.cuda._families.elementwise import ACCESS_BYTES, common_width
+from kernelmux.backends.cuda._families.reductions import unroll
 from kernelmux.backends.cuda._families.rows import RowPlan, RowWork, row_plan, row_width
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Kernel, Source, card, cdiv, ctype
 from kernelmux.backends.cuda.reduce_sum._sums import sum_partial
@@ -20,13 +21,14 @@ from kernelmux.registry.conditions import AtMost, Condition, SharedMemory
 from kernelmux.registry.spec import Call
 from kernelmux.registry.util.cards import Card, remembered
 
+Sums = tuple[torch.Tensor, ...]
 SUMS_LIMIT = 24576  # fp32 sums in the registers of a block, beside the weights
 BYTES_LIMIT = 36864  # of a row: two of three inputs in shared memory
-_ROW_FLOATS = 4  # the most that an operator's Row has
-_BLOCK, _COLUMN_BLOCK = 256, 128
-# Threads of a longer row of 16 bits in two passes; of fp32 they would spill. H200, bf16, rms_norm: 2048 x 25408 149 us
-# (165 by 256), 7 x 25408 15.7 (17.2).
-_LONG_BLOCK, _LONG_ROW = 1024, 16384
+_STATE_FLOATS = 5  # the most that an operator's State has
+_BLOCK, _LEAST_BLOCK, _COLUMN_BLOCK = 256, 32, 128
+_PIECE, _MOST_PIECES, _PIECE_UNIT = 8192, 32, 64  # elements of a row for a block; pieces are whole units
+_NARROWEST = 4  # bytes of an access of the second kernel, where there are few blocks
+_LEAST_CHUNK = 16
 _ROW_CHUNK = 64  # rows per partial sum: 4 / 64 bytes of extra traffic per element
 _MOST_CHUNKS = 65535  # blocks in grid.y
 # Rows per block that stays, but for so many blocks first, each of which takes a row after the other. H200, rms_norm, us, by
@@ -76,8 +78,7 @@ class RowGradients:
             walk = "pipelined" if self.holds(work, card(x)) else "two_pass"
         if walk == "pipelined":
             work = _peeled(work, inputs)
-        partial = _WALKS[walk](self, work, eps, (*inputs, weight, grad))
-        return grad, *(_total(part, weight, walk == "pipelined") for part in partial)
+        return grad, *_WALKS[walk](self, work, eps, (*inputs, weight, grad))
 
     def holds(self, work: RowWork, on: Card) -> bool:
         """Whether a block holds such rows, and the sums of their columns."""
@@ -100,7 +101,7 @@ class RowGradients:
     def kernel(self, way: str, walk: str, work: RowWork, **defines: object) -> Kernel:
         """The kernel `<name>_<way>`, which walks as the function `walk` of row_gradients.cuh does."""
         entry = f"{self.name}_{way}"
-        signature = f"{' '.join(f'{name}*' for name in self.inputs)} weight* grad_x* stats* partial*"
+        signature = f"{' '.join(f'{name}*' for name in self.inputs)} weight* grad_x* stats* partial* total0* total1*"
         fixed = {"ENTRY": entry, "WALK": walk, "ELEMENT": ctype(work.dtype)}
         return self.source.kernel(entry, f"{signature} rows:i64 n:i32 chunk:i32 eps:f32", **fixed, **defines)
 
@@ -112,11 +113,10 @@ def _peeled(work: RowWork, inputs: tuple[torch.Tensor, ...]) -> RowWork:
     return work._replace(width=width, peeled=True) if narrow and width * itemsize == ACCESS_BYTES else work
 
 
-def _total(partial: torch.Tensor, weight: torch.Tensor, ahead: bool) -> torch.Tensor:
-    """The sum of the parts, like the weight; ahead: the kernel that makes them says when this one may start."""
+def _total(partial: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """The sum of the parts, like the weight; the kernel that makes them says when this one may start."""
     total = torch.empty_like(weight)
-    overlaps = card(partial).capability >= (9, 0)  # a kernel may start before the one that it waits for has ended
-    sum_partial(partial, total, ahead and overlaps)
+    sum_partial(partial, total, card(partial).capability >= (9, 0))
     return total
 
 
@@ -124,33 +124,79 @@ def _partial(op: RowGradients, parts: int, work: RowWork, like: torch.Tensor) ->
     return torch.empty((len(op.sums), parts, work.n), dtype=torch.float32, device=like.device)
 
 
-def _two_pass(op: RowGradients, work: RowWork, eps: float, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """Along the rows, which leaves what each needs, then down the columns for the sums."""
-    chunk = max(_ROW_CHUNK, cdiv(work.rows, _MOST_CHUNKS))
-    partial = _partial(op, cdiv(work.rows, chunk), work, tensors[0])
-    stats = torch.empty((work.rows, _ROW_FLOATS), dtype=torch.float32, device=partial.device)
-    for launch in _two_launches(op, work, chunk, eps):
-        launch(*tensors, stats, partial)
-    return partial
+def _two_pass(op: RowGradients, work: RowWork, eps: float, tensors: tuple[torch.Tensor, ...]) -> Sums:
+    """Pieces of rows for what each row needs, then down the columns."""
+    weight, like = tensors[-2], tensors[0]
+    plan = _two_launches(op, work, eps, card(like).processors)
+    stats = torch.empty((work.rows, plan.stats), dtype=torch.float32, device=like.device)
+    plan.pieces(*tensors, stats, None, None, None)
+    if plan.chunks == 1:
+        totals = tuple([torch.empty_like(weight) for _ in op.sums])
+        plan.descending(*tensors, stats, None, *(*totals, None)[:2])
+        return totals
+    partial = _partial(op, plan.chunks, work, like)
+    plan.descending(*tensors, stats, partial, None, None)
+    return tuple([_total(part, weight) for part in partial])
+
+
+class TwoLaunches(NamedTuple):
+    """Both launches, the fp32 numbers that the first leaves of a row, and the chunks of rows of the second."""
+
+    pieces: BoundLaunch
+    descending: BoundLaunch
+    stats: int
+    chunks: int
 
 
 @remembered
-def _two_launches(op: RowGradients, work: RowWork, chunk: int, eps: float) -> tuple[BoundLaunch, BoundLaunch]:
-    numbers = (work.rows, work.n, chunk, eps)
-    threads = _LONG_BLOCK if work.n > _LONG_ROW and work.dtype.itemsize == 2 else _BLOCK
-    along = op.kernel("rows", "along", work, WIDTH=work.width, GROUP=threads)
-    columns = op.kernel("columns", "descending", work, WIDTH=work.width, GROUP=_COLUMN_BLOCK)
-    grid = (cdiv(work.n, _COLUMN_BLOCK * work.width), cdiv(work.rows, chunk))
-    return along.bind(work.rows, threads, *numbers), columns.bind(grid, _COLUMN_BLOCK, *numbers)
+def _two_launches(op: RowGradients, work: RowWork, eps: float, processors: int) -> TwoLaunches:
+    return two_launches(op, work, eps, *descending_plan(work, processors))
 
 
-def _pipelined(op: RowGradients, work: RowWork, eps: float, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
+def descending_plan(work: RowWork, processors: int) -> tuple[int, int, int]:
+    """Pieces of a row, which are a matter of its length alone; rows of a chunk and elements of an access of the second."""
+    pieces = min(_MOST_PIECES, power_above(cdiv(work.n, _PIECE)))
+    chunk, width = max(_ROW_CHUNK, cdiv(work.rows, _MOST_CHUNKS)), work.width
+    while width * work.dtype.itemsize > _NARROWEST and _down_blocks(work, chunk, width) < processors:
+        width //= 2
+    while chunk > _LEAST_CHUNK and work.rows > _LEAST_CHUNK and _down_blocks(work, chunk, width) < processors:
+        chunk //= 2
+    return pieces, chunk, width
+
+
+def _down_blocks(work: RowWork, chunk: int, width: int) -> int:
+    return cdiv(work.n, _COLUMN_BLOCK * width) * cdiv(work.rows, chunk)
+
+
+def power_above(n: int) -> int:
+    """The smallest power of two that is not less."""
+    return 1 << (n - 1).bit_length()
+
+
+def two_launches(op: RowGradients, work: RowWork, eps: float, pieces: int, chunk: int, width: int) -> TwoLaunches:
+    element = ctype(work.dtype)
+    piece = cdiv(work.n, pieces * _PIECE_UNIT) * _PIECE_UNIT
+    threads = max(_LEAST_BLOCK, min(_BLOCK, power_above(cdiv(piece, 4 * work.width))))
+    wide = {"WIDTH": work.width, "GROUP": threads, "UNROLL": unroll(work.width, element), "PIECES": pieces}
+    narrow = {"WIDTH": width, "GROUP": _COLUMN_BLOCK, "UNROLL": min(8, unroll(width, element)), "PIECES": pieces}
+    first, then = op.kernel("pieces", "pieces", work, **wide), op.kernel("columns", "descending", work, **narrow)
+    chunks = cdiv(work.rows, chunk)
+    grid = (cdiv(work.n, _COLUMN_BLOCK * width), chunks)
+    return TwoLaunches(
+        first.bind(work.rows * pieces, threads, work.rows, work.n, piece, eps),
+        then.bind(grid, _COLUMN_BLOCK, work.rows, work.n, chunk, eps, follows=True),
+        pieces * _STATE_FLOATS,
+        chunks,
+    )
+
+
+def _pipelined(op: RowGradients, work: RowWork, eps: float, tensors: tuple[torch.Tensor, ...]) -> Sums:
     """Blocks that walk down the rows."""
     on = card(tensors[0])
     launch, blocks = _staying(op, work, eps, on.processors, on.shared_per_processor)
     partial = _partial(op, blocks, work, tensors[0])
-    launch(*tensors, None, partial)
-    return partial
+    launch(*tensors, None, partial, None, None)
+    return tuple([_total(part, tensors[-2]) for part in partial])
 
 
 def gradient_plan(n: int, itemsize: int, width: int) -> tuple[RowPlan, bool]:
@@ -188,7 +234,7 @@ def _blocks(rows: int, plan: RowPlan, most: int) -> int:
     return max(1, min(wanted, most))
 
 
-_WALKS: dict[str, Callable[..., torch.Tensor]] = {"two_pass": _two_pass, "pipelined": _pipelined}
+_WALKS: dict[str, Callable[..., Sums]] = {"two_pass": _two_pass, "pipelined": _pipelined}
 
 
 @dataclass(frozen=True)
