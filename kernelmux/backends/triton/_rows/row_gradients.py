@@ -15,8 +15,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-import triton
-import triton.language as tl
 
 from kernelmux.backends.triton._families.elementwise import ACCESS_BYTES
 from kernelmux.backends.triton._families.sums import ReductionStep, run, sum_first
@@ -24,7 +22,8 @@ from kernelmux.backends.triton._launch.card import SPARE
 from kernelmux.backends.triton._launch.launch import Config, cdiv, like, overlaps, plan, processors, shared_bytes
 from kernelmux.backends.triton._launch.strides import Ints
 from kernelmux.backends.triton._rows.row_gradient_kernel import gradients_fused_kernel
-from kernelmux.backends.triton._rows.row_op import RowLaunch, RowOp, Tensors, rows
+from kernelmux.backends.triton._rows.row_gradient_pieces import gradients_columns_kernel, gradients_pieces_kernel
+from kernelmux.backends.triton._rows.row_op import RowLaunch, RowOp, Tensors
 from kernelmux.backends.triton._rows.rows import clamp, next_power
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtMost
@@ -49,51 +48,19 @@ PEELED = 8  # bytes of an access below which rows are peeled
 # H200, bf16, rms_norm: 4096 x 11007 102 us (vectors read for each row 153, rows not peeled 148), 4096 x 16001 213 (230 by
 # 8 warps, not peeled 245), 8192 x 4097 64 (not peeled 139).
 PEELED_BY_8 = 14336
+PIECE = 8192  # elements of a row for a program, where rows are in pieces
 
 
 class GradientOp(NamedTuple):
-    """op: what the gradient of the rows is; shares: as above; saved: how many numbers of a row that takes."""
+    """op: what the gradient of the rows is; shares: as above; saved: how many numbers of a row that takes.
+
+    numbers: how many make a state of its statistic.
+    """
 
     op: RowOp
     shares: Any
     saved: int
-
-
-@triton.jit
-def gradients_columns_kernel(
-    grads, sums, ins, saved, numbers, M, N,
-    shares: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    cols = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    mask_cols = cols < N
-
-    # [BLOCK_M, BLOCK_N]
-    state = ()
-    for _ in tl.static_range(len(sums)):
-        state += (tl.zeros([BLOCK_M, BLOCK_N], tl.float32),)  # type: ignore[assignment]
-    for start in range(tl.program_id(0) * BLOCK_M, M, tl.num_programs(0) * BLOCK_M):
-        state = _columns(state, ins, saved, start + tl.arange(0, BLOCK_M), cols, M, N, shares)
-    for i in tl.static_range(len(sums)):
-        out = sums[i] + tl.program_id(0).to(tl.int64) * N + cols
-        tl.store(out, tl.sum(state[i], 0), mask=mask_cols)
-
-
-@triton.jit
-def _columns(state, ins, saved, row, cols, M, N, shares: tl.constexpr):
-    """The sums with what some rows add to them."""
-    mask = (row < M)[:, None] & (cols < N)[None, :]
-    offs = row.to(tl.int64)[:, None] * N + cols[None, :]
-    known = ()
-    values = ()
-    for i in tl.static_range(len(saved)):
-        known += (tl.load(saved[i] + row, mask=row < M, other=0.0)[:, None],)  # type: ignore[assignment]
-    for i in tl.static_range(len(ins)):
-        values += (tl.load(ins[i] + offs, mask=mask, other=0.0).to(tl.float32),)  # type: ignore[assignment]
-    more = shares(*known, *values)
-    added = ()
-    for i in tl.static_range(len(more)):
-        added += (state[i] + more[i],)  # type: ignore[assignment]
-    return added
+    numbers: int
 
 
 class RowGradientsPlan(NamedTuple):
@@ -178,23 +145,67 @@ def launch_of_gradients(
     return RowGradientsPlan(launch, (programs, N), sum_first(device, programs, N))
 
 
+class SplitPlan(NamedTuple):
+    """Launches for pieces and for columns; shapes of what is known of pieces, and of the sums; steps that add those."""
+
+    pieces: RowLaunch
+    columns: RowLaunch
+    known: Ints
+    sums: Ints
+    last: tuple[ReductionStep, ...]
+
+
+def split_rule(M: int, N: int, itemsize: int, inputs: int, on: int) -> Config:
+    """Columns of a chunk and CHUNKS of a piece; rows and columns of a tile of the second kernel, and its programs for each.
+
+    Pieces depend on the length of a row alone, so that what is known of a row does not depend on its batch.
+    """
+    pieces = clamp(next_power(cdiv(N, PIECE)), 1, 32)
+    length = cdiv(N, pieces)
+    block = clamp(next_power(length), 128, 2048)
+    config = {"BLOCK": block, "CHUNKS": cdiv(length, block), "WARPS": clamp(block // 256, 1, 8)}
+    rows = clamp(next_power(M), 1, 16)
+    columns = 4096 // rows // inputs
+    while columns > 128 and cdiv(N, columns) < on:
+        columns //= 2
+    programs = clamp(cdiv(4 * on, cdiv(N, columns)), 1, cdiv(M, 4 * rows))
+    return {**config, "BLOCK_M": rows, "BLOCK_N": columns, "PROGRAMS": programs}
+
+
 @plan
-def _split(g: GradientOp, device: int, shape: Ints, inputs: int, count: int) -> RowGradientsPlan:
+def _split(g: GradientOp, device: int, shape: Ints, itemsize: int, inputs: int, steps: Ints, count: int) -> SplitPlan:
     M, N = math.prod(shape[:-1]), shape[-1]
-    block_m, block_n = 16, 128
-    blocks_n = cdiv(N, block_n)
-    programs = clamp(cdiv(8 * processors(device), blocks_n), 1, cdiv(M, block_m))
-    launch = RowLaunch(
-        gradients_columns_kernel, (programs, blocks_n), M, N, outputs=0, saved=count, inputs=inputs,
-        shares=g.shares, BLOCK_M=block_m, BLOCK_N=block_n, num_warps=4,
+    config = split_rule(M, N, itemsize, inputs, processors(device))
+    return launches_of_split(g, device, shape, itemsize, inputs, steps, count, config)
+
+
+def launches_of_split(
+    g: GradientOp, device: int, shape: Ints, itemsize: int, inputs: int, steps: Ints, count: int, config: Config
+) -> SplitPlan:
+    """config: as `split_rule` gives it."""
+    M, N = math.prod(shape[:-1]), shape[-1]
+    unit, statistic, numbers = math.gcd(N, ACCESS_BYTES // itemsize), g.op.statistic, g.numbers
+    pieces, programs = cdiv(N, config["BLOCK"] * config["CHUNKS"]), config["PROGRAMS"]
+    early = {"LEADS": overlaps(device)}
+    first = RowLaunch(
+        gradients_pieces_kernel, (M * pieces,), M, N, N // unit, steps, outputs=0, saved=1, inputs=inputs,
+        terms=g.op.terms, lanes=statistic.lanes, total=statistic.total, parts=statistic.parts, BLOCK=config["BLOCK"],
+        CHUNKS=config["CHUNKS"], PIECES=pieces, UNIT=unit, num_warps=config["WARPS"], **early,
     )  # fmt: skip
-    return RowGradientsPlan(launch, (programs, N), sum_first(device, programs, N))
+    then = RowLaunch(
+        gradients_columns_kernel, (cdiv(N, config["BLOCK_N"]), programs), M, N, N // unit, steps, outputs=1,
+        saved=count + 1, inputs=inputs, total=statistic.total, finish=g.op.finish, apply=g.op.apply, shares=g.shares,
+        SAVED=g.saved, COUNT=numbers, PIECES=pieces, LANES=next_power(pieces), BLOCK_M=config["BLOCK_M"], BLOCK_N=config["BLOCK_N"],
+        UNIT=unit, num_warps=4, **early, **({"launch_pdl": True} if early["LEADS"] else {}),
+    )  # fmt: skip
+    last = sum_first(device, programs, N) if programs > 1 else ()
+    return SplitPlan(first, then, (M, numbers, pieces), (programs, N), last)
 
 
-def _last(p: RowGradientsPlan, sums: Tensors, like_vector: torch.Tensor) -> Tensors:
+def _last(last: tuple[ReductionStep, ...], sums: Tensors, like_vector: torch.Tensor) -> Tensors:
     grads = tuple([like(like_vector) for _ in sums])
     for part, grad in zip(sums, grads, strict=True):
-        run(p.last, part, grad)
+        run(last, part, grad)
     return grads
 
 
@@ -208,7 +219,7 @@ def gradients_fused(
     p = _fused(g, x.get_device(), x.shape, x.element_size(), len(ins), (vector.stride(0),), count)
     grad_x, sums = like(x), tuple([torch.empty(p.sums, dtype=torch.float32, device=x.device) for _ in range(count)])
     p.launch(grad_x, *sums, *ins, vector, numbers=numbers)
-    return grad_x, *_last(p, sums, vector)
+    return grad_x, *_last(p.last, sums, vector)
 
 
 def gradients_split(
@@ -218,12 +229,23 @@ def gradients_split(
     x = ins[0]
     if x.numel() == 0:
         return like(x), *[torch.zeros_like(vector) for _ in range(count)]
-    p = _split(g, x.get_device(), x.shape, len(ins), count)
-    saved = tuple([torch.empty(x.shape[:-1], dtype=torch.float32, device=x.device) for _ in range(g.saved)])
+    p = _split(g, x.get_device(), x.shape, x.element_size(), len(ins), (vector.stride(0),), count)
+    return run_split(p, ins, vector, numbers, count)
+
+
+def run_split(
+    p: SplitPlan, ins: Tensors, vector: torch.Tensor, numbers: tuple[float, ...], count: int
+) -> Tensors:
+    x = ins[0]
+    known, grad_x = torch.empty(p.known, dtype=torch.float32, device=x.device), like(x)
+    p.pieces(known, *ins, vector, numbers=numbers)
+    if not p.last:  # the sums of one program are those of all rows
+        grads = tuple([like(vector) for _ in range(count)])
+        p.columns(grad_x, *grads, known, *ins, vector, numbers=numbers)
+        return grad_x, *grads
     sums = tuple([torch.empty(p.sums, dtype=torch.float32, device=x.device) for _ in range(count)])
-    (grad_x,) = rows(g.op, -1, ins, (vector,), numbers, saved=saved, resident=False)
-    p.launch(*sums, *ins, *saved)
-    return grad_x, *_last(p, sums, vector)
+    p.columns(grad_x, *sums, known, *ins, vector, numbers=numbers)
+    return grad_x, *_last(p.last, sums, vector)
 
 
 Way = Callable[[GradientOp, Tensors, torch.Tensor, tuple[float, ...], int], Tensors]

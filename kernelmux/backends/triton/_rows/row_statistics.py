@@ -6,6 +6,7 @@ A statistic is three jit functions:
                                          chunk the masks of the elements of the row
     merge(a, b)                          of two such
     total(state, n)                      of the row of n elements: a tuple of [ROWS, 1]
+    parts(found, n)                      what total has found of n elements, as a state with one lane
 
 KEEP: the chunks are the whole row and stay in registers, so that lanes may use what is known of all of them. Else a
 lane is a thread's vector of WIDTH elements where that saves registers.
@@ -31,6 +32,7 @@ class Statistic(NamedTuple):
     merge: Any
     total: Any
     values: int
+    parts: Any = None
 
 
 @triton.jit
@@ -226,7 +228,20 @@ def _moment_product_total(state, n):
         return mean, variance, total, products
 
 
-SUMS = Statistic(_sum_lanes, _sum_merge, _sum_total, 32)
+@triton.jit
+def _sum_parts(found, n):
+    return found
+
+
+@triton.jit
+def _moment_product_parts(found, n):
+    count = tl.zeros_like(found[0]) + n
+    return count, found[0], found[1] * n, found[2], found[3]
+
+
+SUMS = Statistic(_sum_lanes, _sum_merge, _sum_total, 32, _sum_parts)
 EXPONENTIALS = Statistic(_exponential_lanes, _exponential_merge, _exponential_total, 24)
 MOMENTS = Statistic(_moment_lanes, _moment_merge, _moment_total, 40)
-MOMENTS_AND_PRODUCTS = Statistic(_moment_product_lanes, _moment_product_merge, _moment_product_total, 40)
+MOMENTS_AND_PRODUCTS = Statistic(
+    _moment_product_lanes, _moment_product_merge, _moment_product_total, 40, _moment_product_parts
+)
