@@ -206,7 +206,8 @@ class Rows:
                 width = width or row_width(tensors, sizes[1])
             else:  # a state per column: 16 bytes of bf16 would need eight
                 walk, width, peeled = "columns", row_width(tensors, sizes[2], widest=8), False
-            work = RowWork(*sizes, x.dtype, width, weights, peeled, _lasting(x, len(self.inputs)))
+            few = walk != "columns" and weights > 0 and _few(sizes[0], walk, card(x).processors)
+            work = RowWork(*sizes, x.dtype, width, weights, peeled, _lasting(x, len(self.inputs)), few)
             _launch(self, walk, work, numbers)(*tensors, *outputs)
         return outputs
 
@@ -220,13 +221,14 @@ class Rows:
         numbers = " ".join(f"{name}:f32" for name in self.numbers)
         fixed = {"ENTRY": entry, "WALK": walk, "ELEMENT": ctype(work.dtype), "WEIGHTS": work.weights}
         fixed |= {"FOLLOWS": 1} if self.starts_early(work) else {}
+        defines |= {"FEW": 1, "MIN_BLOCKS": 1} if work.few and walk == "resident" else {}
         return self.source.kernel(entry, f"{tensors} rows:i64 n:i32 inner:i64 {numbers}", **fixed, **defines)
 
 
 class RowWork(NamedTuple):
     """[rows, n, inner], of which n is a row; elements per access; how many weights there are; whether rows are peeled.
 
-    lasting: what is read is the last to leave L2, where registers hold it.
+    lasting: what is read is the last to leave L2, where registers hold it. few: a multiprocessor has one block at most.
     """
 
     rows: int
@@ -237,6 +239,11 @@ class RowWork(NamedTuple):
     weights: int
     peeled: bool = False
     lasting: bool = False
+    few: bool = False
+
+
+def _few(rows: int, walk: str, processors: int) -> bool:
+    return rows * (_MOST_BLOCKS if walk == "cluster" else 1) <= processors
 
 
 @remembered

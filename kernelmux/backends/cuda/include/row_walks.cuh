@@ -32,6 +32,10 @@
 #define RETAIN 0
 #endif
 
+#ifndef FEW  // no more blocks than multiprocessors, so that one has all the registers
+#define FEW 0
+#endif
+
 // Of a row that is read once.
 __device__ __forceinline__ Elements load_of_row(const T* p) {
 #if RETAIN && __CUDA_ARCH__ >= 800
@@ -74,8 +78,13 @@ __device__ __forceinline__ void resident(const Rows<Op, In, Weights, Out>& all, 
     }
 #pragma unroll
     for (int k = 0; k < In; ++k) single[k] = beside >= 0 ? to_float(all.x[k][begin + beside]) : 0.0f;
-    // Asked for before the reduction, which hides their latency, as far as 1,024 threads have registers for both.
-    constexpr bool EARLY = Weights > 0 && VECTORS * WIDTH <= 32 && sizeof(held) + Weights * VECTORS * sizeof(Elements) <= 128;
+    // Asked for before the reduction, which hides their latency, as far as 1,024 threads, or those of one block, have
+    // registers for both.
+    constexpr int REGISTERS = VECTORS * (In + Weights) * at_least_one((int)sizeof(Elements) / 4);
+    constexpr int ROOM = 65536 / (GROUP * ROWS) < 255 ? 65536 / (GROUP * ROWS) - 48 : 160;
+    constexpr bool EARLY =
+        Weights > 0 && (FEW ? REGISTERS <= ROOM
+                            : VECTORS * WIDTH <= 32 && sizeof(held) + Weights * VECTORS * sizeof(Elements) <= 128);
     if (EARLY)
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v) all.load_weights(weight[v], first + within(v, part));
