@@ -165,7 +165,7 @@ def split_rule(M: int, N: int, itemsize: int, inputs: int, on: int) -> Config:
     block = clamp(next_power(length), 128, 2048)
     config = {"BLOCK": block, "CHUNKS": cdiv(length, block), "WARPS": clamp(block // 256, 1, 8)}
     rows = clamp(next_power(M), 1, 16)
-    columns = 4096 // rows // inputs
+    columns = 4096 // (rows * next_power(inputs))
     while columns > 128 and cdiv(N, columns) < on:
         columns //= 2
     programs = clamp(cdiv(4 * on, cdiv(N, columns)), 1, cdiv(M, 4 * rows))
