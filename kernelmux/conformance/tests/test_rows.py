@@ -115,18 +115,15 @@ def hints_of(access: str, text: str) -> set[str | None]:
     return {one[1] if one else None for one in found}
 
 
-@pytest.mark.parametrize("op", ["rms_norm_backward", "layer_norm_backward"])
 @pytest.mark.parametrize("columns", [4099, 5000])
-def test_rows_are_written_before_what_is_saved_of_them(op: str, columns: int) -> None:
-    """Where a vector has gaps, Triton 3.6 compiles the kernel in no other order; its first launch is that of the rows."""
-    grad, x = (torch.ones(2, columns, dtype=torch.float16) for _ in range(2))
-    weight = torch.ones(2 * columns, dtype=torch.float16)[::2]
+def test_rows_are_written_before_what_is_saved_of_them(columns: int) -> None:
+    """Where a vector of an operator has gaps, Triton 3.6 compiles the kernel in no other order."""
+    x = torch.ones(2, columns, dtype=torch.float16)
     with recorder(run=False) as log:
-        dispatch.function(op)(grad, x, weight, eps=0.1, backend="triton/split")
+        dispatch.function("quantize_rowwise")(x, format="int8", backend="triton")
     stores = [access for access in ACCESS.findall(ptx(log[0])) if access.startswith("st.")]
-    saved = {"rms_norm_backward": 1, "layer_norm_backward": 2}[op]
     single = [access.endswith(".b32") and ".v" not in access for access in stores]
-    assert len(stores) > saved and single == [False] * (len(stores) - saved) + [True] * saved
+    assert len(stores) > 1 and single == [False] * (len(stores) - 1) + [True]
 
 
 @pytest.mark.parametrize("columns", [50257, 131072])
