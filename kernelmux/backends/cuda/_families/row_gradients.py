@@ -25,10 +25,9 @@ Sums = tuple[torch.Tensor, ...]
 SUMS_LIMIT = 24576  # fp32 sums in the registers of a block, beside the weights
 BYTES_LIMIT = 36864  # of a row: two of three inputs in shared memory
 _STATE_FLOATS = 5  # the most that an operator's State has
-_BLOCK, _LEAST_BLOCK, _COLUMN_BLOCK = 256, 32, 128
 _PIECE, _MOST_PIECES, _PIECE_UNIT = 8192, 32, 64  # elements of a row for a block; pieces are whole units
-_NARROWEST = 4  # bytes of an access of the second kernel, where there are few blocks
-_LEAST_CHUNK = 16
+_PIECE_BLOCK, _COLUMN_BLOCK, _WARP = 512, 128, 32
+_NARROWEST, _MOST_SIDES, _DOWN = 4, 8, 4  # bytes of an access, rows side by side and in flight of the second kernel
 _ROW_CHUNK = 64  # rows per partial sum: 4 / 64 bytes of extra traffic per element
 _MOST_CHUNKS = 65535  # blocks in grid.y
 # Rows per block that stays, but for so many blocks first, each of which takes a row after the other. H200, rms_norm, us, by
@@ -150,22 +149,29 @@ class TwoLaunches(NamedTuple):
 
 @remembered
 def _two_launches(op: RowGradients, work: RowWork, eps: float, processors: int) -> TwoLaunches:
-    return two_launches(op, work, eps, *descending_plan(work, processors))
+    return two_launches(op, work, eps, descending_plan(work, processors))
 
 
-def descending_plan(work: RowWork, processors: int) -> tuple[int, int, int]:
-    """Pieces of a row, which are a matter of its length alone; rows of a chunk and elements of an access of the second."""
+class DescendingPlan(NamedTuple):
+    """Pieces of a row, which are a matter of its length alone; of the second launch the rows of a block, elements of an
+    access, threads side by side, and rows that are walked down side by side."""
+
+    pieces: int
+    chunk: int
+    width: int
+    group: int
+    sides: int
+
+
+def descending_plan(work: RowWork, processors: int) -> DescendingPlan:
     pieces = min(_MOST_PIECES, power_above(cdiv(work.n, _PIECE)))
     chunk, width = max(_ROW_CHUNK, cdiv(work.rows, _MOST_CHUNKS)), work.width
-    while width * work.dtype.itemsize > _NARROWEST and _down_blocks(work, chunk, width) < processors:
+    chunks, least = cdiv(work.rows, chunk), _NARROWEST // work.dtype.itemsize
+    if cdiv(work.n, _COLUMN_BLOCK * width) * chunks >= 2 * processors:
+        return DescendingPlan(pieces, chunk, width, _COLUMN_BLOCK, 1)
+    while width > least and cdiv(work.n, _WARP * width) * chunks < processors:
         width //= 2
-    while chunk > _LEAST_CHUNK and work.rows > _LEAST_CHUNK and _down_blocks(work, chunk, width) < processors:
-        chunk //= 2
-    return pieces, chunk, width
-
-
-def _down_blocks(work: RowWork, chunk: int, width: int) -> int:
-    return cdiv(work.n, _COLUMN_BLOCK * width) * cdiv(work.rows, chunk)
+    return DescendingPlan(pieces, chunk, width, _WARP, max(1, min(_MOST_SIDES, power_above(work.rows))))
 
 
 def power_above(n: int) -> int:
@@ -173,18 +179,19 @@ def power_above(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def two_launches(op: RowGradients, work: RowWork, eps: float, pieces: int, chunk: int, width: int) -> TwoLaunches:
-    element = ctype(work.dtype)
+def two_launches(op: RowGradients, work: RowWork, eps: float, plan: DescendingPlan) -> TwoLaunches:
+    element, pieces = ctype(work.dtype), plan.pieces
     piece = cdiv(work.n, pieces * _PIECE_UNIT) * _PIECE_UNIT
-    threads = max(_LEAST_BLOCK, min(_BLOCK, power_above(cdiv(piece, 4 * work.width))))
-    wide = {"WIDTH": work.width, "GROUP": threads, "UNROLL": unroll(work.width, element), "PIECES": pieces}
-    narrow = {"WIDTH": width, "GROUP": _COLUMN_BLOCK, "UNROLL": min(8, unroll(width, element)), "PIECES": pieces}
+    flight, least = unroll(work.width, element), unroll(plan.width, element)
+    threads = max(_WARP, min(_PIECE_BLOCK, power_above(cdiv(piece, flight * work.width))))
+    wide = {"WIDTH": work.width, "GROUP": threads, "UNROLL": flight, "PIECES": pieces}
+    narrow = {"WIDTH": plan.width, "GROUP": plan.group, "ROWS": plan.sides, "UNROLL": min(_DOWN, least), "PIECES": pieces}
     first, then = op.kernel("pieces", "pieces", work, **wide), op.kernel("columns", "descending", work, **narrow)
-    chunks = cdiv(work.rows, chunk)
-    grid = (cdiv(work.n, _COLUMN_BLOCK * width), chunks)
+    chunks = cdiv(work.rows, plan.chunk)
+    grid = (cdiv(work.n, plan.group * plan.width), chunks)
     return TwoLaunches(
         first.bind(work.rows * pieces, threads, work.rows, work.n, piece, eps),
-        then.bind(grid, _COLUMN_BLOCK, work.rows, work.n, chunk, eps, follows=True),
+        then.bind(grid, (plan.group, plan.sides), work.rows, work.n, plan.chunk, eps, follows=True),
         pieces * _STATE_FLOATS,
         chunks,
     )

@@ -297,26 +297,41 @@ struct PiecesTotal {
     }
 };
 
-// What `count` rows from `top` on need, from the states of their pieces.
+// What `count` rows from `top` on need, from the states of their pieces, of which several are on their way at a time.
 template <typename Op, int In, int Sums>
 __device__ __forceinline__ void find_rows(
     const Gradients<Op, In, Sums>& all, typename Op::Row* found, i64 top, int count) {
-    constexpr int Side = GROUP / PIECES;
-    for (int side = 0; side < count; side += Side) {
-        const int row = side + threadIdx.x / PIECES, piece = threadIdx.x % PIECES;
-        typename Op::State state;
-        if (row < count) memcpy(&state, all.stats + ((top + row) * PIECES + piece) * (sizeof(state) / 4), sizeof(state));
-        PiecesTotal total;
-        const typename Op::Row one = all.op.finish(state, all.n, total);
-        if (row < count && piece == 0) found[row] = one;
+    constexpr int Side = GROUP * ROWS / PIECES, Ahead = 4;
+    const int thread = threadIdx.y * GROUP + threadIdx.x, piece = thread % PIECES;
+    for (int first = thread / PIECES; first - thread / PIECES < count; first += Ahead * Side) {
+        typename Op::State states[Ahead];
+#pragma unroll
+        for (int a = 0; a < Ahead; ++a) {
+            const i64 row = top + min(first + a * Side, count - 1);
+            memcpy(&states[a], all.stats + (row * PIECES + piece) * (sizeof(states[a]) / 4), sizeof(states[a]));
+        }
+#pragma unroll
+        for (int a = 0; a < Ahead; ++a) {
+            PiecesTotal total;
+            const typename Op::Row one = all.op.finish(states[a], all.n, total);
+            if (piece == 0 && first + a * Side < count) found[first + a * Side] = one;
+        }
     }
     __syncthreads();
 }
 
+// The sums of column i on, or of the whole column if there is one chunk of rows.
+template <typename Op, int In, int Sums, int Width>
+__device__ __forceinline__ void write_sums(const Gradients<Op, In, Sums>& all, int s, int i, const float (&sum)[Width]) {
+    if (gridDim.y == 1) store(all.total[s] + i, from_floats<T>(sum));
+    else store(all.partial + (s * (i64)gridDim.y + blockIdx.y) * all.n + i, from_floats<float>(sum));
+}
+
 template <typename Op, int In, int Sums>
 __device__ __forceinline__ void descending(const Gradients<Op, In, Sums>& all) {
-    constexpr int Rows = 64;  // whose numbers are in shared memory
+    constexpr int Rows = 64, Columns = GROUP * WIDTH;  // rows whose numbers are in shared memory, columns of the block
     __shared__ typename Op::Row found[Rows];
+    __shared__ alignas(16) float sides[ROWS > 1 ? ROWS : 1][Sums][ROWS > 1 ? Columns : 1];
     const int n = all.n, i = (blockIdx.x * GROUP + threadIdx.x) * WIDTH, at = min(i, n - WIDTH);
     // From the last row to the first: what was read last is the most likely to be in L2 still.
     const i64 first = (gridDim.y - 1 - blockIdx.y) * (i64)all.chunk, last = min(all.rows, first + all.chunk);
@@ -327,30 +342,45 @@ __device__ __forceinline__ void descending(const Gradients<Op, In, Sums>& all) {
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u)
 #pragma unroll
-            for (int k = 0; k < In; ++k) x[u][k] = load_streaming<WIDTH>(all.x[k] + min(row + u, last - 1) * n + at);
+            for (int k = 0; k < In; ++k)
+                x[u][k] = load_streaming<WIDTH>(all.x[k] + min(row + u * ROWS, last - 1) * n + at);
     };
-    ask_for(first);
+    ask_for(first + threadIdx.y);
     wait_for_previous();
     for (i64 top = first; top < last; top += Rows) {
         const int count = (int)min((i64)Rows, last - top);
         find_rows(all, found, top, count);
-        for (int r = 0; r < count; r += UNROLL) {
+        for (int r = threadIdx.y; r < count; r += UNROLL * ROWS) {
 #pragma unroll
             for (int u = 0; u < UNROLL; ++u) {
-                if (r + u >= count) break;
-                const Elements grad = gradients(all.op, x[u], w, found[r + u], sum);
-                if (i < n) store_streaming(all.grad + (top + r + u) * n + i, grad);
+                const int row = r + u * ROWS;
+                if (row >= count) break;
+                const Elements grad = gradients(all.op, x[u], w, found[row], sum);
+                if (i < n) store_streaming(all.grad + (top + row) * n + i, grad);
             }
-            if (top + r + UNROLL < last) ask_for(top + r + UNROLL);
+            const i64 following = r + UNROLL * ROWS < count ? top + r + UNROLL * ROWS : top + Rows + threadIdx.y;
+            if (following < last) ask_for(following);
         }
         __syncthreads();
     }
     let_next_start();
-    if (i >= n) return;
+    if (ROWS == 1) {
+        if (i < n)
 #pragma unroll
-    for (int s = 0; s < Sums; ++s)
-        if (gridDim.y == 1) store(all.total[s] + i, from_floats<T>(sum[s]));
-        else store_sums(all.partial + (s * (i64)gridDim.y + blockIdx.y) * n + i, sum[s]);
+            for (int s = 0; s < Sums; ++s) write_sums(all, s, i, sum[s]);
+        return;
+    }
+#pragma unroll
+    for (int s = 0; s < Sums; ++s) store_sums(&sides[threadIdx.y][s][threadIdx.x * WIDTH], sum[s]);
+    __syncthreads();
+    for (int c = threadIdx.y * GROUP + threadIdx.x; c < Columns && blockIdx.x * Columns + c < n; c += GROUP * ROWS)
+#pragma unroll
+        for (int s = 0; s < Sums; ++s) {
+            float one[1] = {};
+#pragma unroll
+            for (int side = 0; side < ROWS; ++side) one[0] += sides[side][s][c];
+            write_sums(all, s, blockIdx.x * Columns + c, one);
+        }
 }
 
 // ---- the kernel of an operator
