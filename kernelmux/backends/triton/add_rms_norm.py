@@ -22,7 +22,7 @@ def _normed(rstd, eps, total, weight):
     return total * rstd * weight, total
 
 
-ADD_RMS_NORM = RowOp(square, SUMS, root, _normed, prepare=_total, follows=True)
+ADD_RMS_NORM = RowOp(square, SUMS, root, _normed, prepare=_total, follows=True, numbers=1)
 
 
 def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> tuple[torch.Tensor, ...]:

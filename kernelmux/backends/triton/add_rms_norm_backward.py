@@ -29,7 +29,7 @@ def _share(rstd, grad_y, grad_total, total):
     return share(rstd, grad_y, total)
 
 
-GRADIENT = GradientOp(RowOp(_products, SUMS, rstd_and_mean, _grad_x), _share, saved=1, numbers=2)
+GRADIENT = GradientOp(RowOp(_products, SUMS, rstd_and_mean, _grad_x, numbers=2), _share, saved=1)
 
 
 def add_rms_norm_backward(

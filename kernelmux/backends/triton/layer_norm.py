@@ -29,7 +29,7 @@ def _normed(mean, rstd, eps, x, weight, bias=None):
     return y
 
 
-LAYER_NORM = RowOp(_element, MOMENTS, _mean_and_rstd, _normed)
+LAYER_NORM = RowOp(_element, MOMENTS, _mean_and_rstd, _normed, numbers=3)
 
 
 def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float) -> torch.Tensor:

@@ -39,7 +39,7 @@ def _shares(mean, rstd, grad, x):
     return grad * ((x - mean) * rstd), grad
 
 
-GRADIENT = GradientOp(RowOp(_terms, MOMENTS_AND_PRODUCTS, _known, _grad_x), _shares, saved=2, numbers=5)
+GRADIENT = GradientOp(RowOp(_terms, MOMENTS_AND_PRODUCTS, _known, _grad_x, numbers=5), _shares, saved=2)
 
 
 def layer_norm_backward(way: Way, grad_out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float) -> Tensors:

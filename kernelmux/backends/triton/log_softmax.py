@@ -26,7 +26,7 @@ def _log_weight(top, logarithm, x):
     return (x - top) - logarithm
 
 
-LOG_SOFTMAX = RowOp(_element, EXPONENTIALS, _logarithm, _log_weight)
+LOG_SOFTMAX = RowOp(_element, EXPONENTIALS, _logarithm, _log_weight, numbers=2)
 
 
 def log_softmax(x: torch.Tensor, axis: int) -> torch.Tensor:

@@ -25,7 +25,7 @@ def _gradient(grads, grad, y):
     return grad - exponential(y) * grads
 
 
-LOG_SOFTMAX_BACKWARD = RowOp(_element, SUMS, _sum, _gradient)
+LOG_SOFTMAX_BACKWARD = RowOp(_element, SUMS, _sum, _gradient, numbers=1)
 
 
 def log_softmax_backward(grad_out: torch.Tensor, y: torch.Tensor, axis: int) -> torch.Tensor:

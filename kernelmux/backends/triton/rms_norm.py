@@ -31,7 +31,7 @@ def _normed(rstd, eps, x, weight):
     return x * rstd * weight
 
 
-RMS_NORM = RowOp(square, SUMS, root, _normed, follows=True)
+RMS_NORM = RowOp(square, SUMS, root, _normed, follows=True, numbers=1)
 
 
 def rms_norm_looped(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

@@ -39,7 +39,7 @@ def share(rstd, grad, x):
     return (grad * (x * rstd),)
 
 
-GRADIENT = GradientOp(RowOp(products, SUMS, rstd_and_mean, grad_x), share, saved=1, numbers=2)
+GRADIENT = GradientOp(RowOp(products, SUMS, rstd_and_mean, grad_x, numbers=2), share, saved=1)
 
 
 def rms_norm_backward(way: Way, grad_out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float) -> Tensors:

@@ -31,7 +31,7 @@ def _weight(top, inverse, scale, x):
     return exponential(rounded_product(x, scale) - top) * inverse
 
 
-SOFTMAX = RowOp(_scaled, EXPONENTIALS, _finish, _weight)
+SOFTMAX = RowOp(_scaled, EXPONENTIALS, _finish, _weight, numbers=2)
 
 
 def softmax_online(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:

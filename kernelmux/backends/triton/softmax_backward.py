@@ -26,7 +26,7 @@ def _gradient(products, scale, grad, y):
     return scale * y * (grad - products)
 
 
-SOFTMAX_BACKWARD = RowOp(_product, SUMS, _sum, _gradient)
+SOFTMAX_BACKWARD = RowOp(_product, SUMS, _sum, _gradient, numbers=1)
 
 
 def softmax_backward(grad_out: torch.Tensor, y: torch.Tensor, axis: int, scale: float) -> torch.Tensor:

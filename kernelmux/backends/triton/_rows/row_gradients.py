@@ -22,8 +22,8 @@ from kernelmux.backends.triton._launch.card import SPARE
 from kernelmux.backends.triton._launch.launch import Config, cdiv, like, overlaps, plan, processors, shared_bytes
 from kernelmux.backends.triton._launch.strides import Ints
 from kernelmux.backends.triton._rows.row_gradient_kernel import gradients_fused_kernel
-from kernelmux.backends.triton._rows.row_gradient_pieces import gradients_columns_kernel, gradients_pieces_kernel
-from kernelmux.backends.triton._rows.row_op import RowLaunch, RowOp, Tensors
+from kernelmux.backends.triton._rows.row_op import PiecesPlan, RowLaunch, RowOp, Tensors, launches_of_pieces
+from kernelmux.backends.triton._rows.row_plan import pieces_rule
 from kernelmux.backends.triton._rows.rows import clamp, next_power
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtMost
@@ -48,19 +48,14 @@ PEELED = 8  # bytes of an access below which rows are peeled
 # H200, bf16, rms_norm: 4096 x 11007 102 us (vectors read for each row 153, rows not peeled 148), 4096 x 16001 213 (230 by
 # 8 warps, not peeled 245), 8192 x 4097 64 (not peeled 139).
 PEELED_BY_8 = 14336
-PIECE = 8192  # elements of a row for a program, where rows are in pieces
 
 
 class GradientOp(NamedTuple):
-    """op: what the gradient of the rows is; shares: as above; saved: how many numbers of a row that takes.
-
-    numbers: how many make a state of its statistic.
-    """
+    """op: what the gradient of the rows is; shares: as above; saved: how many numbers of a row that takes."""
 
     op: RowOp
     shares: Any
     saved: int
-    numbers: int
 
 
 class RowGradientsPlan(NamedTuple):
@@ -146,36 +141,26 @@ def launch_of_gradients(
 
 
 class SplitPlan(NamedTuple):
-    """Launches for pieces and for columns; shapes of what is known of pieces, and of the sums; steps that add those."""
+    """Both launches; the shape of the partial sums, and the steps that add them."""
 
-    pieces: RowLaunch
-    columns: RowLaunch
-    known: Ints
+    launches: PiecesPlan
     sums: Ints
     last: tuple[ReductionStep, ...]
 
 
 def split_rule(M: int, N: int, itemsize: int, inputs: int, on: int) -> Config:
-    """Columns of a chunk and CHUNKS of a piece; rows and columns of a tile of the second kernel, and its programs for each.
-
-    Pieces depend on the length of a row alone, so that what is known of a row does not depend on its batch.
-    """
-    pieces = clamp(next_power(cdiv(N, PIECE)), 1, 32)
-    length = cdiv(N, pieces)
-    block = clamp(next_power(length), 128, 2048)
-    config = {"BLOCK": block, "CHUNKS": cdiv(length, block), "WARPS": clamp(block // 256, 1, 8)}
+    """As `pieces_rule`, with tiles of several rows, and programs that walk down so many columns."""
     rows = clamp(next_power(M), 1, 16)
     columns = 4096 // (rows * next_power(inputs))
     while columns > 128 and cdiv(N, columns) < on:
         columns //= 2
     programs = clamp(cdiv(4 * on, cdiv(N, columns)), 1, cdiv(M, 4 * rows))
-    return {**config, "BLOCK_M": rows, "BLOCK_N": columns, "PROGRAMS": programs}
+    return {**pieces_rule(N, itemsize, inputs), "BLOCK_M": rows, "BLOCK_N": columns, "PROGRAMS": programs}
 
 
 @plan
 def _split(g: GradientOp, device: int, shape: Ints, itemsize: int, inputs: int, steps: Ints, count: int) -> SplitPlan:
-    M, N = math.prod(shape[:-1]), shape[-1]
-    config = split_rule(M, N, itemsize, inputs, processors(device))
+    config = split_rule(math.prod(shape[:-1]), shape[-1], itemsize, inputs, processors(device))
     return launches_of_split(g, device, shape, itemsize, inputs, steps, count, config)
 
 
@@ -183,23 +168,10 @@ def launches_of_split(
     g: GradientOp, device: int, shape: Ints, itemsize: int, inputs: int, steps: Ints, count: int, config: Config
 ) -> SplitPlan:
     """config: as `split_rule` gives it."""
-    M, N = math.prod(shape[:-1]), shape[-1]
-    unit, statistic, numbers = math.gcd(N, ACCESS_BYTES // itemsize), g.op.statistic, g.numbers
-    pieces, programs = cdiv(N, config["BLOCK"] * config["CHUNKS"]), config["PROGRAMS"]
-    early = {"LEADS": overlaps(device)}
-    first = RowLaunch(
-        gradients_pieces_kernel, (M * pieces,), M, N, N // unit, steps, outputs=0, saved=1, inputs=inputs,
-        terms=g.op.terms, lanes=statistic.lanes, total=statistic.total, parts=statistic.parts, BLOCK=config["BLOCK"],
-        CHUNKS=config["CHUNKS"], PIECES=pieces, UNIT=unit, num_warps=config["WARPS"], **early,
-    )  # fmt: skip
-    then = RowLaunch(
-        gradients_columns_kernel, (cdiv(N, config["BLOCK_N"]), programs), M, N, N // unit, steps, outputs=1,
-        saved=count + 1, inputs=inputs, total=statistic.total, finish=g.op.finish, apply=g.op.apply, shares=g.shares,
-        SAVED=g.saved, COUNT=numbers, PIECES=pieces, LANES=next_power(pieces), BLOCK_M=config["BLOCK_M"], BLOCK_N=config["BLOCK_N"],
-        UNIT=unit, num_warps=4, **early, **({"launch_pdl": True} if early["LEADS"] else {}),
-    )  # fmt: skip
-    last = sum_first(device, programs, N) if programs > 1 else ()
-    return SplitPlan(first, then, (M, numbers, pieces), (programs, N), last)
+    M, N, programs = math.prod(shape[:-1]), shape[-1], config["PROGRAMS"]
+    sizes = (device, M, N, itemsize, inputs)
+    launches = launches_of_pieces(g.op, *sizes, steps, 1, config, shares=g.shares, saved=g.saved, sums=count)
+    return SplitPlan(launches, (programs, N), sum_first(device, programs, N) if programs > 1 else ())
 
 
 def _last(last: tuple[ReductionStep, ...], sums: Tensors, like_vector: torch.Tensor) -> Tensors:
@@ -233,18 +205,14 @@ def gradients_split(
     return run_split(p, ins, vector, numbers, count)
 
 
-def run_split(
-    p: SplitPlan, ins: Tensors, vector: torch.Tensor, numbers: tuple[float, ...], count: int
-) -> Tensors:
-    x = ins[0]
-    known, grad_x = torch.empty(p.known, dtype=torch.float32, device=x.device), like(x)
-    p.pieces(known, *ins, vector, numbers=numbers)
+def run_split(p: SplitPlan, ins: Tensors, vector: torch.Tensor, numbers: tuple[float, ...], count: int) -> Tensors:
+    grad_x = like(ins[0])
     if not p.last:  # the sums of one program are those of all rows
         grads = tuple([like(vector) for _ in range(count)])
-        p.columns(grad_x, *grads, known, *ins, vector, numbers=numbers)
+        p.launches((grad_x,), grads, ins, (vector,), numbers)
         return grad_x, *grads
-    sums = tuple([torch.empty(p.sums, dtype=torch.float32, device=x.device) for _ in range(count)])
-    p.columns(grad_x, *sums, known, *ins, vector, numbers=numbers)
+    sums = tuple([torch.empty(p.sums, dtype=torch.float32, device=vector.device) for _ in range(count)])
+    p.launches((grad_x,), sums, ins, (vector,), numbers)
     return grad_x, *_last(p.last, sums, vector)
 
 

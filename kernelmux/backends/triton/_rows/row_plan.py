@@ -9,7 +9,7 @@ import triton.language as tl
 
 from kernelmux.backends.triton._families.elementwise import ACCESS_BYTES
 from kernelmux.backends.triton._launch.card import of_l2
-from kernelmux.backends.triton._launch.launch import Config, cdiv, shared_bytes
+from kernelmux.backends.triton._launch.launch import Config, cdiv, processors, shared_bytes
 from kernelmux.backends.triton._rows.rows import Walk, clamp, looped_rule, next_power, resident_rule
 
 # Bytes beyond which a row has programs of its own, and is peeled if it starts misaligned.
@@ -50,6 +50,7 @@ MANY = 2**28
 LASTING = 8192
 # What leaves L2 first and last: of what is read ONCE, or for the FIRST and SECOND time, and of the results (STORE).
 HINTS = {"ONCE": "evict_first", "FIRST": "evict_last", "SECOND": "evict_first", "STORE": ""}
+PIECE, MOST_PIECES = 8192, 32  # elements of a row for a program, where rows are in pieces
 # Bytes of shared memory that are left to what Triton needs itself, for sums across warps.
 SPARE = 7 * 1024
 
@@ -87,6 +88,29 @@ def access_of(w: Walk, itemsize: int, peels: bool = True) -> RowAccess:
     return RowAccess(unit, unit, False)
 
 
+def rows_are_few(w: Walk, device: int) -> bool:
+    """Whether a multiprocessor has one row at most."""
+    return math.prod(w.sizes) <= processors(device)
+
+
+def in_pieces(w: Walk, config: Config, demand: Demand) -> bool:
+    """Whether rows that a program does not hold in registers are few, and dense."""
+    dense = len(w.sizes) == 1 and w.along and all(strides == (w.length,) for strides in w.strides)
+    walked = config.get("SHARED", False) or config["num_warps"] == 32
+    return dense and walked and rows_are_few(w, demand.device)
+
+
+def pieces_rule(N: int, itemsize: int, inputs: int) -> Config:
+    """Columns of a chunk and CHUNKS of a piece; rows and columns of a tile of the second kernel; a program for each row.
+
+    Pieces are a matter of the length of a row alone.
+    """
+    length = cdiv(N, clamp(next_power(cdiv(N, PIECE)), 1, MOST_PIECES))
+    block = clamp(next_power(length), 128, 2048)
+    config = {"BLOCK": block, "CHUNKS": cdiv(length, block), "num_warps": clamp(block // 256, 1, 8)}
+    return {**config, "BLOCK_M": 1, "BLOCK_N": 8192 // (itemsize * next_power(inputs)), "PROGRAMS": 0}
+
+
 def hints(w: Walk, itemsize: int, demand: Demand, resident: bool) -> Config:
     """The HINTS of a call: reads that leave first are slow ones, but not where there are two vectors (layer_norm).
 
@@ -115,7 +139,8 @@ def row_rule(w: Walk, access: RowAccess, itemsize: int, demand: Demand, resident
         config = config or looped_rule(w)
         return {"BLOCK": config.pop("BLOCK_N"), "BATCH": 1, "HELD": held, **config}
     if w.length * itemsize <= LONG or access.width == 1:
-        return _short(w.length, itemsize)
+        config = _short(w.length, itemsize)
+        return _spread(config, w, access.width, demand.device) if resident else config
     single = resident and itemsize == 2 and demand.inputs == 1
     many = (OF_8_WARPS if demand.vectors else KEPT) if single else demand.values
     many = OF_TWO_INPUTS if resident and itemsize == 2 and demand.inputs == 2 else many
@@ -126,9 +151,11 @@ def row_rule(w: Walk, access: RowAccess, itemsize: int, demand: Demand, resident
         most = 4 if warps < 16 else 2
         batch = next(b for b in (most, 2, 1) if b < chunks or b == 1)
         return {**config, "BATCH": batch, "HELD": 1, "LATE": True}
+    values = chunks * access.width * demand.inputs
+    if rows_are_few(w, demand.device) and values <= HELD and _registers(config, chunks * access.width, itemsize, demand):
+        return {**config, "BATCH": 1, "HELD": None, "LATE": False}
     if _reread(w, itemsize, demand):
         return {"ROWS": 1, "BLOCK": 2048, "BATCH": 2, "HELD": 1, "LATE": True, "num_warps": 8, "maxnreg": 40}
-    values = chunks * access.width * demand.inputs
     if access.peeled and single and not demand.vectors and warps == 8 and values <= ALL:
         return {**config, "BATCH": 1, "HELD": None, "LATE": False}
     if single and warps == 8 and values > ALL and (demand.vectors == 1 or (demand.vectors and values <= KEPT)):
@@ -150,6 +177,20 @@ def _short(n: int, itemsize: int) -> Config:
     rows = max(1, 4096 // itemsize // block)
     held = None if n <= 4096 else 1
     return {"ROWS": rows, "BLOCK": block, "BATCH": 1, "HELD": held, "num_warps": clamp(rows * block // 512, 1, 8)}
+
+
+def _spread(config: Config, w: Walk, width: int, device: int) -> Config:
+    """Fewer rows to a program while there are fewer programs than multiprocessors; those of a row stay as they are."""
+    rows, least = config["ROWS"], 64 * config["num_warps"] * width
+    while rows > 1 and rows * config["BLOCK"] >= least and w.grid(rows)[0] < processors(device):
+        rows //= 2
+    return {**config, "ROWS": rows}
+
+
+def _registers(config: Config, values: int, itemsize: int, demand: Demand) -> bool:
+    """Whether so many values of an input fit the registers of a thread, with vectors and what the statistic is taken of."""
+    tensors = demand.inputs + demand.vectors
+    return values * tensors * itemsize // 4 + values <= min(255, 65536 // (32 * config["num_warps"])) - 32
 
 
 def _chunk(n: int, values: int, width: int, wanted: int, many: int) -> tuple[int, int]:

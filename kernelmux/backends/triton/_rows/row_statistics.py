@@ -6,7 +6,8 @@ A statistic is three jit functions:
                                          chunk the masks of the elements of the row
     merge(a, b)                          of two such
     total(state, n)                      of the row of n elements: a tuple of [ROWS, 1]
-    parts(found, n)                      what total has found of n elements, as a state with one lane
+    parts(found, n)                      what total has found of n elements, as a state with one lane; the numbers of a
+                                         piece without elements are 0, the first one `empty`
 
 KEEP: the chunks are the whole row and stay in registers, so that lanes may use what is known of all of them. Else a
 lane is a thread's vector of WIDTH elements where that saves registers.
@@ -14,6 +15,7 @@ lane is a thread's vector of WIDTH elements where that saves registers.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import triton
@@ -33,6 +35,7 @@ class Statistic(NamedTuple):
     total: Any
     values: int
     parts: Any = None
+    empty: float = 0.0
 
 
 @triton.jit
@@ -229,8 +232,13 @@ def _moment_product_total(state, n):
 
 
 @triton.jit
-def _sum_parts(found, n):
+def same_parts(found, n):
     return found
+
+
+@triton.jit
+def _moment_parts(found, n):
+    return tl.zeros_like(found[0]) + n, found[0], found[1] * n
 
 
 @triton.jit
@@ -239,9 +247,9 @@ def _moment_product_parts(found, n):
     return count, found[0], found[1] * n, found[2], found[3]
 
 
-SUMS = Statistic(_sum_lanes, _sum_merge, _sum_total, 32, _sum_parts)
-EXPONENTIALS = Statistic(_exponential_lanes, _exponential_merge, _exponential_total, 24)
-MOMENTS = Statistic(_moment_lanes, _moment_merge, _moment_total, 40)
+SUMS = Statistic(_sum_lanes, _sum_merge, _sum_total, 32, same_parts)
+EXPONENTIALS = Statistic(_exponential_lanes, _exponential_merge, _exponential_total, 24, same_parts, -math.inf)
+MOMENTS = Statistic(_moment_lanes, _moment_merge, _moment_total, 40, _moment_parts)
 MOMENTS_AND_PRODUCTS = Statistic(
     _moment_product_lanes, _moment_product_merge, _moment_product_total, 40, _moment_product_parts
 )
