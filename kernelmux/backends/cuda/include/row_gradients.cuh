@@ -323,8 +323,10 @@ __device__ __forceinline__ void find_rows(
 // The sums of column i on, or of the whole column if there is one chunk of rows.
 template <typename Op, int In, int Sums, int Width>
 __device__ __forceinline__ void write_sums(const Gradients<Op, In, Sums>& all, int s, int i, const float (&sum)[Width]) {
+    float* const partial = all.partial + (s * (i64)gridDim.y + blockIdx.y) * all.n + i;
     if (gridDim.y == 1) store(all.total[s] + i, from_floats<T>(sum));
-    else store(all.partial + (s * (i64)gridDim.y + blockIdx.y) * all.n + i, from_floats<float>(sum));
+    else if constexpr (Width == WIDTH) store_sums(partial, sum);
+    else *partial = sum[0];
 }
 
 template <typename Op, int In, int Sums>
