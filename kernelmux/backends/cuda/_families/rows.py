@@ -206,8 +206,8 @@ class Rows:
                 width = width or row_width(tensors, sizes[1])
             else:  # a state per column: 16 bytes of bf16 would need eight
                 walk, width, peeled = "columns", row_width(tensors, sizes[2], widest=8), False
-            few = walk != "columns" and weights > 0 and _few(sizes[0], walk, card(x).processors)
-            work = RowWork(*sizes, x.dtype, width, weights, peeled, _lasting(x, len(self.inputs)), few)
+            several = card(x).processors if len(tensors) > 1 else 0
+            work = RowWork(*sizes, x.dtype, width, weights, peeled, _lasting(x, len(self.inputs)), several)
             _launch(self, walk, work, numbers)(*tensors, *outputs)
         return outputs
 
@@ -221,14 +221,14 @@ class Rows:
         numbers = " ".join(f"{name}:f32" for name in self.numbers)
         fixed = {"ENTRY": entry, "WALK": walk, "ELEMENT": ctype(work.dtype), "WEIGHTS": work.weights}
         fixed |= {"FOLLOWS": 1} if self.starts_early(work) else {}
-        defines |= {"FEW": 1, "MIN_BLOCKS": 1} if work.few and walk == "resident" else {}
         return self.source.kernel(entry, f"{tensors} rows:i64 n:i32 inner:i64 {numbers}", **fixed, **defines)
 
 
 class RowWork(NamedTuple):
     """[rows, n, inner], of which n is a row; elements per access; how many weights there are; whether rows are peeled.
 
-    lasting: what is read is the last to leave L2, where registers hold it. few: a multiprocessor has one block at most.
+    lasting: what is read is the last to leave L2, where registers hold it.
+    processors: multiprocessors of the GPU, of which few rows do not need all; 0 where only one tensor is read.
     """
 
     rows: int
@@ -239,11 +239,7 @@ class RowWork(NamedTuple):
     weights: int
     peeled: bool = False
     lasting: bool = False
-    few: bool = False
-
-
-def _few(rows: int, walk: str, processors: int) -> bool:
-    return rows * (_MOST_BLOCKS if walk == "cluster" else 1) <= processors
+    processors: int = 0
 
 
 @remembered
@@ -257,14 +253,20 @@ def _registers(op: Rows, work: RowWork) -> Launch:
     itemsize = work.dtype.itemsize
     plan = row_plan(work.n, itemsize, work.width, _HELD // inputs, op.most_held // inputs)
     retain = work.width * itemsize == ACCESS_BYTES and work.lasting
-    kernel = op.kernel("registers", "resident", work, **plan.defines, RETAIN=int(retain))
-    return kernel, cdiv(work.rows, plan.rows), plan.block
+    blocks = cdiv(work.rows, plan.rows)
+    kernel = op.kernel("registers", "resident", work, **_shape(plan, blocks, work), RETAIN=int(retain))
+    return kernel, blocks, plan.block
+
+
+def _shape(plan: RowPlan, blocks: int, work: RowWork) -> dict[str, object]:
+    """What the kernel is compiled with; of blocks of which a multiprocessor has one all is asked for at once."""
+    return {**plan.defines, **({"MIN_BLOCKS": 1, "FEW": 1} if blocks <= work.processors else {})}
 
 
 def _cluster(op: Rows, work: RowWork) -> Launch:
     plan = cluster_plan(work.n, work.dtype.itemsize, work.width, op.most_held // len(op.inputs), peeled=work.peeled)
-    kernel = op.kernel("cluster", "resident", work, **plan.defines)
-    return kernel, work.rows * plan.cluster, plan.block
+    blocks = work.rows * plan.cluster
+    return op.kernel("cluster", "resident", work, **_shape(plan, blocks, work)), blocks, plan.block
 
 
 def _looped(op: Rows, work: RowWork) -> Launch:
