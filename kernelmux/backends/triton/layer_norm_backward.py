@@ -15,7 +15,7 @@ import triton.language as tl
 
 from kernelmux.backends.triton._rows.row_gradients import GradientOp, Way, gradient_variants
 from kernelmux.backends.triton._rows.row_op import RowOp, Tensors
-from kernelmux.backends.triton._rows.row_statistics import MOMENTS_AND_PRODUCTS
+from kernelmux.backends.triton._rows.row_statistics import MOMENTS_AND_PRODUCTS, OF_MOMENTS_AND_PRODUCTS
 
 
 @triton.jit
@@ -39,7 +39,9 @@ def _shares(mean, rstd, grad, x):
     return grad * ((x - mean) * rstd), grad
 
 
-GRADIENT = GradientOp(RowOp(_terms, MOMENTS_AND_PRODUCTS, _known, _grad_x, numbers=5), _shares, saved=2)
+GRADIENT = GradientOp(
+    RowOp(_terms, MOMENTS_AND_PRODUCTS, _known, _grad_x, pieces=OF_MOMENTS_AND_PRODUCTS), _shares, saved=2
+)
 
 
 def layer_norm_backward(way: Way, grad_out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float) -> Tensors:

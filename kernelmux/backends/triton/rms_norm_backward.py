@@ -14,7 +14,7 @@ import triton.language as tl
 
 from kernelmux.backends.triton._rows.row_gradients import GradientOp, Way, gradient_variants
 from kernelmux.backends.triton._rows.row_op import RowOp, Tensors
-from kernelmux.backends.triton._rows.row_statistics import SUMS
+from kernelmux.backends.triton._rows.row_statistics import OF_TWO_SUMS, SUMS
 from kernelmux.backends.triton._rows.rows import rounded_product
 
 
@@ -39,7 +39,7 @@ def share(rstd, grad, x):
     return (grad * (x * rstd),)
 
 
-GRADIENT = GradientOp(RowOp(products, SUMS, rstd_and_mean, grad_x, numbers=2), share, saved=1)
+GRADIENT = GradientOp(RowOp(products, SUMS, rstd_and_mean, grad_x, pieces=OF_TWO_SUMS), share, saved=1)
 
 
 def rms_norm_backward(way: Way, grad_out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float) -> Tensors:

@@ -185,7 +185,13 @@ def two_launches(op: RowGradients, work: RowWork, eps: float, plan: DescendingPl
     flight, least = unroll(work.width, element), unroll(plan.width, element)
     threads = max(_WARP, min(_PIECE_BLOCK, power_above(cdiv(piece, flight * work.width))))
     wide = {"WIDTH": work.width, "GROUP": threads, "UNROLL": flight, "PIECES": pieces}
-    narrow = {"WIDTH": plan.width, "GROUP": plan.group, "ROWS": plan.sides, "UNROLL": min(_DOWN, least), "PIECES": pieces}
+    narrow = {
+        "WIDTH": plan.width,
+        "GROUP": plan.group,
+        "ROWS": plan.sides,
+        "UNROLL": min(_DOWN, least),
+        "PIECES": pieces,
+    }
     first, then = op.kernel("pieces", "pieces", work, **wide), op.kernel("columns", "descending", work, **narrow)
     chunks = cdiv(work.rows, plan.chunk)
     grid = (cdiv(work.n, plan.group * plan.width), chunks)

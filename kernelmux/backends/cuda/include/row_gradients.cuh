@@ -272,7 +272,7 @@ __device__ __forceinline__ void pieces(const Gradients<Op, In, Sums>& all) {
     for (int i = first + threadIdx.x * WIDTH; i < last; i += UNROLL * GROUP * WIDTH) {
         Elements x[UNROLL][In], w[UNROLL];
 #pragma unroll
-        for (int u = 0; u < UNROLL; ++u) {  // beyond the end the last vector once more, so that no load waits for a condition
+        for (int u = 0; u < UNROLL; ++u) {  // beyond the end the last vector once more: no load waits for a condition
             const int c = min(i + u * GROUP * WIDTH, last - WIDTH);
             w[u] = load<WIDTH>(all.w + c);
 #pragma unroll

@@ -25,6 +25,7 @@ from kernelmux.backends.triton._launch.dependent import following
 from kernelmux.backends.triton._launch.launch import Config, cdiv, like, overlaps, plan
 from kernelmux.backends.triton._launch.strides import Ints, contiguous
 from kernelmux.backends.triton._rows.row_kernel import rows_kernel
+from kernelmux.backends.triton._rows.row_pieces import columns_kernel, pieces_kernel
 from kernelmux.backends.triton._rows.row_plan import (
     Demand,
     RowAccess,
@@ -36,8 +37,7 @@ from kernelmux.backends.triton._rows.row_plan import (
     row_rule,
     shared_meta,
 )
-from kernelmux.backends.triton._rows.row_pieces import columns_kernel, pieces_kernel
-from kernelmux.backends.triton._rows.row_statistics import Statistic
+from kernelmux.backends.triton._rows.row_statistics import Pieces, Statistic
 from kernelmux.backends.triton._rows.rows import Walk, next_power, walk
 
 Tensors = tuple[torch.Tensor, ...]
@@ -55,7 +55,7 @@ PEELED = {
 class RowOp(NamedTuple):
     """Jit functions, as above. follows: of few rows it starts while the kernel ahead still runs.
 
-    numbers: how many make a state of the statistic; without it rows are never in pieces.
+    pieces: how few long rows are put together of pieces, if they may be.
     """
 
     terms: Any
@@ -64,7 +64,7 @@ class RowOp(NamedTuple):
     apply: Any
     prepare: Any = None
     follows: bool = False
-    numbers: int = 0
+    pieces: Pieces | None = None
 
 
 class RowLaunch(MapLaunch):
@@ -90,7 +90,9 @@ class PiecesPlan(NamedTuple):
     columns: RowLaunch
     known: Ints
 
-    def __call__(self, outs: Tensors, sums: Tensors, ins: Tensors, vectors: Tensors, numbers: tuple[float, ...]) -> None:
+    def __call__(
+        self, outs: Tensors, sums: Tensors, ins: Tensors, vectors: Tensors, numbers: tuple[float, ...]
+    ) -> None:
         """sums: of gradients, those of the vectors."""
         known = torch.empty(self.known, dtype=torch.float32, device=ins[0].device)
         self.pieces(known, *ins, *vectors, numbers=numbers)
@@ -129,7 +131,7 @@ def _plan(
     reach = w.length * max((1, *vector_steps))
     demand = Demand(len(strides), len(vector_steps), reach, op.statistic.values, device)
     config = {**hints(w, dtype.itemsize, demand, resident), **row_rule(w, access, dtype.itemsize, demand, resident)}
-    if op.numbers and resident and in_pieces(w, config, demand):
+    if op.pieces and resident and in_pieces(w, config, demand):
         M, N = w.sizes[0], w.length
         config = pieces_rule(N, dtype.itemsize, demand.inputs)
         return launches_of_pieces(op, device, M, N, dtype.itemsize, demand.inputs, vector_steps, outputs, config)
@@ -141,21 +143,23 @@ def launches_of_pieces(
     config: Config, shares: Any = None, saved: int = 0, sums: int = 0,
 ) -> PiecesPlan:  # fmt: skip
     """config: as `pieces_rule` gives it. The others are those of gradients."""
+    assert op.pieces
     unit, statistic, early = math.gcd(N, ACCESS_BYTES // itemsize), op.statistic, {"LEADS": overlaps(device)}
+    parts, numbers, empty = op.pieces
     pieces = cdiv(N, config["BLOCK"] * config["CHUNKS"])
     both = {"prepare": op.prepare, "total": statistic.total, "PIECES": pieces, "UNIT": unit, **early}
     first = RowLaunch(
         pieces_kernel, (M * pieces,), M, N, N // unit, vector_steps, outputs=0, saved=1, inputs=inputs, terms=op.terms,
-        lanes=statistic.lanes, parts=statistic.parts, BLOCK=config["BLOCK"], CHUNKS=config["CHUNKS"],
+        lanes=statistic.lanes, parts=parts, BLOCK=config["BLOCK"], CHUNKS=config["CHUNKS"],
         num_warps=config["num_warps"], **both,
     )  # fmt: skip
     then = RowLaunch(
         columns_kernel, (cdiv(N, config["BLOCK_N"]), config["PROGRAMS"] or M), M, N, N // unit, vector_steps,
         outputs=outputs, saved=sums + 1, inputs=inputs, finish=op.finish, apply=op.apply, shares=shares, SAVED=saved,
-        COUNT=op.numbers, LANES=next_power(pieces), EMPTY=statistic.empty, BLOCK_M=config["BLOCK_M"],
+        COUNT=numbers, LANES=next_power(pieces), EMPTY=empty, BLOCK_M=config["BLOCK_M"],
         BLOCK_N=config["BLOCK_N"], num_warps=4, **both, **({"launch_pdl": True} if early["LEADS"] else {}),
     )  # fmt: skip
-    return PiecesPlan(first, then, (M, op.numbers, pieces))
+    return PiecesPlan(first, then, (M, numbers, pieces))
 
 
 def launch_of(

@@ -2,7 +2,7 @@
 
 The first finds out what it can about pieces of rows, a program for each; the second walks down columns, knows all of a
 row from its pieces and writes what is made of it. Of gradients it also adds up those of the vectors. What they compute is
-in the functions of an operator, as in row_kernel; `shares` is as in row_gradients, `parts` as in row_statistics.
+in the functions of an operator, as in row_kernel; `shares` is as in row_gradients, `parts` as in Pieces of row_statistics.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ def pieces_kernel(
 
 @triton.jit
 def _known_of(stats, numbers, row, M, N, total: tl.constexpr, finish: tl.constexpr, COUNT: tl.constexpr,
-              PIECES: tl.constexpr, LANES: tl.constexpr, empty: tl.constexpr):  # fmt: skip
-    """What apply needs of some rows, each [BLOCK_M, 1]. empty: the first number of a piece without elements."""
+              PIECES: tl.constexpr, LANES: tl.constexpr, EMPTY: tl.constexpr):  # fmt: skip
+    """What apply needs of some rows, each [BLOCK_M, 1]. EMPTY: the first number of a piece without elements."""
     state = ()
     lane = tl.arange(0, LANES)[None, :]
     place = row.to(tl.int64)[:, None] * (COUNT * PIECES) + lane
     inside = (row < M)[:, None] & (lane < PIECES)
     for i in tl.static_range(COUNT):
-        one = tl.load(stats + (place + i * PIECES), mask=inside, other=empty if i == 0 else 0.0)
+        one = tl.load(stats + (place + i * PIECES), mask=inside, other=EMPTY if i == 0 else 0.0)
         state += (one,)  # type: ignore[assignment]
     return finish(*numbers, *total(state, N), N)
 
@@ -87,7 +87,10 @@ def columns_kernel(
     SAVED: tl.constexpr, COUNT: tl.constexpr, PIECES: tl.constexpr, LANES: tl.constexpr, EMPTY: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, UNIT: tl.constexpr, LEADS: tl.constexpr,
 ):  # fmt: skip
-    """sums: those of the vectors, then the COUNT numbers of each piece. From the last rows, which L2 still has, to the first."""
+    """sums: those of the vectors, then the COUNT numbers of each piece.
+
+    From the last rows, which L2 may still have, to the first.
+    """
     SUMS: tl.constexpr = len(sums) - 1
     cols = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
     mask = chunk_masks(cols, 0, N, False, UNIT, False)[0]
@@ -115,7 +118,7 @@ def columns_kernel(
             added = ()
             for i in tl.static_range(SUMS):
                 added += (state[i] + tl.where((row < M)[:, None], more[i], 0.0),)  # type: ignore[assignment]
-            state = added  # type: ignore[assignment]
+            state = added
     if LEADS:
         cuda.gdc_launch_dependents()
     for i in tl.static_range(SUMS):

@@ -152,7 +152,8 @@ def row_rule(w: Walk, access: RowAccess, itemsize: int, demand: Demand, resident
         batch = next(b for b in (most, 2, 1) if b < chunks or b == 1)
         return {**config, "BATCH": batch, "HELD": 1, "LATE": True}
     values = chunks * access.width * demand.inputs
-    if rows_are_few(w, demand.device) and values <= HELD and _registers(config, chunks * access.width, itemsize, demand):
+    fits = values <= HELD and _registers(config, chunks * access.width, itemsize, demand)
+    if fits and rows_are_few(w, demand.device):
         return {**config, "BATCH": 1, "HELD": None, "LATE": False}
     if _reread(w, itemsize, demand):
         return {"ROWS": 1, "BLOCK": 2048, "BATCH": 2, "HELD": 1, "LATE": True, "num_warps": 8, "maxnreg": 40}
@@ -190,7 +191,8 @@ def _spread(config: Config, w: Walk, width: int, device: int) -> Config:
 def _registers(config: Config, values: int, itemsize: int, demand: Demand) -> bool:
     """Whether so many values of an input fit the registers of a thread, with vectors and what the statistic is taken of."""
     tensors = demand.inputs + demand.vectors
-    return values * tensors * itemsize // 4 + values <= min(255, 65536 // (32 * config["num_warps"])) - 32
+    room = min(255, 2048 // int(config["num_warps"])) - 32
+    return values * tensors * itemsize // 4 + values <= room
 
 
 def _chunk(n: int, values: int, width: int, wanted: int, many: int) -> tuple[int, int]:

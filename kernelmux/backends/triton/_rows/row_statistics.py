@@ -6,8 +6,6 @@ A statistic is three jit functions:
                                          chunk the masks of the elements of the row
     merge(a, b)                          of two such
     total(state, n)                      of the row of n elements: a tuple of [ROWS, 1]
-    parts(found, n)                      what total has found of n elements, as a state with one lane; the numbers of a
-                                         piece without elements are 0, the first one `empty`
 
 KEEP: the chunks are the whole row and stay in registers, so that lanes may use what is known of all of them. Else a
 lane is a thread's vector of WIDTH elements where that saves registers.
@@ -34,7 +32,16 @@ class Statistic(NamedTuple):
     merge: Any
     total: Any
     values: int
-    parts: Any = None
+
+
+class Pieces(NamedTuple):
+    """How rows in pieces are put together: parts(found, n) makes a state of one lane of what total found of n elements.
+
+    numbers: how many that is. empty: the first of them for no elements, where the others are 0.
+    """
+
+    parts: Any
+    numbers: int
     empty: float = 0.0
 
 
@@ -232,7 +239,7 @@ def _moment_product_total(state, n):
 
 
 @triton.jit
-def same_parts(found, n):
+def _same(found, n):
     return found
 
 
@@ -247,9 +254,9 @@ def _moment_product_parts(found, n):
     return count, found[0], found[1] * n, found[2], found[3]
 
 
-SUMS = Statistic(_sum_lanes, _sum_merge, _sum_total, 32, same_parts)
-EXPONENTIALS = Statistic(_exponential_lanes, _exponential_merge, _exponential_total, 24, same_parts, -math.inf)
-MOMENTS = Statistic(_moment_lanes, _moment_merge, _moment_total, 40, _moment_parts)
-MOMENTS_AND_PRODUCTS = Statistic(
-    _moment_product_lanes, _moment_product_merge, _moment_product_total, 40, _moment_product_parts
-)
+SUMS = Statistic(_sum_lanes, _sum_merge, _sum_total, 32)
+EXPONENTIALS = Statistic(_exponential_lanes, _exponential_merge, _exponential_total, 24)
+MOMENTS = Statistic(_moment_lanes, _moment_merge, _moment_total, 40)
+MOMENTS_AND_PRODUCTS = Statistic(_moment_product_lanes, _moment_product_merge, _moment_product_total, 40)
+OF_ONE_SUM, OF_TWO_SUMS, OF_EXPONENTIALS = Pieces(_same, 1), Pieces(_same, 2), Pieces(_same, 2, -math.inf)
+OF_MOMENTS, OF_MOMENTS_AND_PRODUCTS = Pieces(_moment_parts, 3), Pieces(_moment_product_parts, 5)
