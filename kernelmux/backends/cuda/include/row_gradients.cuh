@@ -16,9 +16,10 @@
 //               works on one. What is left is the latency of a row: its values are read, summed over the block and
 //               written. So the sums that a row needs are added up at once, as chains of shuffles side by side. Rows that
 //               are peeled are as many blocks apart as a vector has elements, or a multiple: those of a block begin alike.
-//   along       a block per row reads it twice, the second time from L2 if it is not too long; what its results need goes to `stats`
-//   descending  with these: tiles of columns that walk down `chunk` rows and add up the sums
-// The sums of a block go to partial: [sums, blocks or chunks, n]; a second kernel adds them.
+//   pieces      blocks for PIECES pieces of each row, whose states go to `stats`
+//   descending  follows: tiles of columns that walk down `chunk` rows, knowing all of a row, and add up the sums; ROWS rows
+//               side by side where there are few tiles
+// The sums of a block go to partial: [sums, blocks or chunks, n], and another kernel adds them; those of one chunk to `total`.
 //
 // us on an H200, bf16, with that second kernel; "in turn": one sum of a row after the other, and not side by side.
 //                                           rms_norm  add_rms_norm  layer_norm
@@ -26,7 +27,7 @@
 //                    staying, in turn            230           300         245
 //     2048 x 18432   staying                      90           110   not taken
 //                    staying, in turn             99           121         164
-//                    along and descending        107           132         119
+//                    twice: rows, then columns   107           132         119
 #pragma once
 
 #include "row_parameters.cuh"
@@ -388,9 +389,10 @@ __device__ __forceinline__ void descending(const Gradients<Op, In, Sums>& all) {
 // ---- the kernel of an operator
 
 #define ROW_GRADIENTS(Op, In, Sums, Numbers)                                                                            \
-    extern "C" __global__ void __launch_bounds__(GROUP * ROWS, MIN_BLOCKS)                                              \
-    ENTRY(X_PARAMETERS_##In W_PARAMETERS_1 Y_PARAMETERS_1 float* __restrict__ stats, float* __restrict__ partial,       \
-          T* __restrict__ total0, T* __restrict__ total1, i64 rows, int n, int chunk N_PARAMETERS_##Numbers) {                                                          \
-        const Gradients<Op, In, Sums> all = {N_VALUES_##Numbers, X_VALUES_##In, w0, y0, stats, partial, {total0, total1}, rows, n, chunk}; \
+    extern "C" __global__ void __launch_bounds__(GROUP * ROWS, MIN_BLOCKS) ENTRY(                                       \
+        X_PARAMETERS_##In W_PARAMETERS_1 Y_PARAMETERS_1 float* __restrict__ stats, float* __restrict__ partial,         \
+        T* __restrict__ total0, T* __restrict__ total1, i64 rows, int n, int chunk N_PARAMETERS_##Numbers) {            \
+        const Gradients<Op, In, Sums> all = {                                                                           \
+            N_VALUES_##Numbers, X_VALUES_##In, w0, y0, stats, partial, {total0, total1}, rows, n, chunk};               \
         WALK(all);                                                                                                      \
     }
