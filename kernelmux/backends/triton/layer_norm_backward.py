@@ -3,7 +3,7 @@
 With r = rsqrt(variance + eps) and z = (x - mean) * r:
 grad_x = r * (g*w - mean(g*w) - z * mean(g*w*z)), grad_weight = sum over rows of g*z, grad_bias = sum over rows of g.
 
-split  the row kernel for grad_x, mean and r, another that walks the columns for the other two: any length
+split  pieces of rows, then columns, for all three: any length, and few long rows
 fused  each program takes many rows and keeps its share of the sums in registers, so x and g are read once
 """
 

@@ -2,7 +2,7 @@
 
 With r = rsqrt(mean(x^2) + eps):  grad_x = r * (g*w - x * r^2 * mean(g*w*x)),  grad_weight = sum over rows of g*x*r.
 
-split  the row kernel for grad_x and r, another that walks the columns for grad_weight: any length
+split  pieces of rows, then columns, for grad_x and grad_weight: any length, and few long rows
 fused  each program takes many rows and keeps its share of grad_weight in registers, so x and g are read once
 """
 

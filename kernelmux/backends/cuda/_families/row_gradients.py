@@ -17,17 +17,22 @@ from kernelmux.backends.cuda._families.rows import RowPlan, RowWork, row_plan, r
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Kernel, Source, card, cdiv, ctype
 from kernelmux.backends.cuda.reduce_sum._sums import sum_partial
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import AtMost, Condition, SharedMemory
+from kernelmux.registry.conditions import AtLeast, AtMost, Condition, SharedMemory
 from kernelmux.registry.spec import Call
 from kernelmux.registry.util.cards import Card, remembered
+from kernelmux.registry.util.few_rows import FewRows
 
 Sums = tuple[torch.Tensor, ...]
 SUMS_LIMIT = 24576  # fp32 sums in the registers of a block, beside the weights
 BYTES_LIMIT = 36864  # of a row: two of three inputs in shared memory
 _STATE_FLOATS = 5  # the most that an operator's State has
+# Up to so many rows, of so many columns at least, are in pieces even where a block could hold them. H200, bf16, us, and
+# pipelined: rms_norm 17 x 9040 8.4 (9.8), 32 x 4096 8.0 (8.1), 128 x 8192 12.8 (12.0), 6 x 2767 8.3 (8.0); add_rms_norm
+# 34 x 11205 10.6 (14.9), 5 x 15576 8.2 (12.0); layer_norm 8 x 8192 9.1 (12.5), 104 x 2783 16.7 (12.3).
+FEW_ROWS, LONG_ROWS = 64, 4096
 _PIECE, _MOST_PIECES, _PIECE_UNIT = 8192, 32, 64  # elements of a row for a block; pieces are whole units
 _PIECE_BLOCK, _COLUMN_BLOCK, _WARP = 512, 128, 32
-_NARROWEST, _MOST_SIDES, _DOWN = 4, 8, 4  # bytes of an access, rows side by side and in flight of the second kernel
+_NARROWEST, _MOST_SIDES = 4, 8  # bytes of an access and rows side by side of the second kernel
 _ROW_CHUNK = 64  # rows per partial sum: 4 / 64 bytes of extra traffic per element
 _MOST_CHUNKS = 65535  # blocks in grid.y
 # Rows per block that stays, but for so many blocks first, each of which takes a row after the other. H200, rms_norm, us, by
@@ -182,14 +187,14 @@ def power_above(n: int) -> int:
 def two_launches(op: RowGradients, work: RowWork, eps: float, plan: DescendingPlan) -> TwoLaunches:
     element, pieces = ctype(work.dtype), plan.pieces
     piece = cdiv(work.n, pieces * _PIECE_UNIT) * _PIECE_UNIT
-    flight, least = unroll(work.width, element), unroll(plan.width, element)
+    flight, least, down = unroll(work.width, element), unroll(plan.width, element), 8 if plan.sides == 1 else 4
     threads = max(_WARP, min(_PIECE_BLOCK, power_above(cdiv(piece, flight * work.width))))
     wide = {"WIDTH": work.width, "GROUP": threads, "UNROLL": flight, "PIECES": pieces}
     narrow = {
         "WIDTH": plan.width,
         "GROUP": plan.group,
         "ROWS": plan.sides,
-        "UNROLL": min(_DOWN, least),
+        "UNROLL": min(down, least),
         "PIECES": pieces,
     }
     first, then = op.kernel("pieces", "pieces", work, **wide), op.kernel("columns", "descending", work, **narrow)
@@ -276,16 +281,23 @@ def _implementation(
 
 def gradient_variants(op: RowGradients, call: Callable[..., Any]) -> dict[str, Implementation]:
     """Both walks as variants; `call` takes the name of one, then what the operator takes."""
-    down = "along the rows for their gradients, then down the columns for the sums"
+    down = "pieces of rows, then down the columns for gradients and sums"
     once = "one read: sums stay in registers, the next rows arrive meanwhile"
     limits = (AtMost("N", SUMS_LIMIT // len(op.sums)), RowAtMost(BYTES_LIMIT), SharedMemory(op.least_shared))
     return {
         "two_pass": _implementation(op, partial(call, "two_pass"), down),
         "pipelined": _implementation(op, partial(call, "pipelined"), once, limits),
+        **_few_rows(op, call),
     }
 
 
 def gradient_variant(op: RowGradients, call: Callable[..., Any]) -> dict[str, Implementation]:
-    """The same as one variant, pipelined as far as a block holds the row."""
-    idea = "one read as far as a block holds the row, with sums in registers; else rows, then columns"
-    return {"rows": _implementation(op, partial(call, "fastest"), idea)}
+    """The same as one variant, pipelined as far as a block holds the row, and that of few rows."""
+    idea = "one read as far as a block holds the row, with sums in registers; else pieces of rows, then columns"
+    return {"rows": _implementation(op, partial(call, "fastest"), idea), **_few_rows(op, call)}
+
+
+def _few_rows(op: RowGradients, call: Callable[..., Any]) -> dict[str, Implementation]:
+    idea = "pieces of few long rows, then columns: more blocks than rows"
+    conditions = (FewRows(op.inputs[0], FEW_ROWS), AtLeast("N", LONG_ROWS))
+    return {"few_rows": _implementation(op, partial(call, "two_pass"), idea, conditions)}

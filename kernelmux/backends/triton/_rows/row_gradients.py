@@ -3,8 +3,8 @@
     shares(*saved, *values)   of an element: a tuple of what it adds to the gradient of each vector
 
 fused  each program takes many rows and keeps its share of the vectors' gradients in registers: rows are read once
-split  the row kernel for the gradient of the rows, which saves what it knows of each; another that walks the columns
-Both write partial sums of the vectors' gradients and add them in a second step, in a fixed order.
+split  pieces of rows, of which a kernel leaves what it knows; another walks down columns for both kinds of gradients
+Both write partial sums of the vectors' gradients and add them in another step, in a fixed order, if there are several.
 """
 
 from __future__ import annotations
@@ -26,10 +26,15 @@ from kernelmux.backends.triton._rows.row_op import PiecesPlan, RowLaunch, RowOp,
 from kernelmux.backends.triton._rows.row_plan import pieces_rule
 from kernelmux.backends.triton._rows.rows import clamp, next_power
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import AtMost
+from kernelmux.registry.conditions import AtLeast, AtMost
+from kernelmux.registry.util.few_rows import FewRows
 
 # Two inputs of a row, weight and its gradient, 32 values each per thread, still fit the registers of 16 warps.
 FUSED = 16384
+# Up to so many rows, of so many columns at least, are split where fused could take them. H200, bf16, us, and fused:
+# rms_norm 17 x 9040 8.5 (9.5), 32 x 4096 8.5 (8.1), 128 x 8192 17.7 (11.1); add_rms_norm 5 x 15576 8.2 (12.0), 34 x 11205 11.3
+# (12.8); layer_norm 8 x 8192 8.9 (10.8).
+FEW_ROWS, LONG_ROWS = 64, 8192
 # Columns of rows of which a program takes several at a time. H200, bf16, rms_norm: 8192 x 768 20 us (one row at a time
 # 25), 2000 x 511 11 (15), 100000 x 33 37 (226); add_rms_norm, 4029 x 359 14.4 us by three programs, 16.3 by four.
 NARROW = 1024
@@ -149,12 +154,17 @@ class SplitPlan(NamedTuple):
 
 
 def split_rule(M: int, N: int, itemsize: int, inputs: int, on: int) -> Config:
-    """As `pieces_rule`, with tiles of several rows, and programs that walk down so many columns."""
-    rows = clamp(next_power(M), 1, 16)
-    columns = 4096 // (rows * next_power(inputs))
+    """As `pieces_rule`, with tiles of several rows, and programs that walk down so many columns.
+
+    H200: layer_norm of 512 x 156160 in fp16 289 us by four programs, 320 by one; add_rms_norm of 34 x 11205 in bf16 11.3 us
+    with tiles of 32 rows, 12.2 with 16.
+    """
+    rows = clamp(next_power(M), 1, 32 if M <= FEW_ROWS else 16)
+    columns = max(128, 4096 // (rows * next_power(inputs)))
     while columns > 128 and cdiv(N, columns) < on:
         columns //= 2
-    programs = clamp(cdiv(4 * on, cdiv(N, columns)), 1, cdiv(M, 4 * rows))
+    blocks = cdiv(N, columns)
+    programs = clamp(cdiv((32 if blocks > 4 * on else 4) * on, blocks), 1, cdiv(M, 4 * rows))
     return {**pieces_rule(N, itemsize, inputs), "BLOCK_M": rows, "BLOCK_N": columns, "PROGRAMS": programs}
 
 
@@ -224,7 +234,11 @@ def gradient_variants(call: Callable[..., Tensors], *inputs: str) -> dict[str, I
     layout = dict.fromkeys(inputs, "contiguous")
     split, fused = partial(call, gradients_split), partial(call, gradients_fused)
     registers = "many rows per program, sums down the columns in registers"
+    few = (FewRows(inputs[0], FEW_ROWS), AtLeast("N", LONG_ROWS))
     return {
-        "split": Implementation(split, "rows for grad_x, then columns for the sums", layout=layout),
+        "split": Implementation(
+            split, "pieces of rows, then columns that know all of a row: any length", layout=layout
+        ),
         "fused": Implementation(fused, registers, (AtMost("N", FUSED),), layout),
+        "few_rows": Implementation(split, "as split, for few long rows: more programs than rows", few, layout),
     }
