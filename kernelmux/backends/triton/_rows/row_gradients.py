@@ -32,8 +32,8 @@ from kernelmux.registry.util.few_rows import FewRows
 # Two inputs of a row, weight and its gradient, 32 values each per thread, still fit the registers of 16 warps.
 FUSED = 16384
 # Up to so many rows, of so many columns at least, are split where fused could take them. H200, bf16, us, and fused:
-# rms_norm 17 x 9040 8.5 (9.5), 32 x 4096 8.5 (8.1), 128 x 8192 17.7 (11.1); add_rms_norm 5 x 15576 8.2 (12.0), 34 x 11205 11.3
-# (12.8); layer_norm 8 x 8192 8.9 (10.8).
+# rms_norm 17 x 9040 8.5 (9.5), 32 x 4096 8.5 (8.1), 128 x 8192 17.7 (11.1); add_rms_norm 5 x 15576 8.2 (12.0),
+# 34 x 11205 11.3 (12.8); layer_norm 8 x 8192 8.9 (10.8).
 FEW_ROWS, LONG_ROWS = 64, 8192
 # Columns of rows of which a program takes several at a time. H200, bf16, rms_norm: 8192 x 768 20 us (one row at a time
 # 25), 2000 x 511 11 (15), 100000 x 33 37 (226); add_rms_norm, 4029 x 359 14.4 us by three programs, 16.3 by four.
