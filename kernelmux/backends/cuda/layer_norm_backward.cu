@@ -23,16 +23,21 @@ struct LayerNormBackward {
             s.dot = fmaf(x[0] * w, x[1] - s.x.mean, s.dot);
         });
     }
-    // In two steps: the means, then what each thread has around the mean of the row instead of its own.
+    // In two steps: the means, then what each thread has around the mean of them all instead of its own.
     template <typename Total>
-    __device__ __forceinline__ Row finish(const State& s, int n, Total& total) const {
+    __device__ __forceinline__ State together(const State& s, int n, Total& total) const {
         float means[] = {s.x.mean * __fdividef(s.x.count, n), s.g};
         total(means);
         const float mean = means[0], apart = s.x.count > 0.0f ? s.x.mean - mean : 0.0f;
         float around[] = {s.x.squares_around(apart), fmaf(apart, s.g, s.dot)};
         total(around);
-        const float r = rsqrtf(__fdividef(around[0], n) + eps);
-        return {mean, r, __fdividef(means[1], n), r * __fdividef(around[1], n)};
+        return {{mean, around[0], (float)n}, means[1], around[1]};
+    }
+    template <typename Total>
+    __device__ __forceinline__ Row finish(const State& s, int n, Total& total) const {
+        const State all = together(s, n, total);
+        const float r = rsqrtf(__fdividef(all.x.squares, n) + eps);
+        return {all.x.mean, r, __fdividef(all.g, n), r * __fdividef(all.dot, n)};
     }
     __device__ __forceinline__ void apply(const float* x, float w, const Row& row, float& grad, float* sums) const {
         const float z = (x[1] - row.mean) * row.r;

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._rows.row_op import PEELED, RowOp, rows
-from kernelmux.backends.triton._rows.row_statistics import SUMS
+from kernelmux.backends.triton._rows.row_statistics import OF_ONE_SUM, SUMS
 from kernelmux.backends.triton.rms_norm import root, square
 from kernelmux.registry.backend import Implementation
 
@@ -22,7 +22,7 @@ def _normed(rstd, eps, total, weight):
     return total * rstd * weight, total
 
 
-ADD_RMS_NORM = RowOp(square, SUMS, root, _normed, prepare=_total, follows=True)
+ADD_RMS_NORM = RowOp(square, SUMS, root, _normed, prepare=_total, follows=True, pieces=OF_ONE_SUM)
 
 
 def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> tuple[torch.Tensor, ...]:

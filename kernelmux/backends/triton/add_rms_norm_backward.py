@@ -10,7 +10,7 @@ import triton
 
 from kernelmux.backends.triton._rows.row_gradients import GradientOp, Way, gradient_variants
 from kernelmux.backends.triton._rows.row_op import RowOp, Tensors
-from kernelmux.backends.triton._rows.row_statistics import SUMS
+from kernelmux.backends.triton._rows.row_statistics import OF_TWO_SUMS, SUMS
 from kernelmux.backends.triton.rms_norm_backward import grad_x, products, rstd_and_mean, share
 
 
@@ -29,7 +29,7 @@ def _share(rstd, grad_y, grad_total, total):
     return share(rstd, grad_y, total)
 
 
-GRADIENT = GradientOp(RowOp(_products, SUMS, rstd_and_mean, _grad_x), _share, saved=1)
+GRADIENT = GradientOp(RowOp(_products, SUMS, rstd_and_mean, _grad_x, pieces=OF_TWO_SUMS), _share, saved=1)
 
 
 def add_rms_norm_backward(

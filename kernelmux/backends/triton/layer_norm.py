@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._rows.row_op import PEELED, RowOp, rows
-from kernelmux.backends.triton._rows.row_statistics import MOMENTS
+from kernelmux.backends.triton._rows.row_statistics import MOMENTS, OF_MOMENTS
 from kernelmux.registry.backend import Implementation
 
 
@@ -29,7 +29,7 @@ def _normed(mean, rstd, eps, x, weight, bias=None):
     return y
 
 
-LAYER_NORM = RowOp(_element, MOMENTS, _mean_and_rstd, _normed)
+LAYER_NORM = RowOp(_element, MOMENTS, _mean_and_rstd, _normed, pieces=OF_MOMENTS)
 
 
 def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float) -> torch.Tensor:

@@ -3,7 +3,7 @@
 With r = rsqrt(variance + eps) and z = (x - mean) * r:
 grad_x = r * (g*w - mean(g*w) - z * mean(g*w*z)), grad_weight = sum over rows of g*z, grad_bias = sum over rows of g.
 
-split  the row kernel for grad_x, mean and r, another that walks the columns for the other two: any length
+split  pieces of rows, then columns, for all three: any length, and few long rows
 fused  each program takes many rows and keeps its share of the sums in registers, so x and g are read once
 """
 
@@ -15,7 +15,7 @@ import triton.language as tl
 
 from kernelmux.backends.triton._rows.row_gradients import GradientOp, Way, gradient_variants
 from kernelmux.backends.triton._rows.row_op import RowOp, Tensors
-from kernelmux.backends.triton._rows.row_statistics import MOMENTS_AND_PRODUCTS
+from kernelmux.backends.triton._rows.row_statistics import MOMENTS_AND_PRODUCTS, OF_MOMENTS_AND_PRODUCTS
 
 
 @triton.jit
@@ -39,7 +39,9 @@ def _shares(mean, rstd, grad, x):
     return grad * ((x - mean) * rstd), grad
 
 
-GRADIENT = GradientOp(RowOp(_terms, MOMENTS_AND_PRODUCTS, _known, _grad_x), _shares, saved=2)
+GRADIENT = GradientOp(
+    RowOp(_terms, MOMENTS_AND_PRODUCTS, _known, _grad_x, pieces=OF_MOMENTS_AND_PRODUCTS), _shares, saved=2
+)
 
 
 def layer_norm_backward(way: Way, grad_out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float) -> Tensors:

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._rows.row_op import PEELED, RowOp, rows
-from kernelmux.backends.triton._rows.row_statistics import EXPONENTIALS
+from kernelmux.backends.triton._rows.row_statistics import EXPONENTIALS, OF_EXPONENTIALS
 from kernelmux.registry.backend import Implementation
 
 
@@ -26,7 +26,7 @@ def _log_weight(top, logarithm, x):
     return (x - top) - logarithm
 
 
-LOG_SOFTMAX = RowOp(_element, EXPONENTIALS, _logarithm, _log_weight)
+LOG_SOFTMAX = RowOp(_element, EXPONENTIALS, _logarithm, _log_weight, pieces=OF_EXPONENTIALS)
 
 
 def log_softmax(x: torch.Tensor, axis: int) -> torch.Tensor:

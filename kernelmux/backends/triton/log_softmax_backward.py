@@ -6,7 +6,7 @@ import torch
 import triton
 
 from kernelmux.backends.triton._rows.row_op import PEELED, RowOp, rows
-from kernelmux.backends.triton._rows.row_statistics import SUMS, exponential
+from kernelmux.backends.triton._rows.row_statistics import OF_ONE_SUM, SUMS, exponential
 from kernelmux.registry.backend import Implementation
 
 
@@ -25,7 +25,7 @@ def _gradient(grads, grad, y):
     return grad - exponential(y) * grads
 
 
-LOG_SOFTMAX_BACKWARD = RowOp(_element, SUMS, _sum, _gradient)
+LOG_SOFTMAX_BACKWARD = RowOp(_element, SUMS, _sum, _gradient, pieces=OF_ONE_SUM)
 
 
 def log_softmax_backward(grad_out: torch.Tensor, y: torch.Tensor, axis: int) -> torch.Tensor:

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._rows.row_op import PEELED, RowOp, rows
-from kernelmux.backends.triton._rows.row_statistics import SUMS
+from kernelmux.backends.triton._rows.row_statistics import OF_ONE_SUM, SUMS
 from kernelmux.backends.triton._rows.rows import rounded_product
 from kernelmux.registry.backend import Implementation
 
@@ -31,7 +31,7 @@ def _normed(rstd, eps, x, weight):
     return x * rstd * weight
 
 
-RMS_NORM = RowOp(square, SUMS, root, _normed, follows=True)
+RMS_NORM = RowOp(square, SUMS, root, _normed, follows=True, pieces=OF_ONE_SUM)
 
 
 def rms_norm_looped(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 With r = rsqrt(mean(x^2) + eps):  grad_x = r * (g*w - x * r^2 * mean(g*w*x)),  grad_weight = sum over rows of g*x*r.
 
-split  the row kernel for grad_x and r, another that walks the columns for grad_weight: any length
+split  pieces of rows, then columns, for grad_x and grad_weight: any length, and few long rows
 fused  each program takes many rows and keeps its share of grad_weight in registers, so x and g are read once
 """
 
@@ -14,7 +14,7 @@ import triton.language as tl
 
 from kernelmux.backends.triton._rows.row_gradients import GradientOp, Way, gradient_variants
 from kernelmux.backends.triton._rows.row_op import RowOp, Tensors
-from kernelmux.backends.triton._rows.row_statistics import SUMS
+from kernelmux.backends.triton._rows.row_statistics import OF_TWO_SUMS, SUMS
 from kernelmux.backends.triton._rows.rows import rounded_product
 
 
@@ -39,7 +39,7 @@ def share(rstd, grad, x):
     return (grad * (x * rstd),)
 
 
-GRADIENT = GradientOp(RowOp(products, SUMS, rstd_and_mean, grad_x), share, saved=1)
+GRADIENT = GradientOp(RowOp(products, SUMS, rstd_and_mean, grad_x, pieces=OF_TWO_SUMS), share, saved=1)
 
 
 def rms_norm_backward(way: Way, grad_out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float) -> Tensors:

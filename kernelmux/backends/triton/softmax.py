@@ -10,7 +10,7 @@ import torch
 import triton
 
 from kernelmux.backends.triton._rows.row_op import ACROSS, PEELED, RowOp, rows
-from kernelmux.backends.triton._rows.row_statistics import EXPONENTIALS, exponential
+from kernelmux.backends.triton._rows.row_statistics import EXPONENTIALS, OF_EXPONENTIALS, exponential
 from kernelmux.backends.triton._rows.rows import rounded_product
 from kernelmux.registry.backend import Implementation
 
@@ -31,7 +31,7 @@ def _weight(top, inverse, scale, x):
     return exponential(rounded_product(x, scale) - top) * inverse
 
 
-SOFTMAX = RowOp(_scaled, EXPONENTIALS, _finish, _weight)
+SOFTMAX = RowOp(_scaled, EXPONENTIALS, _finish, _weight, pieces=OF_EXPONENTIALS)
 
 
 def softmax_online(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:

@@ -6,7 +6,7 @@ import torch
 import triton
 
 from kernelmux.backends.triton._rows.row_op import PEELED, RowOp, rows
-from kernelmux.backends.triton._rows.row_statistics import SUMS
+from kernelmux.backends.triton._rows.row_statistics import OF_ONE_SUM, SUMS
 from kernelmux.backends.triton._rows.rows import rounded_product
 from kernelmux.registry.backend import Implementation
 
@@ -26,7 +26,7 @@ def _gradient(products, scale, grad, y):
     return scale * y * (grad - products)
 
 
-SOFTMAX_BACKWARD = RowOp(_product, SUMS, _sum, _gradient)
+SOFTMAX_BACKWARD = RowOp(_product, SUMS, _sum, _gradient, pieces=OF_ONE_SUM)
 
 
 def softmax_backward(grad_out: torch.Tensor, y: torch.Tensor, axis: int, scale: float) -> torch.Tensor:

@@ -7,26 +7,32 @@ those of a call; a row's own gradient does not depend on the others.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from kernelmux.backends.cuda._families.elementwise import ACCESS_BYTES, common_width
+from kernelmux.backends.cuda._families.reductions import unroll
 from kernelmux.backends.cuda._families.rows import RowPlan, RowWork, row_plan, row_width
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Kernel, Source, card, cdiv, ctype
 from kernelmux.backends.cuda.reduce_sum._sums import sum_partial
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import AtMost, Condition, SharedMemory
+from kernelmux.registry.conditions import AtLeast, AtMost, Condition, SharedMemory
 from kernelmux.registry.spec import Call
 from kernelmux.registry.util.cards import Card, remembered
+from kernelmux.registry.util.few_rows import FewRows
 
+Sums = tuple[torch.Tensor, ...]
 SUMS_LIMIT = 24576  # fp32 sums in the registers of a block, beside the weights
 BYTES_LIMIT = 36864  # of a row: two of three inputs in shared memory
-_ROW_FLOATS = 4  # the most that an operator's Row has
-_BLOCK, _COLUMN_BLOCK = 256, 128
-# Threads of a longer row of 16 bits in two passes; of fp32 they would spill. H200, bf16, rms_norm: 2048 x 25408 149 us
-# (165 by 256), 7 x 25408 15.7 (17.2).
-_LONG_BLOCK, _LONG_ROW = 1024, 16384
+_STATE_FLOATS = 5  # the most that an operator's State has
+# Up to so many rows, of so many columns at least, are in pieces even where a block could hold them. H200, bf16, us, and
+# pipelined: rms_norm 17 x 9040 8.4 (9.8), 32 x 4096 8.0 (8.1), 128 x 8192 12.8 (12.0), 6 x 2767 8.3 (8.0); add_rms_norm
+# 34 x 11205 10.6 (14.9), 5 x 15576 8.2 (12.0); layer_norm 8 x 8192 9.1 (12.5), 104 x 2783 16.7 (12.3).
+FEW_ROWS, LONG_ROWS = 64, 4096
+_PIECE, _MOST_PIECES, _PIECE_UNIT = 8192, 32, 64  # elements of a row for a block; pieces are whole units
+_PIECE_BLOCK, _COLUMN_BLOCK, _WARP = 512, 128, 32
+_NARROWEST, _MOST_SIDES = 4, 8  # bytes of an access and rows side by side of the second kernel
 _ROW_CHUNK = 64  # rows per partial sum: 4 / 64 bytes of extra traffic per element
 _MOST_CHUNKS = 65535  # blocks in grid.y
 # Rows per block that stays, but for so many blocks first, each of which takes a row after the other. H200, rms_norm, us, by
@@ -76,8 +82,7 @@ class RowGradients:
             walk = "pipelined" if self.holds(work, card(x)) else "two_pass"
         if walk == "pipelined":
             work = _peeled(work, inputs)
-        partial = _WALKS[walk](self, work, eps, (*inputs, weight, grad))
-        return grad, *(_total(part, weight, walk == "pipelined") for part in partial)
+        return grad, *_WALKS[walk](self, work, eps, (*inputs, weight, grad))
 
     def holds(self, work: RowWork, on: Card) -> bool:
         """Whether a block holds such rows, and the sums of their columns."""
@@ -100,7 +105,7 @@ class RowGradients:
     def kernel(self, way: str, walk: str, work: RowWork, **defines: object) -> Kernel:
         """The kernel `<name>_<way>`, which walks as the function `walk` of row_gradients.cuh does."""
         entry = f"{self.name}_{way}"
-        signature = f"{' '.join(f'{name}*' for name in self.inputs)} weight* grad_x* stats* partial*"
+        signature = f"{' '.join(f'{name}*' for name in self.inputs)} weight* grad_x* stats* partial* total0* total1*"
         fixed = {"ENTRY": entry, "WALK": walk, "ELEMENT": ctype(work.dtype)}
         return self.source.kernel(entry, f"{signature} rows:i64 n:i32 chunk:i32 eps:f32", **fixed, **defines)
 
@@ -112,11 +117,10 @@ def _peeled(work: RowWork, inputs: tuple[torch.Tensor, ...]) -> RowWork:
     return work._replace(width=width, peeled=True) if narrow and width * itemsize == ACCESS_BYTES else work
 
 
-def _total(partial: torch.Tensor, weight: torch.Tensor, ahead: bool) -> torch.Tensor:
-    """The sum of the parts, like the weight; ahead: the kernel that makes them says when this one may start."""
+def _total(partial: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """The sum of the parts, like the weight; the kernel that makes them says when this one may start."""
     total = torch.empty_like(weight)
-    overlaps = card(partial).capability >= (9, 0)  # a kernel may start before the one that it waits for has ended
-    sum_partial(partial, total, ahead and overlaps)
+    sum_partial(partial, total, card(partial).capability >= (9, 0))
     return total
 
 
@@ -124,33 +128,93 @@ def _partial(op: RowGradients, parts: int, work: RowWork, like: torch.Tensor) ->
     return torch.empty((len(op.sums), parts, work.n), dtype=torch.float32, device=like.device)
 
 
-def _two_pass(op: RowGradients, work: RowWork, eps: float, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """Along the rows, which leaves what each needs, then down the columns for the sums."""
-    chunk = max(_ROW_CHUNK, cdiv(work.rows, _MOST_CHUNKS))
-    partial = _partial(op, cdiv(work.rows, chunk), work, tensors[0])
-    stats = torch.empty((work.rows, _ROW_FLOATS), dtype=torch.float32, device=partial.device)
-    for launch in _two_launches(op, work, chunk, eps):
-        launch(*tensors, stats, partial)
-    return partial
+def _two_pass(op: RowGradients, work: RowWork, eps: float, tensors: tuple[torch.Tensor, ...]) -> Sums:
+    """Pieces of rows for what each row needs, then down the columns."""
+    weight, like = tensors[-2], tensors[0]
+    plan = _two_launches(op, work, eps, card(like).processors)
+    stats = torch.empty((work.rows, plan.stats), dtype=torch.float32, device=like.device)
+    plan.pieces(*tensors, stats, None, None, None)
+    if plan.chunks == 1:
+        totals = tuple([torch.empty_like(weight) for _ in op.sums])
+        plan.descending(*tensors, stats, None, *(*totals, None)[:2])
+        return totals
+    partial = _partial(op, plan.chunks, work, like)
+    plan.descending(*tensors, stats, partial, None, None)
+    return tuple([_total(part, weight) for part in partial])
+
+
+class TwoLaunches(NamedTuple):
+    """Both launches, the fp32 numbers that the first leaves of a row, and the chunks of rows of the second."""
+
+    pieces: BoundLaunch
+    descending: BoundLaunch
+    stats: int
+    chunks: int
 
 
 @remembered
-def _two_launches(op: RowGradients, work: RowWork, chunk: int, eps: float) -> tuple[BoundLaunch, BoundLaunch]:
-    numbers = (work.rows, work.n, chunk, eps)
-    threads = _LONG_BLOCK if work.n > _LONG_ROW and work.dtype.itemsize == 2 else _BLOCK
-    along = op.kernel("rows", "along", work, WIDTH=work.width, GROUP=threads)
-    columns = op.kernel("columns", "descending", work, WIDTH=work.width, GROUP=_COLUMN_BLOCK)
-    grid = (cdiv(work.n, _COLUMN_BLOCK * work.width), cdiv(work.rows, chunk))
-    return along.bind(work.rows, threads, *numbers), columns.bind(grid, _COLUMN_BLOCK, *numbers)
+def _two_launches(op: RowGradients, work: RowWork, eps: float, processors: int) -> TwoLaunches:
+    return two_launches(op, work, eps, descending_plan(work, processors))
 
 
-def _pipelined(op: RowGradients, work: RowWork, eps: float, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
+class DescendingPlan(NamedTuple):
+    """Pieces of a row, which are a matter of its length alone; of the second launch the rows of a block, elements of an
+    access, threads side by side, and rows that are walked down side by side."""
+
+    pieces: int
+    chunk: int
+    width: int
+    group: int
+    sides: int
+
+
+def descending_plan(work: RowWork, processors: int) -> DescendingPlan:
+    pieces = min(_MOST_PIECES, power_above(cdiv(work.n, _PIECE)))
+    chunk, width = max(_ROW_CHUNK, cdiv(work.rows, _MOST_CHUNKS)), work.width
+    chunks, least = cdiv(work.rows, chunk), _NARROWEST // work.dtype.itemsize
+    if cdiv(work.n, _COLUMN_BLOCK * width) * chunks >= 2 * processors:
+        return DescendingPlan(pieces, chunk, width, _COLUMN_BLOCK, 1)
+    while width > least and cdiv(work.n, _WARP * width) * chunks < processors:
+        width //= 2
+    return DescendingPlan(pieces, chunk, width, _WARP, max(1, min(_MOST_SIDES, power_above(work.rows))))
+
+
+def power_above(n: int) -> int:
+    """The smallest power of two that is not less."""
+    return 1 << (n - 1).bit_length()
+
+
+def two_launches(op: RowGradients, work: RowWork, eps: float, plan: DescendingPlan) -> TwoLaunches:
+    element, pieces = ctype(work.dtype), plan.pieces
+    piece = cdiv(work.n, pieces * _PIECE_UNIT) * _PIECE_UNIT
+    flight, least, down = unroll(work.width, element), unroll(plan.width, element), 8 if plan.sides == 1 else 4
+    threads = max(_WARP, min(_PIECE_BLOCK, power_above(cdiv(piece, flight * work.width))))
+    wide = {"WIDTH": work.width, "GROUP": threads, "UNROLL": flight, "PIECES": pieces}
+    narrow = {
+        "WIDTH": plan.width,
+        "GROUP": plan.group,
+        "ROWS": plan.sides,
+        "UNROLL": min(down, least),
+        "PIECES": pieces,
+    }
+    first, then = op.kernel("pieces", "pieces", work, **wide), op.kernel("columns", "descending", work, **narrow)
+    chunks = cdiv(work.rows, plan.chunk)
+    grid = (cdiv(work.n, plan.group * plan.width), chunks)
+    return TwoLaunches(
+        first.bind(work.rows * pieces, threads, work.rows, work.n, piece, eps),
+        then.bind(grid, (plan.group, plan.sides), work.rows, work.n, plan.chunk, eps, follows=True),
+        pieces * _STATE_FLOATS,
+        chunks,
+    )
+
+
+def _pipelined(op: RowGradients, work: RowWork, eps: float, tensors: tuple[torch.Tensor, ...]) -> Sums:
     """Blocks that walk down the rows."""
     on = card(tensors[0])
     launch, blocks = _staying(op, work, eps, on.processors, on.shared_per_processor)
     partial = _partial(op, blocks, work, tensors[0])
-    launch(*tensors, None, partial)
-    return partial
+    launch(*tensors, None, partial, None, None)
+    return tuple([_total(part, tensors[-2]) for part in partial])
 
 
 def gradient_plan(n: int, itemsize: int, width: int) -> tuple[RowPlan, bool]:
@@ -188,7 +252,7 @@ def _blocks(rows: int, plan: RowPlan, most: int) -> int:
     return max(1, min(wanted, most))
 
 
-_WALKS: dict[str, Callable[..., torch.Tensor]] = {"two_pass": _two_pass, "pipelined": _pipelined}
+_WALKS: dict[str, Callable[..., Sums]] = {"two_pass": _two_pass, "pipelined": _pipelined}
 
 
 @dataclass(frozen=True)
@@ -217,16 +281,23 @@ def _implementation(
 
 def gradient_variants(op: RowGradients, call: Callable[..., Any]) -> dict[str, Implementation]:
     """Both walks as variants; `call` takes the name of one, then what the operator takes."""
-    down = "along the rows for their gradients, then down the columns for the sums"
+    down = "pieces of rows, then down the columns for gradients and sums"
     once = "one read: sums stay in registers, the next rows arrive meanwhile"
     limits = (AtMost("N", SUMS_LIMIT // len(op.sums)), RowAtMost(BYTES_LIMIT), SharedMemory(op.least_shared))
     return {
         "two_pass": _implementation(op, partial(call, "two_pass"), down),
         "pipelined": _implementation(op, partial(call, "pipelined"), once, limits),
+        **_few_rows(op, call),
     }
 
 
 def gradient_variant(op: RowGradients, call: Callable[..., Any]) -> dict[str, Implementation]:
-    """The same as one variant, pipelined as far as a block holds the row."""
-    idea = "one read as far as a block holds the row, with sums in registers; else rows, then columns"
-    return {"rows": _implementation(op, partial(call, "fastest"), idea)}
+    """The same as one variant, pipelined as far as a block holds the row, and that of few rows."""
+    idea = "one read as far as a block holds the row, with sums in registers; else pieces of rows, then columns"
+    return {"rows": _implementation(op, partial(call, "fastest"), idea), **_few_rows(op, call)}
+
+
+def _few_rows(op: RowGradients, call: Callable[..., Any]) -> dict[str, Implementation]:
+    idea = "pieces of few long rows, then columns: more blocks than rows"
+    conditions = (FewRows(op.inputs[0], FEW_ROWS), AtLeast("N", LONG_ROWS))
+    return {"few_rows": _implementation(op, partial(call, "two_pass"), idea, conditions)}

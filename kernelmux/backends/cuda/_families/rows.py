@@ -26,6 +26,10 @@ _MOST_BLOCKS = 8  # of a cluster; more than that not every GPU grants
 _HELD = 64  # bytes of a thread, of all inputs together
 _THREADS, _SMALL_THREADS = 1024, 1152  # of a multiprocessor: 64 and 56 registers for each
 _LONG = 16000  # bytes of a row that is peeled
+# Bytes of a row of which few blocks ask for all tensors at once. H200, us, and where the compiler puts what results alone
+# need behind the sums: layer_norm of 9 x 4144 in bf16 5.9 (6.4), but 3 x 13785 8.6 (8.3); log_softmax_backward 5 x 324 5.1
+# (5.4), 2432 x 64 5.5 (6.0); rms_norm 42 x 3158 5.6 (5.8). A kernel that does nothing takes 4.2.
+_AT_ONCE = 16384
 # Of an input of more than four times the bytes of L2 each is the last to leave it: what is written leaves first, and of
 # so much nothing would wait there for the next kernel. H200, 16384 x 8192 in bf16: rms_norm and layer_norm 129.8 us, 132.8
 # and 132.4 without; a copy 128.1 to 129.5.
@@ -206,7 +210,8 @@ class Rows:
                 width = width or row_width(tensors, sizes[1])
             else:  # a state per column: 16 bytes of bf16 would need eight
                 walk, width, peeled = "columns", row_width(tensors, sizes[2], widest=8), False
-            work = RowWork(*sizes, x.dtype, width, weights, peeled, _lasting(x, len(self.inputs)))
+            several = card(x).processors if len(tensors) > 1 else 0
+            work = RowWork(*sizes, x.dtype, width, weights, peeled, _lasting(x, len(self.inputs)), several)
             _launch(self, walk, work, numbers)(*tensors, *outputs)
         return outputs
 
@@ -227,6 +232,7 @@ class RowWork(NamedTuple):
     """[rows, n, inner], of which n is a row; elements per access; how many weights there are; whether rows are peeled.
 
     lasting: what is read is the last to leave L2, where registers hold it.
+    processors: multiprocessors of the GPU, of which few rows do not need all; 0 where only one tensor is read.
     """
 
     rows: int
@@ -237,6 +243,7 @@ class RowWork(NamedTuple):
     weights: int
     peeled: bool = False
     lasting: bool = False
+    processors: int = 0
 
 
 @remembered
@@ -250,8 +257,15 @@ def _registers(op: Rows, work: RowWork) -> Launch:
     itemsize = work.dtype.itemsize
     plan = row_plan(work.n, itemsize, work.width, _HELD // inputs, op.most_held // inputs)
     retain = work.width * itemsize == ACCESS_BYTES and work.lasting
-    kernel = op.kernel("registers", "resident", work, **plan.defines, RETAIN=int(retain))
-    return kernel, cdiv(work.rows, plan.rows), plan.block
+    blocks = cdiv(work.rows, plan.rows)
+    kernel = op.kernel("registers", "resident", work, **_shape(plan, blocks, work), RETAIN=int(retain))
+    return kernel, blocks, plan.block
+
+
+def _shape(plan: RowPlan, blocks: int, work: RowWork) -> dict[str, object]:
+    """What the kernel is compiled with; of blocks of which a multiprocessor has one all is asked for at once."""
+    few = blocks <= work.processors and work.n * work.dtype.itemsize <= _AT_ONCE
+    return {**plan.defines, **({"MIN_BLOCKS": 1, "FEW": 1} if few else {})}
 
 
 def _cluster(op: Rows, work: RowWork) -> Launch:

@@ -24,11 +24,16 @@ struct RmsNormBackward {
         });
     }
     template <typename Total>
-    __device__ __forceinline__ Row finish(const State& s, int n, Total& total) const {
+    __device__ __forceinline__ State together(const State& s, int, Total& total) const {
         float sums[] = {s.squares, s.dot};
         total(sums);
-        const float r = rsqrtf(__fdividef(sums[0], n) + eps);
-        return {r, r * r * r * __fdividef(sums[1], n)};
+        return {sums[0], sums[1]};
+    }
+    template <typename Total>
+    __device__ __forceinline__ Row finish(const State& s, int n, Total& total) const {
+        const State all = together(s, n, total);
+        const float r = rsqrtf(__fdividef(all.squares, n) + eps);
+        return {r, r * r * r * __fdividef(all.dot, n)};
     }
     __device__ __forceinline__ void apply(const float* in, float w, const Row& row, float& grad, float* sums) const {
         const float gr = in[0] * row.r, x = in[Inputs - 1];

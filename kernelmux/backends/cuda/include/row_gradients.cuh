@@ -16,9 +16,10 @@
 //               works on one. What is left is the latency of a row: its values are read, summed over the block and
 //               written. So the sums that a row needs are added up at once, as chains of shuffles side by side. Rows that
 //               are peeled are as many blocks apart as a vector has elements, or a multiple: those of a block begin alike.
-//   along       a block per row reads it twice, the second time from L2 if it is not too long; what its results need goes to `stats`
-//   descending  with these: tiles of columns that walk down `chunk` rows and add up the sums
-// The sums of a block go to partial: [sums, blocks or chunks, n]; a second kernel adds them.
+//   pieces      blocks for PIECES pieces of each row, whose states go to `stats`
+//   descending  follows: tiles of columns that walk down `chunk` rows, knowing all of a row, and add up the sums; ROWS rows
+//               side by side where there are few tiles
+// The sums of a block go to partial: [sums, blocks or chunks, n], and another kernel adds them; those of one chunk to `total`.
 //
 // us on an H200, bf16, with that second kernel; "in turn": one sum of a row after the other, and not side by side.
 //                                           rms_norm  add_rms_norm  layer_norm
@@ -26,7 +27,7 @@
 //                    staying, in turn            230           300         245
 //     2048 x 18432   staying                      90           110   not taken
 //                    staying, in turn             99           121         164
-//                    along and descending        107           132         119
+//                    twice: rows, then columns   107           132         119
 #pragma once
 
 #include "row_parameters.cuh"
@@ -43,6 +44,7 @@ struct Gradients {
     const T* w;
     T* grad;
     float *stats, *partial;
+    T* total[2];
     i64 rows;
     int n, chunk;
 };
@@ -83,6 +85,19 @@ __device__ __forceinline__ void each_pair(const Elements (&x)[In], const Element
         for (int i = 0; i < In; ++i) z[i] = a[i][j];
         f(z, b[j]);
     }
+}
+
+// ---- kernels that follow one another: the next may start while this one ends, and waits for that itself
+
+__device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 
 // ---- sums over a row
@@ -236,9 +251,7 @@ __device__ __forceinline__ void staying(const Gradients<Op, In, Sums>& all) {
             all.grad[row * all.n + beside.at] = from_float<T>(grad);
         }
     }
-#if __CUDA_ARCH__ >= 900  // the kernel that adds up may start and wait
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
+    let_next_start();  // the kernel that adds up
     float* const partial = all.partial + blockIdx.x * (i64)all.n;
     add_to_partial(sum, partial + part.head, gridDim.x * (i64)all.n, n);
     if (beside.any)
@@ -246,18 +259,22 @@ __device__ __forceinline__ void staying(const Gradients<Op, In, Sums>& all) {
         for (int s = 0; s < Sums; ++s) partial[s * gridDim.x * (i64)all.n + beside.at] = beside.sum[s];
 }
 
-// ---- along, then descending
+// ---- pieces, then descending
+
+#ifndef PIECES  // of a row, a block for each: a power of two up to 32
+#define PIECES 1
+#endif
 
 template <typename Op, int In, int Sums>
-__device__ __forceinline__ void along(const Gradients<Op, In, Sums>& all) {
-    const i64 start = blockIdx.x * (i64)all.n;
+__device__ __forceinline__ void pieces(const Gradients<Op, In, Sums>& all) {
+    const i64 start = blockIdx.x / PIECES * (i64)all.n;
+    const int first = (int)(blockIdx.x % PIECES) * all.chunk, last = min(all.n, first + all.chunk);
     typename Op::State state;
-    for (int i = threadIdx.x * WIDTH; i < all.n; i += UNROLL * GROUP * WIDTH) {
+    for (int i = first + threadIdx.x * WIDTH; i < last; i += UNROLL * GROUP * WIDTH) {
         Elements x[UNROLL][In], w[UNROLL];
 #pragma unroll
-        for (int u = 0; u < UNROLL; ++u) {
-            const int c = i + u * GROUP * WIDTH;
-            if (c >= all.n) break;
+        for (int u = 0; u < UNROLL; ++u) {  // beyond the end the last vector once more: no load waits for a condition
+            const int c = min(i + u * GROUP * WIDTH, last - WIDTH);
             w[u] = load<WIDTH>(all.w + c);
 #pragma unroll
             for (int k = 0; k < In; ++k) x[u][k] = load<WIDTH>(all.x[k] + start + c);
@@ -265,54 +282,117 @@ __device__ __forceinline__ void along(const Gradients<Op, In, Sums>& all) {
         all.op.add(state, [&](auto f) {
 #pragma unroll
             for (int u = 0; u < UNROLL; ++u)
-                if (i + u * GROUP * WIDTH < all.n) each_pair(x[u], w[u], f);
+                if (i + u * GROUP * WIDTH < last) each_pair(x[u], w[u], f);
         });
     }
+    let_next_start();
     RowTotal total;
-    const typename Op::Row found = all.op.finish(state, all.n, total);
-    if (threadIdx.x == 0) memcpy(all.stats + blockIdx.x * (i64)(sizeof(found) / 4), &found, sizeof(found));
-#pragma unroll UNROLL
-    for (int i = threadIdx.x * WIDTH; i < all.n; i += GROUP * WIDTH) {
-        Elements x[In];
-        float unused[Sums][WIDTH] = {};
-#pragma unroll
-        for (int k = 0; k < In; ++k) x[k] = load_streaming<WIDTH>(all.x[k] + start + i);
-        store_streaming(all.grad + start + i, gradients(all.op, x, load<WIDTH>(all.w + i), found, unused));
+    const typename Op::State sum = all.op.together(state, max(last - first, 0), total);
+    if (threadIdx.x == 0) memcpy(all.stats + blockIdx.x * (i64)(sizeof(sum) / 4), &sum, sizeof(sum));
+}
+
+struct PiecesTotal {
+    template <int K>
+    __device__ __forceinline__ void operator()(float (&s)[K]) const {
+        add_up_lanes<PIECES>(s);
     }
+};
+
+// What `count` rows from `top` on need, from the states of their pieces, of which several are on their way at a time.
+template <typename Op, int In, int Sums>
+__device__ __forceinline__ void find_rows(
+    const Gradients<Op, In, Sums>& all, typename Op::Row* found, i64 top, int count) {
+    constexpr int Side = GROUP * ROWS / PIECES, Ahead = 4;
+    const int thread = threadIdx.y * GROUP + threadIdx.x, piece = thread % PIECES;
+    for (int first = thread / PIECES; first - thread / PIECES < count; first += Ahead * Side) {
+        typename Op::State states[Ahead];
+#pragma unroll
+        for (int a = 0; a < Ahead; ++a) {
+            const i64 row = top + min(first + a * Side, count - 1);
+            memcpy(&states[a], all.stats + (row * PIECES + piece) * (sizeof(states[a]) / 4), sizeof(states[a]));
+        }
+#pragma unroll
+        for (int a = 0; a < Ahead; ++a) {
+            PiecesTotal total;
+            const typename Op::Row one = all.op.finish(states[a], all.n, total);
+            if (piece == 0 && first + a * Side < count) found[first + a * Side] = one;
+        }
+    }
+    __syncthreads();
+}
+
+// The sums of column i on, or of the whole column if there is one chunk of rows.
+template <typename Op, int In, int Sums, int Width>
+__device__ __forceinline__ void write_sums(const Gradients<Op, In, Sums>& all, int s, int i, const float (&sum)[Width]) {
+    float* const partial = all.partial + (s * (i64)gridDim.y + blockIdx.y) * all.n + i;
+    if (gridDim.y == 1) store(all.total[s] + i, from_floats<T>(sum));
+    else if constexpr (Width == WIDTH) store_sums(partial, sum);
+    else *partial = sum[0];
 }
 
 template <typename Op, int In, int Sums>
 __device__ __forceinline__ void descending(const Gradients<Op, In, Sums>& all) {
-    const int n = all.n, i = (blockIdx.x * GROUP + threadIdx.x) * WIDTH;
-    if (i >= n) return;
-    const i64 first = blockIdx.y * (i64)all.chunk, last = min(all.rows, first + all.chunk);
-    const Elements w = load<WIDTH>(all.w + i);
+    constexpr int Rows = 64, Columns = GROUP * WIDTH;  // rows whose numbers are in shared memory, columns of the block
+    __shared__ typename Op::Row found[Rows];
+    __shared__ alignas(16) float sides[ROWS > 1 ? ROWS : 1][Sums][ROWS > 1 ? Columns : 1];
+    const int n = all.n, i = (blockIdx.x * GROUP + threadIdx.x) * WIDTH, at = min(i, n - WIDTH);
+    // From the last row to the first: what was read last is the most likely to be in L2 still.
+    const i64 first = (gridDim.y - 1 - blockIdx.y) * (i64)all.chunk, last = min(all.rows, first + all.chunk);
+    const Elements w = load<WIDTH>(all.w + at);
     float sum[Sums][WIDTH] = {};
-    for (i64 start = first; start < last; start += UNROLL) {
-        Elements x[UNROLL][In];
+    Elements x[UNROLL][In];
+    const auto ask_for = [&](i64 row) {
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u)
-            if (start + u < last)
 #pragma unroll
-                for (int k = 0; k < In; ++k) x[u][k] = load_streaming<WIDTH>(all.x[k] + (start + u) * n + i);
+            for (int k = 0; k < In; ++k)
+                x[u][k] = load_streaming<WIDTH>(all.x[k] + min(row + u * ROWS, last - 1) * n + at);
+    };
+    ask_for(first + threadIdx.y);
+    wait_for_previous();
+    for (i64 top = first; top < last; top += Rows) {
+        const int count = (int)min((i64)Rows, last - top);
+        find_rows(all, found, top, count);
+        for (int r = threadIdx.y; r < count; r += UNROLL * ROWS) {
 #pragma unroll
-        for (int u = 0; u < UNROLL; ++u) {
-            if (start + u >= last) break;
-            typename Op::Row found;
-            memcpy(&found, all.stats + (start + u) * (sizeof(found) / 4), sizeof(found));
-            gradients(all.op, x[u], w, found, sum);
+            for (int u = 0; u < UNROLL; ++u) {
+                const int row = r + u * ROWS;
+                if (row >= count) break;
+                const Elements grad = gradients(all.op, x[u], w, found[row], sum);
+                if (i < n) store_streaming(all.grad + (top + row) * n + i, grad);
+            }
+            const i64 following = r + UNROLL * ROWS < count ? top + r + UNROLL * ROWS : top + Rows + threadIdx.y;
+            if (following < last) ask_for(following);
         }
+        __syncthreads();
+    }
+    let_next_start();
+    if (ROWS == 1) {
+        if (i < n)
+#pragma unroll
+            for (int s = 0; s < Sums; ++s) write_sums(all, s, i, sum[s]);
+        return;
     }
 #pragma unroll
-    for (int s = 0; s < Sums; ++s) store_sums(all.partial + (s * (i64)gridDim.y + blockIdx.y) * n + i, sum[s]);
+    for (int s = 0; s < Sums; ++s) store_sums(&sides[threadIdx.y][s][threadIdx.x * WIDTH], sum[s]);
+    __syncthreads();
+    for (int c = threadIdx.y * GROUP + threadIdx.x; c < Columns && blockIdx.x * Columns + c < n; c += GROUP * ROWS)
+#pragma unroll
+        for (int s = 0; s < Sums; ++s) {
+            float one[1] = {};
+#pragma unroll
+            for (int side = 0; side < ROWS; ++side) one[0] += sides[side][s][c];
+            write_sums(all, s, blockIdx.x * Columns + c, one);
+        }
 }
 
 // ---- the kernel of an operator
 
 #define ROW_GRADIENTS(Op, In, Sums, Numbers)                                                                            \
-    extern "C" __global__ void __launch_bounds__(GROUP * ROWS, MIN_BLOCKS)                                              \
-    ENTRY(X_PARAMETERS_##In W_PARAMETERS_1 Y_PARAMETERS_1 float* __restrict__ stats, float* __restrict__ partial,       \
-          i64 rows, int n, int chunk N_PARAMETERS_##Numbers) {                                                          \
-        const Gradients<Op, In, Sums> all = {N_VALUES_##Numbers, X_VALUES_##In, w0, y0, stats, partial, rows, n, chunk}; \
+    extern "C" __global__ void __launch_bounds__(GROUP * ROWS, MIN_BLOCKS) ENTRY(                                       \
+        X_PARAMETERS_##In W_PARAMETERS_1 Y_PARAMETERS_1 float* __restrict__ stats, float* __restrict__ partial,         \
+        T* __restrict__ total0, T* __restrict__ total1, i64 rows, int n, int chunk N_PARAMETERS_##Numbers) {            \
+        const Gradients<Op, In, Sums> all = {                                                                           \
+            N_VALUES_##Numbers, X_VALUES_##In, w0, y0, stats, partial, {total0, total1}, rows, n, chunk};               \
         WALK(all);                                                                                                      \
     }

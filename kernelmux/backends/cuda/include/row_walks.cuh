@@ -32,6 +32,20 @@
 #define RETAIN 0
 #endif
 
+#ifndef FEW  // no more blocks than multiprocessors, so that one has all the registers, and its latency is what counts
+#define FEW 0
+#endif
+
+// Makes the state depend on words that have been asked for (zero is 0): the compiler puts loads that results alone need behind
+// the reduction, where they would be a second way to memory.
+template <typename State>
+__device__ __forceinline__ void depend(State& state, int zero) {
+    int word;
+    memcpy(&word, &state, sizeof(word));
+    word += zero;
+    memcpy(&state, &word, sizeof(word));
+}
+
 // Of a row that is read once.
 __device__ __forceinline__ Elements load_of_row(const T* p) {
 #if RETAIN && __CUDA_ARCH__ >= 800
@@ -74,8 +88,13 @@ __device__ __forceinline__ void resident(const Rows<Op, In, Weights, Out>& all, 
     }
 #pragma unroll
     for (int k = 0; k < In; ++k) single[k] = beside >= 0 ? to_float(all.x[k][begin + beside]) : 0.0f;
-    // Asked for before the reduction, which hides their latency, as far as 1,024 threads have registers for both.
-    constexpr bool EARLY = Weights > 0 && VECTORS * WIDTH <= 32 && sizeof(held) + Weights * VECTORS * sizeof(Elements) <= 128;
+    // Asked for before the reduction, which hides their latency, as far as 1,024 threads, or those of one block, have
+    // registers for both.
+    constexpr int REGISTERS = VECTORS * (In + Weights) * at_least_one((int)sizeof(Elements) / 4);
+    constexpr int ROOM = 65536 / (GROUP * ROWS) < 255 ? 65536 / (GROUP * ROWS) - 48 : 160;
+    constexpr bool EARLY =
+        Weights > 0 && (FEW ? REGISTERS <= ROOM
+                            : VECTORS * WIDTH <= 32 && sizeof(held) + Weights * VECTORS * sizeof(Elements) <= 128);
     if (EARLY)
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v) all.load_weights(weight[v], first + within(v, part));
@@ -88,6 +107,18 @@ __device__ __forceinline__ void resident(const Rows<Op, In, Weights, Out>& all, 
 #pragma unroll
             for (int k = 0; k < In; ++k) stay_packed(held[v][k]);
     });
+    if (FEW) {
+        int words = 0;
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v) {
+#pragma unroll
+            for (int k = 0; k < In; ++k) words |= first_word(held[v][k]);
+            if (EARLY)
+#pragma unroll
+                for (int k = 0; k < Weights; ++k) words |= first_word(weight[v][k]);
+        }
+        depend(state, words & (int)(inner - 1));
+    }
     await_cluster();
     const typename Op::Row found = all.op.finish(joined(all.op, state, room), n);
     if (ROWS > 1 && row >= rows) return;

@@ -3,8 +3,8 @@
     shares(*saved, *values)   of an element: a tuple of what it adds to the gradient of each vector
 
 fused  each program takes many rows and keeps its share of the vectors' gradients in registers: rows are read once
-split  the row kernel for the gradient of the rows, which saves what it knows of each; another that walks the columns
-Both write partial sums of the vectors' gradients and add them in a second step, in a fixed order.
+split  pieces of rows, of which a kernel leaves what it knows; another walks down columns for both kinds of gradients
+Both write partial sums of the vectors' gradients and add them in another step, in a fixed order, if there are several.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-import triton
-import triton.language as tl
 
 from kernelmux.backends.triton._families.elementwise import ACCESS_BYTES
 from kernelmux.backends.triton._families.sums import ReductionStep, run, sum_first
@@ -24,13 +22,19 @@ from kernelmux.backends.triton._launch.card import SPARE
 from kernelmux.backends.triton._launch.launch import Config, cdiv, like, overlaps, plan, processors, shared_bytes
 from kernelmux.backends.triton._launch.strides import Ints
 from kernelmux.backends.triton._rows.row_gradient_kernel import gradients_fused_kernel
-from kernelmux.backends.triton._rows.row_op import RowLaunch, RowOp, Tensors, rows
+from kernelmux.backends.triton._rows.row_op import PiecesPlan, RowLaunch, RowOp, Tensors, launches_of_pieces
+from kernelmux.backends.triton._rows.row_plan import pieces_rule
 from kernelmux.backends.triton._rows.rows import clamp, next_power
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import AtMost
+from kernelmux.registry.conditions import AtLeast, AtMost
+from kernelmux.registry.util.few_rows import FewRows
 
 # Two inputs of a row, weight and its gradient, 32 values each per thread, still fit the registers of 16 warps.
 FUSED = 16384
+# Up to so many rows, of so many columns at least, are split where fused could take them. H200, bf16, us, and fused:
+# rms_norm 17 x 9040 8.5 (9.5), 32 x 4096 8.5 (8.1), 128 x 8192 17.7 (11.1); add_rms_norm 5 x 15576 8.2 (12.0),
+# 34 x 11205 11.3 (12.8); layer_norm 8 x 8192 8.9 (10.8).
+FEW_ROWS, LONG_ROWS = 64, 8192
 # Columns of rows of which a program takes several at a time. H200, bf16, rms_norm: 8192 x 768 20 us (one row at a time
 # 25), 2000 x 511 11 (15), 100000 x 33 37 (226); add_rms_norm, 4029 x 359 14.4 us by three programs, 16.3 by four.
 NARROW = 1024
@@ -57,43 +61,6 @@ class GradientOp(NamedTuple):
     op: RowOp
     shares: Any
     saved: int
-
-
-@triton.jit
-def gradients_columns_kernel(
-    grads, sums, ins, saved, numbers, M, N,
-    shares: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    cols = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    mask_cols = cols < N
-
-    # [BLOCK_M, BLOCK_N]
-    state = ()
-    for _ in tl.static_range(len(sums)):
-        state += (tl.zeros([BLOCK_M, BLOCK_N], tl.float32),)  # type: ignore[assignment]
-    for start in range(tl.program_id(0) * BLOCK_M, M, tl.num_programs(0) * BLOCK_M):
-        state = _columns(state, ins, saved, start + tl.arange(0, BLOCK_M), cols, M, N, shares)
-    for i in tl.static_range(len(sums)):
-        out = sums[i] + tl.program_id(0).to(tl.int64) * N + cols
-        tl.store(out, tl.sum(state[i], 0), mask=mask_cols)
-
-
-@triton.jit
-def _columns(state, ins, saved, row, cols, M, N, shares: tl.constexpr):
-    """The sums with what some rows add to them."""
-    mask = (row < M)[:, None] & (cols < N)[None, :]
-    offs = row.to(tl.int64)[:, None] * N + cols[None, :]
-    known = ()
-    values = ()
-    for i in tl.static_range(len(saved)):
-        known += (tl.load(saved[i] + row, mask=row < M, other=0.0)[:, None],)  # type: ignore[assignment]
-    for i in tl.static_range(len(ins)):
-        values += (tl.load(ins[i] + offs, mask=mask, other=0.0).to(tl.float32),)  # type: ignore[assignment]
-    more = shares(*known, *values)
-    added = ()
-    for i in tl.static_range(len(more)):
-        added += (state[i] + more[i],)  # type: ignore[assignment]
-    return added
 
 
 class RowGradientsPlan(NamedTuple):
@@ -178,23 +145,49 @@ def launch_of_gradients(
     return RowGradientsPlan(launch, (programs, N), sum_first(device, programs, N))
 
 
+class SplitPlan(NamedTuple):
+    """Both launches; the shape of the partial sums, and the steps that add them."""
+
+    launches: PiecesPlan
+    sums: Ints
+    last: tuple[ReductionStep, ...]
+
+
+def split_rule(M: int, N: int, itemsize: int, inputs: int, on: int) -> Config:
+    """As `pieces_rule`, with tiles of several rows, and programs that walk down so many columns.
+
+    H200: layer_norm of 512 x 156160 in fp16 289 us by four programs, 320 by one; add_rms_norm of 34 x 11205 in bf16 11.3 us
+    with tiles of 32 rows, 12.2 with 16.
+    """
+    rows = clamp(next_power(M), 1, 32 if M <= FEW_ROWS else 16)
+    columns = max(128, 4096 // (rows * next_power(inputs)))
+    while columns > 128 and cdiv(N, columns) < on:
+        columns //= 2
+    blocks = cdiv(N, columns)
+    programs = clamp(cdiv((32 if blocks > 4 * on else 4) * on, blocks), 1, cdiv(M, 4 * rows))
+    return {**pieces_rule(N, itemsize, inputs), "BLOCK_M": rows, "BLOCK_N": columns, "PROGRAMS": programs}
+
+
 @plan
-def _split(g: GradientOp, device: int, shape: Ints, inputs: int, count: int) -> RowGradientsPlan:
-    M, N = math.prod(shape[:-1]), shape[-1]
-    block_m, block_n = 16, 128
-    blocks_n = cdiv(N, block_n)
-    programs = clamp(cdiv(8 * processors(device), blocks_n), 1, cdiv(M, block_m))
-    launch = RowLaunch(
-        gradients_columns_kernel, (programs, blocks_n), M, N, outputs=0, saved=count, inputs=inputs,
-        shares=g.shares, BLOCK_M=block_m, BLOCK_N=block_n, num_warps=4,
-    )  # fmt: skip
-    return RowGradientsPlan(launch, (programs, N), sum_first(device, programs, N))
+def _split(g: GradientOp, device: int, shape: Ints, itemsize: int, inputs: int, steps: Ints, count: int) -> SplitPlan:
+    config = split_rule(math.prod(shape[:-1]), shape[-1], itemsize, inputs, processors(device))
+    return launches_of_split(g, device, shape, itemsize, inputs, steps, count, config)
 
 
-def _last(p: RowGradientsPlan, sums: Tensors, like_vector: torch.Tensor) -> Tensors:
+def launches_of_split(
+    g: GradientOp, device: int, shape: Ints, itemsize: int, inputs: int, steps: Ints, count: int, config: Config
+) -> SplitPlan:
+    """config: as `split_rule` gives it."""
+    M, N, programs = math.prod(shape[:-1]), shape[-1], config["PROGRAMS"]
+    sizes = (device, M, N, itemsize, inputs)
+    launches = launches_of_pieces(g.op, *sizes, steps, 1, config, shares=g.shares, saved=g.saved, sums=count)
+    return SplitPlan(launches, (programs, N), sum_first(device, programs, N) if programs > 1 else ())
+
+
+def _last(last: tuple[ReductionStep, ...], sums: Tensors, like_vector: torch.Tensor) -> Tensors:
     grads = tuple([like(like_vector) for _ in sums])
     for part, grad in zip(sums, grads, strict=True):
-        run(p.last, part, grad)
+        run(last, part, grad)
     return grads
 
 
@@ -208,7 +201,7 @@ def gradients_fused(
     p = _fused(g, x.get_device(), x.shape, x.element_size(), len(ins), (vector.stride(0),), count)
     grad_x, sums = like(x), tuple([torch.empty(p.sums, dtype=torch.float32, device=x.device) for _ in range(count)])
     p.launch(grad_x, *sums, *ins, vector, numbers=numbers)
-    return grad_x, *_last(p, sums, vector)
+    return grad_x, *_last(p.last, sums, vector)
 
 
 def gradients_split(
@@ -218,12 +211,19 @@ def gradients_split(
     x = ins[0]
     if x.numel() == 0:
         return like(x), *[torch.zeros_like(vector) for _ in range(count)]
-    p = _split(g, x.get_device(), x.shape, len(ins), count)
-    saved = tuple([torch.empty(x.shape[:-1], dtype=torch.float32, device=x.device) for _ in range(g.saved)])
-    sums = tuple([torch.empty(p.sums, dtype=torch.float32, device=x.device) for _ in range(count)])
-    (grad_x,) = rows(g.op, -1, ins, (vector,), numbers, saved=saved, resident=False)
-    p.launch(*sums, *ins, *saved)
-    return grad_x, *_last(p, sums, vector)
+    p = _split(g, x.get_device(), x.shape, x.element_size(), len(ins), (vector.stride(0),), count)
+    return run_split(p, ins, vector, numbers, count)
+
+
+def run_split(p: SplitPlan, ins: Tensors, vector: torch.Tensor, numbers: tuple[float, ...], count: int) -> Tensors:
+    grad_x = like(ins[0])
+    if not p.last:  # the sums of one program are those of all rows
+        grads = tuple([like(vector) for _ in range(count)])
+        p.launches((grad_x,), grads, ins, (vector,), numbers)
+        return grad_x, *grads
+    sums = tuple([torch.empty(p.sums, dtype=torch.float32, device=vector.device) for _ in range(count)])
+    p.launches((grad_x,), sums, ins, (vector,), numbers)
+    return grad_x, *_last(p.last, sums, vector)
 
 
 Way = Callable[[GradientOp, Tensors, torch.Tensor, tuple[float, ...], int], Tensors]
@@ -234,7 +234,11 @@ def gradient_variants(call: Callable[..., Tensors], *inputs: str) -> dict[str, I
     layout = dict.fromkeys(inputs, "contiguous")
     split, fused = partial(call, gradients_split), partial(call, gradients_fused)
     registers = "many rows per program, sums down the columns in registers"
+    few = (FewRows(inputs[0], FEW_ROWS), AtLeast("N", LONG_ROWS))
     return {
-        "split": Implementation(split, "rows for grad_x, then columns for the sums", layout=layout),
+        "split": Implementation(
+            split, "pieces of rows, then columns that know all of a row: any length", layout=layout
+        ),
         "fused": Implementation(fused, registers, (AtMost("N", FUSED),), layout),
+        "few_rows": Implementation(split, "as split, for few long rows: more programs than rows", few, layout),
     }

@@ -14,27 +14,31 @@ Of what finish returns, the first so many can be saved: one fp32 number per row.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-from kernelmux.backends.triton._families.elementwise import MapLaunch
+from kernelmux.backends.triton._families.elementwise import ACCESS_BYTES, MapLaunch
 from kernelmux.backends.triton._launch.dependent import following
-from kernelmux.backends.triton._launch.launch import Config, like, plan
+from kernelmux.backends.triton._launch.launch import Config, cdiv, like, overlaps, plan
 from kernelmux.backends.triton._launch.strides import Ints, contiguous
 from kernelmux.backends.triton._rows.row_kernel import rows_kernel
+from kernelmux.backends.triton._rows.row_pieces import columns_kernel, pieces_kernel
 from kernelmux.backends.triton._rows.row_plan import (
     Demand,
     RowAccess,
     access_of,
     chunk_meta,
     hints,
+    in_pieces,
+    pieces_rule,
     row_rule,
     shared_meta,
 )
-from kernelmux.backends.triton._rows.row_statistics import Statistic
-from kernelmux.backends.triton._rows.rows import Walk, walk
+from kernelmux.backends.triton._rows.row_statistics import Pieces, Statistic
+from kernelmux.backends.triton._rows.rows import Walk, next_power, walk
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -43,12 +47,16 @@ ACROSS = {
     "BatchInvariant": "across rows a tile has as many as there are, up to its size; the order of a sum follows it"
 }
 PEELED = {
-    "BatchInvariant": "rows of an odd length start at different places of a vector; the order of a sum follows it"
+    "BatchInvariant": "rows of an odd length start at different places of a vector, and few rows have more room; "
+    "the order of a sum follows that"
 }
 
 
 class RowOp(NamedTuple):
-    """Jit functions, as above. follows: of few rows it starts while the kernel ahead still runs."""
+    """Jit functions, as above. follows: of few rows it starts while the kernel ahead still runs.
+
+    pieces: how few long rows are put together of pieces, if they may be.
+    """
 
     terms: Any
     statistic: Statistic
@@ -56,6 +64,7 @@ class RowOp(NamedTuple):
     apply: Any
     prepare: Any = None
     follows: bool = False
+    pieces: Pieces | None = None
 
 
 class RowLaunch(MapLaunch):
@@ -74,36 +83,83 @@ class RowLaunch(MapLaunch):
         return tuple(values[:a]), tuple(values[a:b]), tuple(values[b:c]), tuple(values[c:]), tuple(numbers)
 
 
+class PiecesPlan(NamedTuple):
+    """Launches for pieces of rows and for columns, and the shape of what is known of pieces."""
+
+    pieces: RowLaunch
+    columns: RowLaunch
+    known: Ints
+
+    def __call__(
+        self, outs: Tensors, sums: Tensors, ins: Tensors, vectors: Tensors, numbers: tuple[float, ...]
+    ) -> None:
+        """sums: of gradients, those of the vectors."""
+        known = torch.empty(self.known, dtype=torch.float32, device=ins[0].device)
+        self.pieces(known, *ins, *vectors, numbers=numbers)
+        self.columns(*outs, *sums, known, *ins, *vectors, numbers=numbers)
+
+
 def rows(
     op: RowOp, axis: int, ins: Tensors, vectors: Tensors = (), numbers: tuple[float, ...] = (),
-    outputs: int = 1, saved: Tensors = (), resident: bool = True,
+    outputs: int = 1, resident: bool = True,
 ) -> Tensors:  # fmt: skip
     """The operator along one axis of inputs of one shape, into contiguous outputs like the first input.
 
-    saved: contiguous fp32 tensors of the shape without the axis, which are written. resident: hold what fits.
+    resident: hold what fits.
     """
     outs = tuple([like(ins[0]) for _ in range(outputs)])
     if ins[0].numel():
         strides, steps = tuple([x.stride() for x in ins]), tuple([v.stride(0) for v in vectors])
         device = ins[0].get_device()
-        launch = _plan(op, ins[0].shape, strides, steps, ins[0].dtype, axis, outputs, len(saved), resident, device)
-        launch(*outs, *saved, *ins, *vectors, numbers=numbers)
+        launch = _plan(op, ins[0].shape, strides, steps, ins[0].dtype, axis, outputs, resident, device)
+        if isinstance(launch, PiecesPlan):
+            launch(outs, (), ins, vectors, numbers)
+        else:
+            launch(*outs, *ins, *vectors, numbers=numbers)
     return outs
 
 
 @plan
 def _plan(
     op: RowOp, shape: Ints, strides: tuple[Ints, ...], vector_steps: Ints, dtype: torch.dtype,
-    axis: int, outputs: int, saved: int, resident: bool, device: int,
-) -> RowLaunch:  # fmt: skip
+    axis: int, outputs: int, resident: bool, device: int,
+) -> RowLaunch | PiecesPlan:  # fmt: skip
     w = walk(axis, shape, contiguous(shape), *strides)
     if w.sizes == (1,):  # as one row of many, so that its bits are the same
         w = w._replace(strides=tuple((w.length,) for _ in w.strides))
-    access = access_of(w, dtype.itemsize, resident)
+    access = access_of(w, dtype.itemsize, resident, len(vector_steps))
     reach = w.length * max((1, *vector_steps))
     demand = Demand(len(strides), len(vector_steps), reach, op.statistic.values, device)
     config = {**hints(w, dtype.itemsize, demand, resident), **row_rule(w, access, dtype.itemsize, demand, resident)}
-    return launch_of(op, w, vector_steps, access, outputs, config, saved, device)
+    if op.pieces and resident and in_pieces(w, config, demand):
+        M, N = w.sizes[0], w.length
+        config = pieces_rule(N, dtype.itemsize, demand.inputs)
+        return launches_of_pieces(op, device, M, N, dtype.itemsize, demand.inputs, vector_steps, outputs, config)
+    return launch_of(op, w, vector_steps, access, outputs, config, 0, device)
+
+
+def launches_of_pieces(
+    op: RowOp, device: int, M: int, N: int, itemsize: int, inputs: int, vector_steps: Ints, outputs: int,
+    config: Config, shares: Any = None, saved: int = 0, sums: int = 0,
+) -> PiecesPlan:  # fmt: skip
+    """config: as `pieces_rule` gives it. The others are those of gradients."""
+    assert op.pieces
+    unit, statistic, early = math.gcd(N, ACCESS_BYTES // itemsize), op.statistic, {"LEADS": overlaps(device)}
+    parts, numbers, empty = op.pieces
+    pieces = cdiv(N, config["BLOCK"] * config["CHUNKS"])
+    both = {"prepare": op.prepare, "total": statistic.total, "PIECES": pieces, "UNIT": unit, **early}
+    first = RowLaunch(
+        pieces_kernel, (M * pieces,), M, N, N // unit, vector_steps, outputs=0, saved=1, inputs=inputs, terms=op.terms,
+        lanes=statistic.lanes, parts=parts, BLOCK=config["BLOCK"], CHUNKS=config["CHUNKS"],
+        num_warps=config["num_warps"], **both,
+    )  # fmt: skip
+    then = RowLaunch(
+        columns_kernel, (cdiv(N, config["BLOCK_N"]), config["PROGRAMS"] or M), M, N, N // unit, vector_steps,
+        outputs=outputs, saved=sums + 1, inputs=inputs, finish=op.finish, apply=op.apply, shares=shares, SAVED=saved,
+        COUNT=numbers, LANES=next_power(pieces), EMPTY=empty, BLOCK_M=config["BLOCK_M"],
+        BLOCK_N=config["BLOCK_N"], num_warps=4, **both, **({"launch_pdl": True} if early["LEADS"] else {}),
+    )  # fmt: skip
+    return PiecesPlan(first, then, (M, numbers, pieces))
 
 
 def launch_of(

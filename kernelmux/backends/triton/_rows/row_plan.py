@@ -9,11 +9,15 @@ import triton.language as tl
 
 from kernelmux.backends.triton._families.elementwise import ACCESS_BYTES
 from kernelmux.backends.triton._launch.card import of_l2
-from kernelmux.backends.triton._launch.launch import Config, cdiv, shared_bytes
+from kernelmux.backends.triton._launch.launch import Config, cdiv, processors, shared_bytes
 from kernelmux.backends.triton._rows.rows import Walk, clamp, looped_rule, next_power, resident_rule
 
 # Bytes beyond which a row has programs of its own, and is peeled if it starts misaligned.
 LONG = 2048
+# With vectors, which a peeled row has to read element by element, rows are peeled where accesses would be of less than 8
+# bytes, or of less than 4 up to so many columns. H200, bf16, us, and peeled: layer_norm 16384 x 1300 29.7 (39.5), 16384 x
+# 1302 30.9 (39.3), 4096 x 10004 50.2 (63.3); rms_norm 8192 x 5004 46.0 (58.2); add_rms_norm 4096 x 7212 64.4 (68.7).
+SHORT_WITH_VECTORS = 4096
 # Values per thread that stay in registers at most, and as many in fp32.
 HELD = 64
 KEPT = 40
@@ -50,6 +54,11 @@ MANY = 2**28
 LASTING = 8192
 # What leaves L2 first and last: of what is read ONCE, or for the FIRST and SECOND time, and of the results (STORE).
 HINTS = {"ONCE": "evict_first", "FIRST": "evict_last", "SECOND": "evict_first", "STORE": ""}
+PIECE, MOST_PIECES = 8192, 32  # elements of a row for a program, where rows are in pieces
+# Multiprocessors to a row in pieces at least. H200, us, and by a program for each row: bf16, softmax 3 x 100001 8.5 (16.0),
+# 65 x 131071 26 (21); log_softmax_backward 1 x 200000 7.0 (22.9); rms_norm 16 x 50257 9.3 (14.3), 120 x 50257 22.5 (17.7);
+# in fp32 softmax_backward 4 x 262144 10.5 (41.4), layer_norm 2 x 252224 25.8 (44.2).
+FEW_IN_PIECES = 4
 # Bytes of shared memory that are left to what Triton needs itself, for sums across warps.
 SPARE = 7 * 1024
 
@@ -75,16 +84,44 @@ class RowAccess(NamedTuple):
     peeled: bool
 
 
-def access_of(w: Walk, itemsize: int, peels: bool = True) -> RowAccess:
+def access_of(w: Walk, itemsize: int, peels: bool = True, vectors: int = 0) -> RowAccess:
     """Whole vectors where rows are dense and start aligned; peeled where all tensors' start equally far from that."""
     if not w.along:
         return RowAccess(1, 1, False)
     widest = ACCESS_BYTES // itemsize
     unit = math.gcd(widest, w.length, *(s for strides in w.strides for s in strides))
     alike = len(w.sizes) == 1 and len({strides[0] % widest for strides in w.strides}) == 1
-    if peels and unit < widest and alike and w.length * itemsize > LONG:
+    narrow = not vectors or unit * itemsize < (4 if w.length <= SHORT_WITH_VECTORS else 8)
+    if peels and unit < widest and alike and narrow and w.length * itemsize > LONG:
         return RowAccess(1, widest, True)
     return RowAccess(unit, unit, False)
+
+
+def rows_are_few(w: Walk, device: int) -> bool:
+    """Whether a multiprocessor has one row at most, which then is held, with its vectors, from the first read on.
+
+    H200, us, and in the way of many rows: bf16, layer_norm 9 x 4144 5.9 (7.1), rms_norm 16 x 4096 5.6 (6.3), 64 x 8192 6.2
+    (6.8); fp16, 42 x 3158 5.9 (6.4).
+    """
+    return math.prod(w.sizes) <= processors(device)
+
+
+def in_pieces(w: Walk, config: Config, demand: Demand) -> bool:
+    """Whether rows that a program does not hold in registers are few, and dense."""
+    dense = len(w.sizes) == 1 and w.along and all(strides == (w.length,) for strides in w.strides)
+    held = w.length * demand.inputs <= OF_8_WARPS * 32 * config["num_warps"]
+    return dense and not held and FEW_IN_PIECES * w.sizes[0] <= processors(demand.device)
+
+
+def pieces_rule(N: int, itemsize: int, inputs: int) -> Config:
+    """Columns of a chunk and CHUNKS of a piece; rows and columns of a tile of the second kernel; a program for each row.
+
+    Pieces are a matter of the length of a row alone.
+    """
+    length = cdiv(N, clamp(next_power(cdiv(N, PIECE)), 1, MOST_PIECES))
+    block = clamp(next_power(length), 128, 2048)
+    config = {"BLOCK": block, "CHUNKS": cdiv(length, block), "num_warps": clamp(block // 256, 1, 8)}
+    return {**config, "BLOCK_M": 1, "BLOCK_N": 8192 // (itemsize * next_power(inputs)), "PROGRAMS": 0}
 
 
 def hints(w: Walk, itemsize: int, demand: Demand, resident: bool) -> Config:
@@ -115,7 +152,9 @@ def row_rule(w: Walk, access: RowAccess, itemsize: int, demand: Demand, resident
         config = config or looped_rule(w)
         return {"BLOCK": config.pop("BLOCK_N"), "BATCH": 1, "HELD": held, **config}
     if w.length * itemsize <= LONG or access.width == 1:
-        return _short(w.length, itemsize)
+        halves = access.width == itemsize == demand.inputs == 2 and not demand.vectors
+        config = _short(w.length, itemsize, halves)
+        return _spread(config, w, access.width, demand.device) if resident else config
     single = resident and itemsize == 2 and demand.inputs == 1
     many = (OF_8_WARPS if demand.vectors else KEPT) if single else demand.values
     many = OF_TWO_INPUTS if resident and itemsize == 2 and demand.inputs == 2 else many
@@ -126,9 +165,12 @@ def row_rule(w: Walk, access: RowAccess, itemsize: int, demand: Demand, resident
         most = 4 if warps < 16 else 2
         batch = next(b for b in (most, 2, 1) if b < chunks or b == 1)
         return {**config, "BATCH": batch, "HELD": 1, "LATE": True}
+    values = chunks * access.width * demand.inputs
+    fits = values <= KEPT and _registers(config, chunks * access.width, itemsize, demand)
+    if fits and rows_are_few(w, demand.device):
+        return {**config, "BATCH": 1, "HELD": None, "LATE": False}
     if _reread(w, itemsize, demand):
         return {"ROWS": 1, "BLOCK": 2048, "BATCH": 2, "HELD": 1, "LATE": True, "num_warps": 8, "maxnreg": 40}
-    values = chunks * access.width * demand.inputs
     if access.peeled and single and not demand.vectors and warps == 8 and values <= ALL:
         return {**config, "BATCH": 1, "HELD": None, "LATE": False}
     if single and warps == 8 and values > ALL and (demand.vectors == 1 or (demand.vectors and values <= KEPT)):
@@ -144,12 +186,35 @@ def row_rule(w: Walk, access: RowAccess, itemsize: int, demand: Demand, resident
     return (simple and _shared(w.length, access, itemsize, demand)) or _walked(access.width)
 
 
-def _short(n: int, itemsize: int) -> Config:
-    """Several rows per program, or rows element by element, in chunks that are walked."""
+def _short(n: int, itemsize: int, halves: bool) -> Config:
+    """Several rows per program, or rows element by element, in chunks that are walked.
+
+    halves: a row is two chunks, the first of which has no mask. H200, bf16, 236965 x 446: softmax_backward 152 us (160),
+    log_softmax_backward 153 (162).
+    """
     block = min(next_power(n), 4096)
     rows = max(1, 4096 // itemsize // block)
-    held = None if n <= 4096 else 1
-    return {"ROWS": rows, "BLOCK": block, "BATCH": 1, "HELD": held, "num_warps": clamp(rows * block // 512, 1, 8)}
+    held, warps = None if n <= 4096 else 1, clamp(rows * block // 512, 1, 8)
+    block = block // 2 if halves and 256 <= n < block <= 4096 else block
+    return {"ROWS": rows, "BLOCK": block, "BATCH": 1, "HELD": held, "num_warps": warps}
+
+
+def _spread(config: Config, w: Walk, width: int, device: int) -> Config:
+    """Fewer rows to a program while there are fewer programs than multiprocessors; the order of a sum stays as it is.
+
+    H200, bf16, log_softmax_backward: 5 x 324 5.0 us (5.4), 2432 x 64 5.6 (6.0).
+    """
+    rows, least = config["ROWS"], 64 * config["num_warps"] * width
+    while rows > 1 and rows * config["BLOCK"] >= least and w.grid(rows)[0] < processors(device):
+        rows //= 2
+    return {**config, "ROWS": rows}
+
+
+def _registers(config: Config, values: int, itemsize: int, demand: Demand) -> bool:
+    """Whether so many values of an input fit the registers of a thread, with vectors and what the statistic is taken of."""
+    tensors = demand.inputs + demand.vectors
+    room = min(255, 2048 // int(config["num_warps"])) - 32
+    return values * tensors * itemsize // 4 + values <= room
 
 
 def _chunk(n: int, values: int, width: int, wanted: int, many: int) -> tuple[int, int]:

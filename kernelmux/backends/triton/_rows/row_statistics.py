@@ -13,6 +13,7 @@ lane is a thread's vector of WIDTH elements where that saves registers.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import triton
@@ -31,6 +32,17 @@ class Statistic(NamedTuple):
     merge: Any
     total: Any
     values: int
+
+
+class Pieces(NamedTuple):
+    """How rows in pieces are put together: parts(found, n) makes a state of one lane of what total found of n elements.
+
+    numbers: how many that is. empty: the first of them for no elements, where the others are 0.
+    """
+
+    parts: Any
+    numbers: int
+    empty: float = 0.0
 
 
 @triton.jit
@@ -226,7 +238,25 @@ def _moment_product_total(state, n):
         return mean, variance, total, products
 
 
+@triton.jit
+def _same(found, n):
+    return found
+
+
+@triton.jit
+def _moment_parts(found, n):
+    return tl.zeros_like(found[0]) + n, found[0], found[1] * n
+
+
+@triton.jit
+def _moment_product_parts(found, n):
+    count = tl.zeros_like(found[0]) + n
+    return count, found[0], found[1] * n, found[2], found[3]
+
+
 SUMS = Statistic(_sum_lanes, _sum_merge, _sum_total, 32)
 EXPONENTIALS = Statistic(_exponential_lanes, _exponential_merge, _exponential_total, 24)
 MOMENTS = Statistic(_moment_lanes, _moment_merge, _moment_total, 40)
 MOMENTS_AND_PRODUCTS = Statistic(_moment_product_lanes, _moment_product_merge, _moment_product_total, 40)
+OF_ONE_SUM, OF_TWO_SUMS, OF_EXPONENTIALS = Pieces(_same, 1), Pieces(_same, 2), Pieces(_same, 2, -math.inf)
+OF_MOMENTS, OF_MOMENTS_AND_PRODUCTS = Pieces(_moment_parts, 3), Pieces(_moment_product_parts, 5)
