@@ -110,16 +110,59 @@ __device__ __forceinline__ void by_fours(const float (&sum)[THREAD_M][THREAD_N],
         }
 }
 
-// Stores four neighbours of the result.
-__device__ __forceinline__ void finish(const Result& result, const Product& product, int m, int n, const float (&four)[4]) {
-#pragma unroll
-    for (int v = 0; v < 4; v += VECTOR) {
-        float some[VECTOR];
-#pragma unroll
-        for (int i = 0; i < VECTOR; i++) some[i] = four[v + i];
-        result.store(product, M_CONTIGUOUS ? m + v : m, M_CONTIGUOUS ? n : n + v, some);
+// The tables of a block. They are filled by loops that stay loops: an instruction is run a few times, and costs more where
+// it has to be fetched from memory first.
+struct BlockTables : Tables<BLOCK_M, BLOCK_N, TABLE> {
+    // Where rows and columns of the operands begin.
+    __device__ __forceinline__ void fill_operands(const Product& product, int m0, int n0) {
+#pragma unroll 1
+        for (int i = threadIdx.x; i < BLOCK_M; i += THREADS) m[i] = product.left_m(m0 + i);
+#pragma unroll 1
+        for (int i = threadIdx.x; i < BLOCK_N; i += THREADS) n[i] = product.right_n(n0 + i);
     }
-}
+
+    // The k's of these steps.
+    __device__ __forceinline__ void fill_steps(const Product& product, int which, int k_begin, int k_end) {
+#pragma unroll 1
+        for (int i = threadIdx.x; i < TABLE; i += THREADS) {
+            const int k = k_begin + which * TABLE + i;
+            left_k[which % 2][i] = product.left_k(k, k_end);
+            right_k[which % 2][i] = product.right_k(k, k_end);
+        }
+    }
+
+    // Where rows and columns of the result begin, negative outside; h: the bias of a column.
+    __device__ __forceinline__ void fill_result(const Product& product, int m0, int n0, const Element* bias) {
+#pragma unroll 1
+        for (int i = threadIdx.x; i < BLOCK_M; i += THREADS) {
+            const i64 at = PARTIAL ? product.part(m0 + i, 0) : product.result(m0 + i, 0);
+            m[i].offset = m0 + i < product.M ? at : nowhere_in_result();
+        }
+#pragma unroll 1
+        for (int i = threadIdx.x; i < BLOCK_N; i += THREADS) {
+            const bool inside = n0 + i < product.N;
+            const i64 at = PARTIAL ? product.part(0, n0 + i) : product.result(0, n0 + i) - product.result(0, 0);
+            const float more = biased(0, PARTIAL || !inside ? nullptr : bias, n0 + i);
+            n[i] = {inside ? at : nowhere_in_result(), __float_as_int(more), 0};
+        }
+    }
+    static __device__ __forceinline__ i64 nowhere_in_result() { return -(1ll << 62); }
+
+    // Stores four neighbours of the result.
+    __device__ __forceinline__ void finish(Output* out, bool with_bias, int row, int column, float (&four)[4]) const {
+#pragma unroll
+        for (int v = 0; v < 4; v += VECTOR) {
+            float some[VECTOR];
+#pragma unroll
+            for (int i = 0; i < VECTOR; i++) {
+                const float more = __int_as_float(n[M_CONTIGUOUS ? column : column + v + i].h);
+                some[i] = with_bias ? add_gradual(four[v + i], more) : four[v + i];
+            }
+            const i64 at = m[M_CONTIGUOUS ? row + v : row].offset + n[M_CONTIGUOUS ? column : column + v].offset;
+            if (at >= 0) ::store(out + at, from_floats<Output>(some));
+        }
+    }
+};
 
 #if SHARES > 1
 #define CLUSTER __cluster_dims__(1, SHARES, 1)
@@ -140,7 +183,8 @@ __device__ __forceinline__ void load_sums(float (&x)[4], const float* from, int 
 }
 
 // Adds the sums of all blocks of the cluster, each a part of the tile.
-__device__ __forceinline__ void add(const float* sums, const Result& result, const Product& product, int m0, int n0) {
+__device__ __forceinline__ void add(const float* sums, const BlockTables& tables, Output* out, bool with_bias) {
+#pragma unroll 1
     for (int i = blockIdx.y * THREADS + threadIdx.x; i < UNITS; i += SHARES * THREADS) {
         const int outer = i / (INNER / 4), inner = i % (INNER / 4) * 4;
         float part[SHARES][4];
@@ -150,7 +194,7 @@ __device__ __forceinline__ void add(const float* sums, const Result& result, con
         for (int s = 1; s < SHARES; s++)
 #pragma unroll
             for (int v = 0; v < 4; v++) part[0][v] = add_gradual(part[0][v], part[s][v]);
-        finish(result, product, m0 + (M_CONTIGUOUS ? inner : outer), n0 + (M_CONTIGUOUS ? outer : inner), part[0]);
+        tables.finish(out, with_bias, M_CONTIGUOUS ? inner : outer, M_CONTIGUOUS ? outer : inner, part[0]);
     }
 }
 #else
@@ -170,7 +214,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, BLOCKS_PER_SM)
         float sums[BLOCK_M * BLOCK_N / INNER * PITCH];
 #endif
     } shared;
-    __shared__ Tables<BLOCK_M, BLOCK_N, TABLE> tables;
+    __shared__ BlockTables tables;
     const Product product(c, phase_of_block(c));
     const Work<BLOCK_M, BLOCK_N> work(product);
     if (!work.any) return;
@@ -182,22 +226,21 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, BLOCKS_PER_SM)
         a.load(left, tables.m, tables.left_k[which] + k, product.left_rows(), product.left_columns());
         b.load(right, tables.n, tables.right_k[which] + k, product.right_rows(), product.right_columns());
     };
-    tables.template fill_rows<THREADS>(product, work.m0, work.n0);
-    tables.template fill_k<THREADS>(product, 0, work.k_begin, work.k_end);
-    __syncthreads();
+    tables.fill_operands(product, work.m0, work.n0);
     float sum[THREAD_M][THREAD_N] = {};
-    load(0);
-    for (int step = 0; step < steps; step++) {
-        Panel<BLOCK_M>& a_panel = shared.panels.a[step % 2];
-        Panel<BLOCK_N>& b_panel = shared.panels.b[step % 2];
-        a.store(a_panel);
-        b.store(b_panel);
-        __syncthreads();  // one per step: the other stage was last read before the previous one
+#pragma unroll 1
+    for (int step = -1; step < steps; step++) {  // the first one loads and multiplies nothing
+        Panel<BLOCK_M>& a_panel = shared.panels.a[step & 1];
+        Panel<BLOCK_N>& b_panel = shared.panels.b[step & 1];
+        if (step >= 0) {
+            a.store(a_panel);
+            b.store(b_panel);
+        }
+        if ((step + 1) % STEPS == 0) tables.fill_steps(product, (step + 1) / STEPS, work.k_begin, work.k_end);
+        __syncthreads();  // one per step: the other stage, and the other table, were last read before the previous one
         if (step + 1 < steps) load(step + 1);
-        // The table that these steps do not read; the first step that does is behind another barrier.
-        if (step % STEPS == 0 && step + STEPS < steps)
-            tables.template fill_k<THREADS>(product, step / STEPS + 1, work.k_begin, work.k_end);
-#pragma unroll
+        if (step < 0) continue;
+#pragma unroll 8
         for (int k = 0; k < STEP_K; k++) {
             float x[THREAD_M], y[THREAD_N];
             read<4 * LANES_M>(x, &a_panel[k][row]);
@@ -208,16 +251,18 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, BLOCKS_PER_SM)
                 for (int j = 0; j < THREAD_N; j++) sum[i][j] = fma_gradual(x[i], y[j], sum[i][j]);
         }
     }
-    const Result result(out, bias, c);
+    Output* const to = Result(out, bias, c).out;
+    const bool with_bias = OPERATOR == CONV2D && !PARTIAL && bias;
+    tables.fill_result(product, work.m0, work.n0, bias);
+    __syncthreads();  // all have read the panels, and the tables are there
 #if SHARES > 1
-    __syncthreads();  // all have read the panels
-    by_fours(sum, [&](int m, int n, const float(&four)[4]) {
+    by_fours(sum, [&](int m, int n, float(&four)[4]) {
         store(&shared.sums[M_CONTIGUOUS ? n * PITCH + m : m * PITCH + n], from_floats<float>(four));
     });
     cluster_sync();
-    add(shared.sums, result, product, work.m0, work.n0);
+    add(shared.sums, tables, to, with_bias);
     cluster_sync();  // no block leaves while another reads its sums
 #else
-    by_fours(sum, [&](int m, int n, const float(&four)[4]) { finish(result, product, work.m0 + m, work.n0 + n, four); });
+    by_fours(sum, [&](int m, int n, float(&four)[4]) { tables.finish(to, with_bias, m, n, four); });
 #endif
 }
