@@ -128,9 +128,7 @@ def sums_plan(c: Convolution, cut: Cut) -> ConvolutionPlan:
     """The product on the FP32 pipes with a given tile and pieces of K."""
     t, partial = cut.tile, cut.pieces > 1 and not cut.shared
     more = {**t.defines, **vectors(c), "VECTOR": min(4, _vector(c, partial)), "SHARES": cut.pieces if cut.shared else 1}
-    return _launches(
-        TILED, "conv2d_tiled", c, t.tiles(c), (cut.length, cut.pieces), partial, 32 * t.warps, 0, **more
-    )
+    return _launches(TILED, "conv2d_tiled", c, t.tiles(c), (cut.length, cut.pieces), partial, 32 * t.warps, 0, **more)
 
 
 @remembered

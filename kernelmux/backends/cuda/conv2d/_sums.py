@@ -7,10 +7,10 @@ from kernelmux.backends.cuda._launch.runtime import cdiv
 from kernelmux.backends.cuda.conv2d._problem import Convolution, operands
 from kernelmux.registry.util.cards import Card
 
-# What a tile takes to begin and end, as a length of K; microseconds of the launch that adds parts and of the blocks of a
-# cluster that add theirs; bytes of parts and of sums per microsecond.
-FILL, SUM, SHARED, PARTS = 64, 4.0, 1.0, 3e6
-LEAST = 64  # of K, at least, in a piece
+# What a tile takes to begin and end, as a length of K; microseconds that a step waits for memory, of the launch that adds
+# parts, and of the blocks of a cluster that add theirs; bytes of parts and of sums per microsecond.
+FILL, WAIT, SUM, SHARED, PARTS = 56, 0.8, 4.0, 1.0, 4e6
+LEAST, SHORTEST = 128, 32  # of K, at least, in a piece, and in that of a block of a cluster
 
 
 class SumsTile(NamedTuple):
@@ -35,16 +35,22 @@ class SumsTile(NamedTuple):
             "LANES_M": self.lanes_m, "WARPS_M": self.m // (self.lanes_m * self.rows), "BLOCKS_PER_SM": self.blocks,
         }  # fmt: skip
 
+    def step_time(self, resident: int) -> float:
+        """Microseconds of a step of so many blocks that a multiprocessor has at a time."""
+        work = self.m * self.n * self.step / self.rate
+        return max(resident * work * (1.05 if resident < self.blocks else 1.0), WAIT + 1.3 * work)
+
     def tiles(self, c: Convolution) -> int:
         """Of the largest phase; the others have as many, some of them empty."""
         return cdiv(c.sizes[0], self.m) * cdiv(c.sizes[1], self.n)
 
 
+# Rates as the times of an H200 leave them.
 TILES = (
-    SumsTile(128, 128, 1.6e5, 8, 8, blocks=2, step=8, warps=8),
-    SumsTile(128, 64, 1.45e5, 8, 8, blocks=3, step=16, warps=4),
-    SumsTile(64, 64, 1.1e5, 8, 4, blocks=4, step=16, warps=4),
-    SumsTile(32, 32, 0.6e5, 4, 4, blocks=8, step=32, warps=2),
+    SumsTile(128, 128, 1.5e5, 8, 16, blocks=2, step=8, warps=4),
+    SumsTile(128, 64, 1.38e5, 8, 8, blocks=3, step=16, warps=4),
+    SumsTile(64, 64, 1.18e5, 8, 4, blocks=4, step=16, warps=4),
+    SumsTile(32, 32, 0.82e5, 4, 4, blocks=8, step=32, warps=2),
 )
 
 
@@ -74,13 +80,12 @@ def _cuts(c: Convolution, card: Card) -> Iterator[Cut]:
     """Of every tile: K whole; in pieces that fill one round of multiprocessors; in those of a cluster."""
     for tile in TILES:
         room, tiles = card.processors * tile.blocks, max(1, tile.tiles(c) * c.phases)
-        most = max(1, c.sizes[2] // LEAST)
         yield cut(c, tile, 1, False)
-        if (wanted := min(room // tiles, most)) > 1:
+        if (wanted := min(room // tiles, c.sizes[2] // LEAST)) > 1:
             yield cut(c, tile, wanted, False)
         if card.capability >= (9, 0) and tile.m * tile.n <= 64 * 64:
             for shares in (2, 4, 8):
-                if shares <= most and shares * tiles <= room:
+                if shares * SHORTEST <= c.sizes[2] and shares * tiles <= room:
                     yield cut(c, tile, shares, True)
 
 
@@ -89,8 +94,8 @@ def _microseconds(c: Convolution, one: Cut, processors: int) -> float:
     tile, (M, N, _) = one.tile, c.sizes
     blocks, room = tile.tiles(c) * c.phases * one.pieces, processors * tile.blocks
     last = cdiv(blocks % room, processors)
-    slowness = max(1.05, 1 + 0.2 * (8 - last * tile.warps)) if last < tile.blocks else 1.0
-    busy = (blocks // room * tile.blocks + last * slowness) * (one.length + FILL) * tile.m * tile.n / tile.rate
+    step = blocks // room * tile.step_time(tile.blocks) + (tile.step_time(last) if last else 0.0)
+    busy = step * (one.length + FILL) / tile.step
     if one.pieces == 1:
         return busy
     return busy + (SHARED if one.shared else SUM + one.pieces * c.phases * M * N * 8 / PARTS)

@@ -8,15 +8,14 @@ product has those taps alone, with x walked row by row, and no product with a ze
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import gcd, prod
+from math import gcd
 
 import torch
 import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._launch.card import enough, held
-from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, cdiv, plan, processors, shared_bytes
+from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, cdiv, plan, shared_bytes
 from kernelmux.backends.triton.conv2d._problem import VECTOR, ConvolutionProblem
 from kernelmux.backends.triton.matmul._blocked import tile_of
 from kernelmux.backends.triton.matmul._spaces import BEYOND, TOO_MUCH, uneven
@@ -24,8 +23,6 @@ from kernelmux.registry.backend.search_space import ConfigChoice, Key, Space
 from kernelmux.registry.dtypes import SHORT
 
 UNIT = tl.constexpr(VECTOR)
-PROGRAMS, LEAST_TERMS = 4, 128  # of a multiprocessor; of a piece, at least
-ADDED = 512  # sums of a program that adds pieces
 NEITHER, TERMS, CHANNELS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # of kernels, what lies side by side
 
 
@@ -74,19 +71,16 @@ def weights_at(weight_ptr, o, start, c, r, s, w_o, w_c, w_r, w_s, LINES: tl.cons
     return weight_ptr + (o[:, None] * w_o + across[None, :])
 
 
-@triton.jit(do_not_specialize=range(4, 37))
+@triton.jit(do_not_specialize=range(4, 35))
 def conv2d_implicit_gemm_kernel(
     y_ptr, x_ptr, weight_ptr, bias_ptr, images, out_channels, channels, height, width, rows, columns, taps_h, taps_w,
     stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w, common_h, common_w, residues_h, residues_w,
-    y_n, y_o, y_h, y_w, x_n, x_c, x_h, x_w, w_o, w_c, w_r, w_s, length, size,
-    TRANSPOSED: tl.constexpr, BIAS: tl.constexpr, PIECES: tl.constexpr, INNER: tl.constexpr, X_VECTORS: tl.constexpr,
+    y_n, y_o, y_h, y_w, x_n, x_c, x_h, x_w, w_o, w_c, w_r, w_s,
+    TRANSPOSED: tl.constexpr, BIAS: tl.constexpr, INNER: tl.constexpr, X_VECTORS: tl.constexpr,
     Y_VECTORS: tl.constexpr, LINES: tl.constexpr, INDEX: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_P: tl.constexpr,
     BLOCK_K: tl.constexpr, GROUP_O: tl.constexpr,
 ):  # fmt: skip
-    """x [images channels height width], y [images out_channels rows columns], of which each residue is one product.
-
-    PIECES: of terms, each of `length`, whose sums are written as that many y of fp32, `size` apart.
-    """
+    """x [images channels height width], y [images out_channels rows columns], of which each residue is one product."""
     per_h = tl.cdiv(rows, residues_h)
     per_w = tl.cdiv(columns, residues_w)
     places = images.to(INDEX) * per_h * per_w
@@ -112,13 +106,7 @@ def conv2d_implicit_gemm_kernel(
     # [BLOCK_O, BLOCK_P]
     acc = tl.zeros([BLOCK_O, BLOCK_P], tl.float32)
     terms = channels.to(INDEX) * (count_h * count_w)
-    first = terms * 0
-    last = terms
-    if PIECES > 1:
-        first = tl.program_id(1).to(INDEX) * length
-        last = tl.minimum(first + length, terms)
-        y_ptr += tl.program_id(1).to(tl.int64) * size
-    for start in range(first, last, BLOCK_K):
+    for start in range(0, terms, BLOCK_K):
         c, r, s = term_of(start, channels, count_h * count_w, count_w, INNER, X_VECTORS, BLOCK_K)
         known = (start + tl.arange(0, BLOCK_K) < terms) | X_VECTORS | (LINES == TERMS)
         h = (first_h + i * by_place_h)[None, :] + (r * by_tap_h)[:, None]
@@ -142,25 +130,9 @@ def conv2d_implicit_gemm_kernel(
     tl.store(y_ptr + offs, acc.to(y_ptr.dtype.element_ty), mask=inside)
 
 
-@triton.jit
-def conv2d_add_pieces_kernel(y_ptr, parts_ptr, bias_ptr, size, apart, channels, pieces, BIAS: tl.constexpr, BLOCK: tl.constexpr):
-    """y and its channel's bias: `pieces` parts in order. apart: places of y between elements of neighbouring channels."""
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < size
-    acc = tl.zeros([BLOCK], tl.float32)
-    for _ in range(pieces):
-        acc += tl.load(parts_ptr + at, mask=inside, other=0.0)
-        parts_ptr += size
-    if BIAS:
-        acc += tl.load(bias_ptr + at // apart % channels, mask=inside, other=0.0).to(tl.float32)
-    tl.store(y_ptr + at, acc.to(y_ptr.dtype.element_ty), mask=inside)
-
-
 def rule(channels: int, places: int, p: ConvolutionProblem) -> Config:
     """Large tiles reuse more; what is loaded element by element keeps an address for each, and spills sooner."""
     if p.dtype == torch.float32:
-        if cdiv(channels, 64) * cdiv(places, 64) < enough(p.device):
-            return _tile(32, 32, 32, warps=4, stages=4)
         return _tile(64, 64, 16, warps=4, stages=3)
     if channels <= 64 and p.x.channels_last and not p.x.vectors(16):
         # H200, fp16, 32x3x224x224 by 64x3x7x7 with a stride of 2: 177 us; 252 with 64 x 64 x 32.
@@ -197,20 +169,13 @@ SPACE = Space(
 )  # fmt: skip
 
 
-def implicit_gemm(p: ConvolutionProblem, transposed: bool = False) -> Callable[..., None]:
+def implicit_gemm(p: ConvolutionProblem, transposed: bool = False) -> Launch:
     """The launch, of y, x, weight and bias. transposed: y are the images that x are the convolution of."""
     return _plan(p, transposed, None if transposed else SPACE.choice)
 
 
-def pieces_of(programs: int, terms: int, p: ConvolutionProblem) -> int:
-    """Of the terms, that so many tiles need to keep every multiprocessor busy. fp32 alone: products of halves are quick."""
-    if p.dtype != torch.float32:
-        return 1
-    return max(1, min(PROGRAMS * processors(p.device) // programs, terms // LEAST_TERMS))
-
-
 @plan
-def _plan(p: ConvolutionProblem, transposed: bool, choice: ConfigChoice | None) -> Callable[..., None]:
+def _plan(p: ConvolutionProblem, transposed: bool, choice: ConfigChoice | None) -> Launch:
     out_channels, channels, *taps = p.weight.shape
     images, _, rows, columns = p.y.shape
     residues = [min(w.stride, n) if transposed else 1 for w, n in zip(p.windows, (rows, columns), strict=True)]
@@ -219,32 +184,14 @@ def _plan(p: ConvolutionProblem, transposed: bool, choice: ConfigChoice | None) 
     config["BLOCK_K"] = p.whole_taps(config["BLOCK_K"])  # steps end where the channels of a tap do
     programs = residues[0] * residues[1] * cdiv(out_channels, config["BLOCK_O"]) * cdiv(places, config["BLOCK_P"])
     common = [gcd(w.stride, w.dilation) for w in p.windows]
-    apart = [w.stride // divisor if transposed else 1 for w, divisor in zip(p.windows, common, strict=True)]
-    terms = channels * prod(cdiv(n, step) for n, step in zip(taps, apart, strict=True))  # of a residue, at most
-    wanted = config.pop("PIECES", 0) or pieces_of(programs, terms, p)
-    length = cdiv(cdiv(terms, wanted), config["BLOCK_K"]) * config["BLOCK_K"]
-    pieces, size = cdiv(terms, length), prod(p.y.shape)
     x_vectors, y_vectors = p.x.vectors(config["BLOCK_K"]), p.y.vectors(config["BLOCK_O"])
     w_strides, lines = weight_lines(p, transposed, config)
-    launch = Launch(
-        conv2d_implicit_gemm_kernel, (programs, pieces), images, out_channels, channels, *p.x.shape[2:], rows, columns,
-        *taps, *p.steps, *common, *residues, *p.y.in_units(y_vectors), *p.x.in_units(x_vectors), *w_strides, length, size,
-        TRANSPOSED=transposed, BIAS=p.bias and pieces == 1, PIECES=pieces, INNER=p.x.channels_last, X_VECTORS=x_vectors,
-        Y_VECTORS=y_vectors, LINES=lines, INDEX=p.index, **config,
+    return Launch(
+        conv2d_implicit_gemm_kernel, (programs,), images, out_channels, channels, *p.x.shape[2:], rows, columns, *taps,
+        *p.steps, *common, *residues, *p.y.in_units(y_vectors), *p.x.in_units(x_vectors), *w_strides,
+        TRANSPOSED=transposed, BIAS=p.bias, INNER=p.x.channels_last, X_VECTORS=x_vectors, Y_VECTORS=y_vectors,
+        LINES=lines, INDEX=p.index, **config,
     )  # fmt: skip
-    if pieces == 1:
-        return launch
-    add = Launch(
-        conv2d_add_pieces_kernel, (cdiv(size, ADDED),), size, p.y.strides[1], out_channels, pieces, BIAS=p.bias,
-        BLOCK=ADDED, num_warps=4,
-    )  # fmt: skip
-
-    def run(y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> None:
-        parts = y.new_empty(pieces * size, dtype=torch.float32)
-        launch(parts, x, weight, bias)
-        add(y, parts, bias)
-
-    return run
 
 
 def weight_lines(p: ConvolutionProblem, transposed: bool, config: Config) -> tuple[Ints, int]:
