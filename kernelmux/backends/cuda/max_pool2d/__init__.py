@@ -33,9 +33,10 @@ RESULTS = 4  # of a row that a thread makes from vectors: neighbours write side 
 PAIR = 2
 WIDTH = 4  # channels of a thread: 26.8 us, with 8 of them 27.2
 ROWS = 2  # results of a thread one below the other, of channels and of rows that are not aligned
-# Results up to which a thread makes one for one word of channels, or two from single elements; and one row of them. What counts
-# then is how long a thread takes. H200, us: fp32 1 x 128 x 112 x 17 5.8, with 4 channels and two rows 6.6; bf16 48 x 128 x
-# 7 x 7, planes, 5.5 from single elements, by words that are shifted 7.1; 8 x 64 x 56 x 56 7.5 of one row, 8.4 of two.
+# Results up to which a thread makes one for one word of channels, or two from single elements; and up to which it makes one
+# row. What counts then is how long a thread takes. H200, us: fp32 1 x 128 x 112 x 17 5.8, with 4 channels and two rows 6.6;
+# bf16 48 x 128 x 7 x 7, planes, 5.5 from single elements, by words that are shifted 7.1; 8 x 64 x 56 x 56 7.5 of one row,
+# 8.4 of two.
 FEW, SOME = 2**17, 2**20
 LEAST_LOAD = 8  # bytes of a vector; H200, rows of 28: 17.1 us, by single elements 22.5; but of 14 12.9 and 12.4
 STAGED_BYTES = 32 << 10  # shared memory of a block: six of them fit in a multiprocessor, 192 KiB in flight

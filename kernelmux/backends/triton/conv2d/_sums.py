@@ -208,7 +208,7 @@ def rule(p: ConvolutionProblem) -> Cut:
 
 
 def _tiles(t: SumsTile, p: ConvolutionProblem) -> int:
-    return cdiv(len(p.weight), t.m) * cdiv(p.places, t.n)
+    return cdiv(p.weight.shape[0], t.m) * cdiv(p.places, t.n)
 
 
 def _microseconds(one: Cut, p: ConvolutionProblem, sms: int) -> float:
@@ -263,7 +263,7 @@ def _plan(p: ConvolutionProblem, cut: Cut) -> tuple[Launch, int, Launch | None]:
 
 @dataclass(frozen=True)
 class TermsInOrder:
-    """Kernels lie as their terms are counted: by channels last where those of x lie side by side; and 32 bits hold places."""
+    """Kernels lie as terms are counted, by channels last where those of x lie side by side; and 32 bits hold places."""
 
     text = "weight dense, in the order of x; numbers of elements below 2^30"
 
