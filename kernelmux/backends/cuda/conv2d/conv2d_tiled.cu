@@ -20,9 +20,6 @@
 #ifndef THREAD_N
 #define THREAD_N 4
 #endif
-#ifndef LANES_M  // of a warp, along m
-#define LANES_M 8
-#endif
 #ifndef WARPS_M
 #define WARPS_M 1
 #endif
@@ -39,7 +36,8 @@
 #define SHARES 1
 #endif
 
-constexpr int LANES_N = 32 / LANES_M, WARP_M = LANES_M * THREAD_M, WARP_N = LANES_N * THREAD_N;
+constexpr int LANES_M = 8, LANES_N = 4;  // of a warp
+constexpr int WARP_M = LANES_M * THREAD_M, WARP_N = LANES_N * THREAD_N;
 constexpr int WARPS_N = BLOCK_N / WARP_N, THREADS = 32 * WARPS_M * WARPS_N;
 constexpr int TABLE = 64, STEPS = TABLE / STEP_K;  // k's whose places are found at a time, and how many steps they are
 static_assert(WARPS_M * WARP_M == BLOCK_M && WARPS_N * WARP_N == BLOCK_N && STEPS > 1, "");
@@ -85,7 +83,8 @@ struct Slice {
 template <int Step, int Count>
 __device__ __forceinline__ void read(float (&x)[Count], const float* from) {
 #pragma unroll
-    for (int i = 0; i < Count; i += 4) *reinterpret_cast<float4*>(x + i) = *reinterpret_cast<const float4*>(from + i / 4 * Step);
+    for (int i = 0; i < Count; i += 4)
+        *reinterpret_cast<float4*>(x + i) = *reinterpret_cast<const float4*>(from + i / 4 * Step);
 }
 
 // Where sum (i, j) of this thread is in the tile.

@@ -21,7 +21,7 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from kernelmux.backends.triton._launch.launch import Launch, cdiv, plan, processors
 from kernelmux.backends.triton._rows.row_shared import copy_in
 from kernelmux.backends.triton.conv2d._problem import ConvolutionProblem, images
-from kernelmux.backends.triton.matmul._fp32_tiles import FILL, PARTS, STEP, SUM, TILES, SumsTile
+from kernelmux.backends.triton.matmul._fp32_tiles import FILL, PARTS, STEP, SUM, SumsTile
 from kernelmux.registry.conditions import AtLeast, Capability, Condition, Dtypes
 from kernelmux.registry.spec import Call
 
@@ -30,6 +30,18 @@ SOME = gl.constexpr(16)  # terms of a product: the fewest that Triton 3.6 takes
 UNIT = 4  # elements of 16 bytes
 LEAST = 128  # terms of a piece, at least
 ADDED = 512  # sums of a program that adds pieces
+# The tiles of matmul, channels by places; those of fewer channels as slow as contiguous images leave them. H200, us: 512 of
+# 3x3 on 1x512x7x7 27.7 with 64 x 64, 36.7 with 32 x 64; 256 of 1x1, stride 2, on 10x128x7x7 12.1 with 32 x 32, 14.3 with
+# 32 x 64; 64 of 3x3 on 8x64x56x56 82 with 64 x 64, 117 with 64 x 128.
+TILES = (
+    SumsTile(128, 128, 8, 8, 2, 3, 1.74e5, 1),
+    SumsTile(64, 128, 4, 8, 2, 3, 1.45e5, 2),
+    SumsTile(64, 64, 4, 4, 2, 4, 1.25e5, 3),
+    SumsTile(32, 64, 4, 4, 1, 4, 0.7e5, 4, registers=128),
+    SumsTile(32, 32, 4, 4, 2, 4, 0.5e5, 5, registers=96),
+    SumsTile(16, 128, 4, 2, 1, 4, 0.6e5, 3, registers=168),
+    SumsTile(8, 128, 4, 2, 1, 4, 0.45e5, 3, registers=168),
+)
 
 
 @gluon.jit
@@ -42,8 +54,8 @@ def _kernels(ring, base, lines, length, first, end, stride, slot, LAYOUT: gl.con
 
 @gluon.jit
 def _patches(
-    ring, x_ptr, base, top, left, first, end, slot, channels, taps, taps_w, height, width, dilation_h, dilation_w,
-    x_c, x_h, x_w, LAST: gl.constexpr, UNIFORM: gl.constexpr, LAYOUT: gl.constexpr,
+    ring, x_ptr, base, top, left, first, end, slot, channels, height, width, dilation_h, dilation_w, x_c, x_h, x_w,
+    TAPS_H: gl.constexpr, TAPS_W: gl.constexpr, LAST: gl.constexpr, UNIFORM: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
     """A step of terms from `first` on of the patches whose windows begin at (top, left).
 
@@ -58,19 +70,19 @@ def _patches(
         tap = ks // channels
         channel = ks % channels
     else:
-        channel = ks // taps
-        tap = ks % taps
+        channel = ks // (TAPS_H * TAPS_W)
+        tap = ks % (TAPS_H * TAPS_W)
     if UNIFORM:
-        r = (first // channels) // taps_w * dilation_h
-        s = (first // channels) % taps_w * dilation_w
+        r = (first // channels) // TAPS_W * dilation_h
+        s = (first // channels) % TAPS_W * dilation_w
         h = top + r
         w = left + s
         inside = (h >= 0) & (h < height) & (w >= 0) & (w < width)
         at = gl.expand_dims(base + (r * x_h + s * x_w), 1) + gl.expand_dims(channel, 0)
         mask = gl.expand_dims(inside, 1) & gl.expand_dims(ks < end, 0)
     else:
-        r = tap // taps_w * dilation_h
-        s = tap % taps_w * dilation_w
+        r = tap // TAPS_W * dilation_h
+        s = tap % TAPS_W * dilation_w
         h = gl.expand_dims(top, 1 - TERMS) + gl.expand_dims(r, TERMS)
         w = gl.expand_dims(left, 1 - TERMS) + gl.expand_dims(s, TERMS)
         at = gl.expand_dims(base, 1 - TERMS) + gl.expand_dims(channel * x_c + r * x_h + s * x_w, TERMS)
@@ -78,12 +90,12 @@ def _patches(
     copy_in(ring.index(slot), x_ptr + at, mask=mask)
 
 
-@gluon.jit(do_not_specialize=range(4, 31))
+@gluon.jit(do_not_specialize=range(4, 29))
 def conv2d_sums_kernel(
-    y_ptr, x_ptr, weight_ptr, bias_ptr, images, out_channels, channels, height, width, rows, columns, taps_h, taps_w,
-    stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w, y_n, y_o, y_h, y_w, x_n, x_c, x_h, x_w, terms,
-    w_o, length, size,
-    BIAS: gl.constexpr, PIECES: gl.constexpr, LAST: gl.constexpr, UNIFORM: gl.constexpr, VECTOR_W: gl.constexpr,
+    y_ptr, x_ptr, weight_ptr, bias_ptr, images, out_channels, channels, height, width, rows, columns, stride_h, stride_w,
+    padding_h, padding_w, dilation_h, dilation_w, y_n, y_o, y_h, y_w, x_n, x_c, x_h, x_w, terms, w_o, length, size,
+    TAPS_H: gl.constexpr, TAPS_W: gl.constexpr, BIAS: gl.constexpr, PIECES: gl.constexpr, LAST: gl.constexpr,
+    UNIFORM: gl.constexpr, VECTOR_W: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, LANES_M: gl.constexpr, WARPS_M: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """UNIFORM: strides of x are in units of 16 bytes. VECTOR_W: terms and w_o are in units of so many elements. PIECES: of
@@ -118,7 +130,6 @@ def conv2d_sums_kernel(
     m = gl.program_id(0) % tiles_m * BLOCK_M
     first_place = gl.program_id(0) // tiles_m * BLOCK_N
     places = images * rows * columns
-    taps = taps_h * taps_w
     begin = gl.program_id(0) * 0
     end = terms
     if PIECES:
@@ -136,8 +147,8 @@ def conv2d_sums_kernel(
         k = begin + i * _STEP
         _kernels(a_ring, weight_ptr, o, out_channels, k, end, w_o, i, LINES_A)
         _patches(
-            b_ring, x_ptr, base, top, left, k, end, i, channels, taps, taps_w, height, width, dilation_h, dilation_w,
-            x_c, x_h, x_w, LAST, UNIFORM, LINES_B,
+            b_ring, x_ptr, base, top, left, k, end, i, channels, height, width, dilation_h, dilation_w,
+            x_c, x_h, x_w, TAPS_H, TAPS_W, LAST, UNIFORM, LINES_B,
         )  # fmt: skip
         async_copy.commit_group()
     acc = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, SUMS)
@@ -148,8 +159,8 @@ def conv2d_sums_kernel(
         later = k + (STAGES - 1) * _STEP
         _kernels(a_ring, weight_ptr, o, out_channels, later, end, w_o, ahead, LINES_A)
         _patches(
-            b_ring, x_ptr, base, top, left, later, end, ahead, channels, taps, taps_w, height, width, dilation_h,
-            dilation_w, x_c, x_h, x_w, LAST, UNIFORM, LINES_B,
+            b_ring, x_ptr, base, top, left, later, end, ahead, channels, height, width, dilation_h, dilation_w,
+            x_c, x_h, x_w, TAPS_H, TAPS_W, LAST, UNIFORM, LINES_B,
         )  # fmt: skip
         async_copy.commit_group()
         for i in gl.static_range(_STEP // SOME):
@@ -247,9 +258,10 @@ def _plan(p: ConvolutionProblem, cut: Cut) -> tuple[Launch, int, Launch | None]:
     unit = UNIT if uniform else 1
     launch = Launch(
         conv2d_sums_kernel, (_tiles(t, p), pieces), p.x.shape[0], out_channels, channels // STEP if uniform else channels,
-        *p.x.shape[2:], *p.y.shape[2:], *taps, *p.steps, *p.y.strides, x_n // unit, x_c, x_h // unit, x_w // unit,
-        p.terms // vector, w_o // vector, steps, size, BIAS=p.bias and pieces == 1, PIECES=pieces > 1, LAST=last,
-        UNIFORM=uniform, VECTOR_W=vector, BLOCK_M=t.m, BLOCK_N=t.n, LANES_M=t.lanes_m, WARPS_M=t.warps_m, STAGES=t.stages,
+        *p.x.shape[2:], *p.y.shape[2:], *p.steps, *p.y.strides, x_n // unit, x_c, x_h // unit, x_w // unit,
+        p.terms // vector, w_o // vector, steps, size,
+        TAPS_H=taps[0], TAPS_W=taps[1], BIAS=p.bias and pieces == 1, PIECES=pieces > 1, LAST=last, UNIFORM=uniform,
+        VECTOR_W=vector, BLOCK_M=t.m, BLOCK_N=t.n, LANES_M=t.lanes_m, WARPS_M=t.warps_m, STAGES=t.stages,
         num_warps=t.warps, maxnreg=t.registers,
     )  # fmt: skip
     if pieces == 1:
