@@ -13,6 +13,7 @@ import torch
 from kernelmux.backends.cuda._launch.occupancy import fits
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, cdiv, ctype
 from kernelmux.backends.cuda.conv2d._problem import Convolution, operands
+from kernelmux.backends.cuda.conv2d._sums import Cut, choice, vectors
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtLeast, AtMost, Capability, Condition, Dtypes, Multiple, Multiplies
 from kernelmux.registry.spec import Call
@@ -120,7 +121,14 @@ def direct(source: Source, entry: str, c: Convolution) -> ConvolutionPlan:
 @remembered
 def tiled(c: Convolution, card: Card) -> ConvolutionPlan:
     """The product on the FP32 pipes."""
-    return tiled_plan(TILED, "conv2d_tiled", c, ConvolutionTile(64, 64, 16, 256, blocks=3), card.processors)
+    return sums_plan(c, choice(c, card))
+
+
+def sums_plan(c: Convolution, cut: Cut) -> ConvolutionPlan:
+    """The product on the FP32 pipes with a given tile and pieces of K."""
+    t, partial = cut.tile, cut.pieces > 1 and not cut.shared
+    more = {**t.defines, **vectors(c), "VECTOR": min(4, _vector(c, partial)), "SHARES": cut.pieces if cut.shared else 1}
+    return _launches(TILED, "conv2d_tiled", c, t.tiles(c), (cut.length, cut.pieces), partial, 32 * t.warps, 0, **more)
 
 
 @remembered
@@ -182,15 +190,24 @@ def halves_plan(
 def tiled_plan(
     source: Source, entry: str, c: Convolution, t: ConvolutionTile, multiprocessors: int, **more: int
 ) -> ConvolutionPlan:
-    """The launches of a kernel that works on tiles of the product."""
-    (M, N, _), (length, splits), (left, right) = c.sizes, pieces(c, t, multiprocessors), operands(c)
-    parts = splits > 1
+    """The launches of a kernel of halves."""
+    cut = pieces(c, t, multiprocessors)
+    more["VECTOR"] = _vector(c, cut[1] > 1)
+    return _launches(source, entry, c, t.tiles(c), cut, cut[1] > 1, t.threads, t.shared, **more)
+
+
+def _launches(
+    source: Source, entry: str, c: Convolution, tiles: int, cut: tuple[int, int], parts: bool, threads: int, shared: int,
+    **more: int,
+) -> ConvolutionPlan:  # fmt: skip
+    """Those of a kernel that works on tiles of the product. cut: length and number of the pieces of K; parts: whether their
+    sums are added by a second kernel."""
+    (M, N, _), (length, splits), (left, right) = c.sizes, cut, operands(c)
     kernel = source.kernel(
         entry, _SIGNATURE, **_defines(c), LEFT_K_MAJOR=int(left.k_major), RIGHT_K_MAJOR=int(right.k_major),
-        PARTIAL=int(parts), VECTOR=_vector(c, parts) if t.stages else 1, **more,
+        PARTIAL=int(parts), **more,
     )  # fmt: skip
-    launch = kernel.bind((t.tiles(c) * c.phases, splits), t.threads, shared=t.shared)
-    packed = c.packed(t.tiles(c), length)
+    launch, packed = kernel.bind((tiles * c.phases, splits), threads, shared=shared), c.packed(tiles, length)
     if not parts:
         return ConvolutionPlan(launch, packed, c.shape, c.order)
     sums = c.phases * M * N

@@ -33,6 +33,12 @@ RESULTS = 4  # of a row that a thread makes from vectors: neighbours write side 
 PAIR = 2
 WIDTH = 4  # channels of a thread: 26.8 us, with 8 of them 27.2
 ROWS = 2  # results of a thread one below the other, of channels and of rows that are not aligned
+# Results up to which a thread makes one for one word of channels, and planes of 16 bits come from single elements; and up
+# to which it makes one row of channels, and rows that begin anywhere come from single elements. What counts then is how
+# long a thread takes. H200, us: fp32 1 x 128 x 112 x 17 5.9, with 4 channels and two rows 6.8; bf16 8 x 64 x 56 x 56 7.1 of
+# one row, 8.1 of two; planes 48 x 128 x 7 x 7 5.6 from single elements, by words that are shifted 6.9, 8 x 64 x 55 x 55 7.9
+# and 9.1.
+FEW, SOME = 2**17, 2**19
 LEAST_LOAD = 8  # bytes of a vector; H200, rows of 28: 17.1 us, by single elements 22.5; but of 14 12.9 and 12.4
 STAGED_BYTES = 32 << 10  # shared memory of a block: six of them fit in a multiprocessor, 192 KiB in flight
 
@@ -72,19 +78,22 @@ def _by_words(windows: Windows, strides: Strides, dtype: torch.dtype) -> bool:
 def _words(windows: Windows, strides: Strides, dtype: torch.dtype, offset: int, last: bool) -> Launch | None:
     """Of channels side by side, of rows in vectors, in words or by single elements; None where these lie apart."""
     wide, aligned = ACCESS_BYTES // dtype.itemsize, offset // dtype.itemsize
+    results = windows.images * windows.channels * windows.counts[0] * windows.counts[1]
     if last:
-        width = gcd(WIDTH, aligned, windows.channels, *(s for i, s in enumerate(strides) if i != 1))
+        most = 4 // dtype.itemsize if results <= FEW else WIDTH
+        width = gcd(most, aligned, windows.channels, *(s for i, s in enumerate(strides) if i != 1))
         if width * dtype.itemsize < 4:
             return None
-        rows = ROWS if windows.kernel[0] > windows.stride[0] else 1
+        rows = ROWS if windows.kernel[0] > windows.stride[0] and results > SOME else 1
         return _split(
             windows, strides, dtype, "max_pool2d_channels", windows.channels // width, 1, rows, CHANNELS=1, WIDTH=width
         )
     if windows.size[1] > 1 and strides[3] != 1:
         return None
     load = gcd(wide, RESULTS * windows.stride[1], aligned, windows.size[1], *strides[:3])
-    if load * dtype.itemsize < LEAST_LOAD:
-        if dtype.itemsize == 2 and min(strides) >= 0:
+    singly = dtype.itemsize == 2 and results <= FEW and windows.kernel[0] > windows.stride[0]
+    if load * dtype.itemsize < LEAST_LOAD or singly:
+        if dtype.itemsize == 2 and min(strides) >= 0 and results > SOME:
             rows = ROWS if windows.kernel[0] > windows.stride[0] else 1
             more = {"RESULTS": PAIR, "LOAD": 0, "STORE": gcd(PAIR, windows.counts[1])}
             return _split(windows, strides, dtype, "max_pool2d_rows", windows.channels, PAIR, rows, **more)

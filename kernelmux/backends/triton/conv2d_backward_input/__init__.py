@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from kernelmux.backends.triton._launch.card import TensorCores
-from kernelmux.backends.triton.conv2d import _pointwise, _specialised
+from kernelmux.backends.triton.conv2d import _pointwise, _specialised, _sums
 from kernelmux.backends.triton.conv2d._implicit_gemm import implicit_gemm
 from kernelmux.backends.triton.conv2d._problem import ConvolutionProblem, images
 from kernelmux.backends.triton.conv2d_backward_input import _phases, _squares
@@ -47,6 +47,24 @@ def specialised(
     return _specialised.convolution(grad_out, weight, None, shape, over, transposed=True)
 
 
+def sums(
+    grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
+) -> torch.Tensor:
+    """A convolution of grad_out by the kernels turned by half a turn, which are copied."""
+    turned = (w._replace(padding=w.reach - 1 - w.padding) for w in windows(weight.shape, stride, padding, dilation))
+    over = tuple(turned)
+    lengths = (o.places(n) for o, n in zip(over, grad_out.shape[2:], strict=True))
+    form, shape = format_of(grad_out), (len(grad_out), weight.shape[1], *lengths)
+    grad_x = torch.empty(shape, dtype=weight.dtype, device=weight.device, memory_format=form)
+    if grad_x.numel():
+        order = torch.channels_last if images(grad_out).channels_last else torch.contiguous_format
+        kernels = weight.transpose(0, 1).flip(2, 3).contiguous(memory_format=order)
+        tensors = images(grad_out), images(grad_x), images(kernels)
+        p = ConvolutionProblem(grad_out.get_device(), grad_out.dtype, *tensors, (over[0], over[1]))
+        _sums.convolution(p, grad_x, grad_out, kernels, None)
+    return grad_x
+
+
 def pointwise(
     grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
 ) -> torch.Tensor:
@@ -57,6 +75,10 @@ VARIANTS = {
     "implicit_gemm": Implementation(
         conv2d_backward_input, "for each residue of the stride a product on tensor cores", (TensorCores("grad_out"),),
         arithmetic="mma",
+    ),
+    "sums": Implementation(
+        sums, "a convolution by turned kernels, fp32 patches by asynchronous copies", _sums.requires_of_gradient(),
+        arithmetic="fp32_sequential",
     ),
     "specialised": Implementation(
         specialised, "boxes of grad_out by TMA, two warpgroups multiply; what is not channels-last is copied",
