@@ -22,6 +22,9 @@
 #ifndef DOWN  // blocks of a cluster that lie below one another and have the same columns of b: likewise
 #define DOWN 1
 #endif
+#ifndef LAG  // steps of K by which the second consumer is behind the first: one multiplies while the other stores
+#define LAG 0
+#endif
 #ifndef STRIPS_IN_RING  // the way out takes a stage of the ring for its strips, in place of shared memory of their own
 #define STRIPS_IN_RING 0
 #endif
@@ -47,7 +50,7 @@ constexpr int LOADED_BYTES = OWN_LAST ? A_BYTES + BLOCK_N * 128 : STAGE_BYTES;
 constexpr bool TWO_PRODUCTS = BLOCK_N > 256;
 constexpr int LEFT_N = TWO_PRODUCTS ? BLOCK_N / 128 * 64 : BLOCK_N, RIGHT_N = TWO_PRODUCTS ? BLOCK_N - LEFT_N : LEFT_N;
 constexpr int LINE_N = 128 / sizeof(Output);                   // columns of a whole cache line
-constexpr int PART_N = BLOCK_N % (LINE_N / 2) == 0 ? LINE_N / 2 : LINE_N / 4 * 3;
+constexpr int PART_N = BLOCK_N % (LINE_N / 2) == 0 ? LINE_N / 2 : BLOCK_N % (LINE_N / 4 * 3) == 0 ? LINE_N / 4 * 3 : LINE_N / 4;
 constexpr int STRIP_N = BLOCK_N % LINE_N == 0 ? LINE_N : BLOCK_N < PART_N ? BLOCK_N : PART_N;
 constexpr int STRIP_BYTES = Strip<STRIP_N>::Bytes * 4 * CONSUMERS;
 static_assert(CONSUMERS <= 2 || (CONSUMERS == 3 && HEIGHT * BLOCK_N <= 192),
@@ -60,11 +63,23 @@ static_assert(!(IN_TURN && SAVES), "what is saved would have to take turns too")
 SHARED_PRODUCT(96, 16, "f16", __half, 48, 49, 50, ", %51, %52")
 SHARED_PRODUCT(96, 16, "bf16", __nv_bfloat16, 48, 49, 50, ", %51, %52")
 SHARED_PRODUCT(96, 8, "tf32", float, 48, 49, 50, "")
+#define NAMES_112 FIFTY "%50, %51, %52, %53, %54, %55"
+#define SUMS_112 SUMS_96, FOUR_SUMS(12), FOUR_SUMS(13)
+SHARED_PRODUCT(112, 16, "f16", __half, 56, 57, 58, ", %59, %60")
+SHARED_PRODUCT(112, 16, "bf16", __nv_bfloat16, 56, 57, 58, ", %59, %60")
+#define NAMES_144 FIFTY TEN(5) TEN(6) "%70, %71"
+#define SUMS_144 SUMS_128, FOUR_SUMS(16), FOUR_SUMS(17)
+SHARED_PRODUCT(144, 16, "f16", __half, 72, 73, 74, ", %75, %76")
+SHARED_PRODUCT(144, 16, "bf16", __nv_bfloat16, 72, 73, 74, ", %75, %76")
 #define NAMES_160 FIFTY TEN(5) TEN(6) "%70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
 #define SUMS_160 SUMS_128, SIXTEEN_SUMS(16)
 SHARED_PRODUCT(160, 16, "f16", __half, 80, 81, 82, ", %83, %84")
 SHARED_PRODUCT(160, 16, "bf16", __nv_bfloat16, 80, 81, 82, ", %83, %84")
 SHARED_PRODUCT(160, 8, "tf32", float, 80, 81, 82, "")
+#define NAMES_208 FIFTY TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) "%100, %101, %102, %103"
+#define SUMS_208 SUMS_192, FOUR_SUMS(24), FOUR_SUMS(25)
+SHARED_PRODUCT(208, 16, "f16", __half, 104, 105, 106, ", %107, %108")
+SHARED_PRODUCT(208, 16, "bf16", __nv_bfloat16, 104, 105, 106, ", %107, %108")
 #define NAMES_224 FIFTY TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) "%110, %111"
 #define SUMS_224 SUMS_192, SIXTEEN_SUMS(24)
 SHARED_PRODUCT(224, 16, "f16", __half, 112, 113, 114, ", %115, %116")
@@ -200,7 +215,7 @@ __device__ __forceinline__ float (&columns(float (&sum)[BLOCK_N / 8][4], int fir
 }
 
 // The products of one stage stay under way while the next one is awaited; a stage is given back one step late.
-__device__ __forceinline__ void multiply(Sums& sum, const Ring& ring, Place& place, const Work& work) {
+__device__ __forceinline__ void multiply(Sums& sum, const Ring& ring, Place& place, const Work& work, int lag = -1) {
     int previous = -1;
     for (int k = work.k_begin; k < work.k_end; k += BLOCK_K) {
         const unsigned char* a = ring.a(place.stage) + (threadIdx.x / 128 - 1) * HEIGHT * BOX_BYTES;
@@ -222,6 +237,7 @@ __device__ __forceinline__ void multiply(Sums& sum, const Ring& ring, Place& pla
         }
         wgmma_commit();
         wgmma_wait<1>();
+        if (LAG > 0 && lag-- == 0) asm volatile("bar.arrive %0, 256;" ::"r"((int)threadIdx.x / 128 + 1) : "memory");
         if (previous >= 0) ring.release(previous);
         previous = place.stage;
         place.advance();
@@ -238,9 +254,10 @@ __device__ __forceinline__ void consume(const Ring& ring, Output* c, const Epilo
     const int warp = threadIdx.x / 32 - 4;
     Sums sum = {};
     Place place;
+    if (LAG > 0 && warp >= 4) asm volatile("bar.sync %0, 256;" ::"r"((int)threadIdx.x / 128) : "memory");
     for (int i = blockIdx.x; i < works; i += gridDim.x) {
         const Work work(i, sizes);
-        multiply(sum, ring, place, work);
+        multiply(sum, ring, place, work, i == blockIdx.x && warp / 4 + 1 < CONSUMERS ? LAG : -1);
         const i64 row = IN_TURN ? (i64)(work.slice - work.product) * sizes.M + work.product : (i64)work.slice * sizes.M;
         Output* slice = c + row * sizes.N;
         const i64 pitch = IN_TURN ? 2 * (i64)sizes.N : sizes.N;

@@ -56,6 +56,8 @@ class WgmmaTiling(Tiling):
     blocks: int = 1
     in_turn: bool = False
     own_last: bool = False
+    lag: int = 0
+    shifts: bool = False
 
     @property
     def peers(self) -> int:
@@ -115,7 +117,7 @@ class WgmmaTiling(Tiling):
     def shared(self, out: torch.dtype) -> int:
         """Bytes of the stages, of 16 lines of 128 bytes (or 64) and a skew per consumer warp, of the barriers."""
         width = self.n * out.itemsize
-        line = LINE if width % LINE == 0 else LINE // 2 if width % (LINE // 2) == 0 else LINE // 4 * 3
+        line = next(n for n in (LINE, LINE // 2, LINE // 4 * 3, LINE // 4) if width % n == 0)
         strips = 0 if self.strips_in_ring else 4 * self.consumers * 16 * (line + 8 * out.itemsize)
         return self.stages * (self.m + cdiv(self.n, 64) * 64) * LINE + strips + 16 * self.stages
 
@@ -249,6 +251,8 @@ def plan(
         **({"B_ONCE": 1} if p.M <= t.m and t.down == 1 and not p.batch else {}),
         **({"LEAVES_REST": 1} if rest else {}),
         **({"FOLLOWS": 1} if follows else {}),
+        **({"SHIFTS": 1} if t.shifts and p.N * out.itemsize % 16 else {}),
+        **({"LAG": t.lag} if t.lag and p.K > t.lag * 64 else {}),
         **p.macros, **ending.macros,
     )  # fmt: skip
     numbers = p.M, p.N, p.K, k_split, works, *batch
