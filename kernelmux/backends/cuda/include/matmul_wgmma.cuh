@@ -32,9 +32,6 @@
 #ifndef OWN_LAST  // the last BLOCK_N % 64 columns of b come through a map of their own, so that no others are read
 #define OWN_LAST 0
 #endif
-#ifndef IN_TURN  // a batch of two products: those of the even rows of a and of the odd ones, whose results take turns too
-#define IN_TURN 0
-#endif
 #ifndef TAP_K  // of K: the channels of a tap, rounded up to whole steps. Behind the last channel all is zero: of the last
 #define TAP_K 1  // step of a tap only so many products of 32 bytes of K are made
 #define TAP_PRODUCTS 4
@@ -56,7 +53,6 @@ constexpr int STRIP_BYTES = Strip<STRIP_N>::Bytes * 4 * CONSUMERS;
 static_assert(CONSUMERS <= 2 || (CONSUMERS == 3 && HEIGHT * BLOCK_N <= 192),
               "three times 128 accumulators and what else it takes do not fit into 65536 registers");
 static_assert(BLOCK_N % STRIP_N == 0, "a tile leaves in whole strips");
-static_assert(!(IN_TURN && SAVES), "what is saved would have to take turns too");
 
 #define NAMES_96 TEN() TEN(1) TEN(2) TEN(3) "%40, %41, %42, %43, %44, %45, %46, %47"
 #define SUMS_96 SUMS_64, SIXTEEN_SUMS(8)
@@ -260,6 +256,8 @@ __device__ __forceinline__ void consume(const Ring& ring, Output* c, const Epilo
         multiply(sum, ring, place, work, i == blockIdx.x && warp / 4 + 1 < CONSUMERS ? LAG : -1);
         const i64 row = IN_TURN ? (i64)(work.slice - work.product) * sizes.M + work.product : (i64)work.slice * sizes.M;
         Output* slice = c + row * sizes.N;
+        Epilogue<Output> end = epilogue;
+        if constexpr (IN_TURN && SAVES) end.z += row * sizes.N;
         const i64 pitch = IN_TURN ? 2 * (i64)sizes.N : sizes.N;
         unsigned char* strips = STRIPS_IN_RING ? ring.a(place.stage) : ring.stages + STAGES * STAGE_BYTES;
         Output* strip = reinterpret_cast<Output*>(strips + warp * Strip<STRIP_N>::Bytes);
@@ -268,7 +266,7 @@ __device__ __forceinline__ void consume(const Ring& ring, Output* c, const Epilo
         for (int i = 0; i < HEIGHT; i++)
 #pragma unroll
             for (int n = 0; n < BLOCK_N; n += STRIP_N)
-                Strip<STRIP_N>::store_out(strip, sum[i] + n / 8, slice, epilogue,
+                Strip<STRIP_N>::store_out(strip, sum[i] + n / 8, slice, end,
                                           work.m + (warp / 4 * HEIGHT + i) * 64 + warp % 4 * 16, work.n + n, sizes.M, sizes.N, pitch);
         if constexpr (STRIPS_IN_RING) {
             asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the copy engine is next
