@@ -10,7 +10,7 @@ from kernelmux.registry.util.cards import remembered
 
 SOURCE = Source(__file__, "matmul_lines.cu")
 LINE = 128  # bytes, at multiples of which the lines of a copy begin
-THREADS, WORD = 256, 4  # of a block; bytes that a thread stores at a time
+THREADS, VECTOR = 256, 16  # of a block; bytes that a thread stores at a time
 
 
 def padded(x: torch.Tensor, k_axis: int) -> torch.Tensor:
@@ -45,10 +45,10 @@ def _launch(x: Layout, pitch: int) -> BoundLaunch | None:
     if len(axes) > 1:
         return None
     (rows, length), (count, apart) = x.shape[-2:], axes[0] if axes else (1, 0)
-    words = pitch * x.dtype.itemsize // WORD
-    across = min(max(32, 1 << (cdiv(words, 4) - 1).bit_length()), THREADS)
-    units = min((4, 3, 2), key=lambda n: cdiv(words, n * across) * n)
-    pieces = cdiv(words, units * across)
+    vectors = pitch * x.dtype.itemsize // VECTOR
+    across = min(max(8, 1 << (cdiv(vectors, 4) - 1).bit_length()), THREADS)
+    units = min((4, 3, 2), key=lambda n: cdiv(vectors, n * across) * n)
+    pieces = cdiv(vectors, units * across)
     signature = "x* y* lines:i64 pieces:i32 length:i32 pitch:i32 rows:i32 ld:i64 apart:i64"
     kernel = SOURCE.kernel("matmul_lines", signature, ELEMENT=ctype(x.dtype), UNITS=units, ACROSS=across)
     blocks = cdiv(rows * count, THREADS // across) * pieces
