@@ -20,9 +20,6 @@
 #ifndef C_VECTOR  // elements per global store; divides N
 #define C_VECTOR 1
 #endif
-#ifndef SHIFTS  // rows of c begin anywhere; they leave in whole vectors all the same
-#define SHIFTS 0
-#endif
 #ifndef GROUP_M
 #define GROUP_M 8
 #endif
@@ -88,7 +85,7 @@ __device__ __forceinline__ Tile grouped_tile(int index, int tiles_m, int tiles_n
 // banks.
 template <int Width>
 struct Strip {
-    static constexpr int Pitch = Width + 8, Bytes = 16 * Pitch * sizeof(Output), VECTOR = 16 / sizeof(Output);
+    static constexpr int Pitch = Width + 8, Bytes = 16 * Pitch * sizeof(Output);
     using Sums = const float (*)[4];  // [Width / 8]
 
     // Ends the product of the tile at (row, column) of c, whose rows are `pitch` elements apart, N unless said.
@@ -110,38 +107,10 @@ struct Strip {
         pass<ACTIVATION>(strip, sum, bias, c, row, column, M, N, pitch);
     }
 
-    // Elements by which a place is behind a multiple of 16 bytes.
-    static __device__ __forceinline__ int behind(const Output* place) {
-        return (unsigned long long)place / sizeof(Output) % VECTOR;
-    }
-
-    // Of a strip in whose rows each vector lies as it does in those of `out`: first the whole ones, then what is beside them.
-    static __device__ __forceinline__ void store_shifted(const Output* strip, Output* out, int row, int column, int M, i64 pitch) {
-        const int lane = threadIdx.x % 32;
-#pragma unroll
-        for (int i = lane; i < 16 * Width / VECTOR; i += 32) {
-            const int r = i / (Width / VECTOR);
-            Output* to = out + (row + r) * pitch + column;
-            const int shift = behind(to), n = (VECTOR - shift) % VECTOR + i % (Width / VECTOR) * VECTOR;
-            if (row + r < M && n + VECTOR <= Width) store(to + n, load<VECTOR>(strip + r * Pitch + shift + n));
-        }
-#pragma unroll
-        for (int i = lane * C_VECTOR; i < 16 * VECTOR; i += 32 * C_VECTOR) {
-            const int r = i / VECTOR;
-            Output* to = out + (row + r) * pitch + column;
-            const int shift = behind(to), first = (VECTOR - shift) % VECTOR;
-            const int n = i % VECTOR < first ? i % VECTOR : Width - VECTOR + i % VECTOR;
-            if (row + r < M && shift) store(to + n, load<C_VECTOR>(strip + r * Pitch + shift + n));
-        }
-    }
-
     template <typename Activation>
     static __device__ __forceinline__ void pass(Output* strip, Sums sum, const float (&bias)[Width / 8][2], Output* out,
                                                 int row, int column, int M, int N, i64 pitch) {
         const int lane = threadIdx.x % 32;
-        int shift[2] = {};
-        if constexpr (SHIFTS)
-            for (int half = 0; half < 2; half++) shift[half] = behind(out + (row + lane / 4 + 8 * half) * pitch + column);
         Output* mine = strip + lane / 4 * Pitch + lane % 4 * 2;
 #pragma unroll
         for (int j = 0; j < Width / 8; j++)
@@ -151,19 +120,12 @@ struct Strip {
 #pragma unroll
                 for (int i = 0; i < 2; i++)
                     pair[i] = Activation::value(Epilogue<Output>::biased(sum[j][2 * half + i], bias[j][i]));
-                Output* to = mine + 8 * j + 8 * half * Pitch + shift[half];
-                if constexpr (SHIFTS && C_VECTOR % 2 == 1) to[0] = from_float<Output>(pair[0]), to[1] = from_float<Output>(pair[1]);
-                else store(to, from_floats<Output>(pair));
+                store(mine + 8 * j + 8 * half * Pitch, from_floats<Output>(pair));
             }
         __syncwarp();
-        if (SHIFTS && column + Width <= N) {
-            store_shifted(strip, out, row, column, M, pitch);
-        } else {
-            for (int i = lane * C_VECTOR; i < 16 * Width; i += 32 * C_VECTOR) {
-                const int m = row + i / Width, n = column + i % Width;
-                const int moved = SHIFTS ? behind(out + m * pitch + column) : 0;
-                if (m < M && n < N) store(out + m * pitch + n, load<C_VECTOR>(strip + i / Width * Pitch + i % Width + moved));
-            }
+        for (int i = lane * C_VECTOR; i < 16 * Width; i += 32 * C_VECTOR) {
+            const int m = row + i / Width, n = column + i % Width;
+            if (m < M && n < N) store(out + m * pitch + n, load<C_VECTOR>(strip + i / Width * Pitch + i % Width));
         }
         __syncwarp();
     }

@@ -1,6 +1,6 @@
 """matmul through TMA and wgmma, on sm_90."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import gcd
 
 import torch
@@ -57,7 +57,7 @@ class WgmmaTiling(Tiling):
     in_turn: bool = False
     own_last: bool = False
     lag: int = 0
-    shifts: bool = False
+    sharing: bool = True
 
     @property
     def peers(self) -> int:
@@ -80,7 +80,7 @@ class WgmmaTiling(Tiling):
 
     def left_over(self, p: MatmulProblem, multiprocessors: int) -> tuple[int, int]:
         """Tiles for the last round of all multiprocessors, and how many blocks share each: 1 if they do not."""
-        plain = self.peers == 1 and self.blocks == 1 and p.batch is None and self.seen(p) is p
+        plain = self.sharing and self.peers == 1 and self.blocks == 1 and p.batch is None and self.seen(p) is p
         left = self.tiles(p) % multiprocessors if plain else 0
         return left, _shares.most_shares(left, p.K, multiprocessors)
 
@@ -141,6 +141,12 @@ BETWEEN = (
     WgmmaTiling(128, 240, 2.99e6, 4),
     WgmmaTiling(128, 224, 2.99e6, 4),
     WgmmaTiling(128, 288, 3.03e6, 4, strips_in_ring=True),
+    WgmmaTiling(128, 208, 2.92e6, 4, sharing=False),
+    WgmmaTiling(128, 176, 2.88e6, 5, sharing=False),
+    WgmmaTiling(128, 160, 2.9e6, 5, sharing=False),
+    WgmmaTiling(128, 144, 2.79e6, 5, sharing=False),
+    WgmmaTiling(128, 112, 2.8e6, 6, sharing=False),
+    WgmmaTiling(128, 96, 2.5e6, 6, sharing=False),
 )
 # Where lines begin at odd multiples of 16 bytes, TMA reads five sectors for four, and all are slower: blocks of a
 # cluster read less. A pair of 128 x 320 reads five whole boxes of b, one of 256 x 160 three boxes twice, of which a
@@ -177,7 +183,7 @@ def tilings(p: MatmulProblem, end: EpilogueKind = PLAIN.ending) -> tuple[WgmmaTi
         return TILINGS + BETWEEN if p.dtype.itemsize == 2 and p.right.k_major else TILINGS
     if end == PLAIN.ending:
         return ODD_TILINGS
-    return tuple(replace(t, in_turn=False) for t in ODD_TILINGS if t.height * t.n < 2 * 192)
+    return tuple(t for t in ODD_TILINGS if t.height * t.n < 2 * 192)
 
 
 def wgmma(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
@@ -215,7 +221,7 @@ def _best_plan(a: Layout, b: Layout, multiprocessors: int, end: EpilogueKind, fo
     if few_rows.takes(p):
         return few_rows.plan(a, b, few_rows.tile_for(p, multiprocessors), end)
     tiling, splits = choose(tilings(p, end), p, multiprocessors)
-    turned = few_rows.all_rows(p, multiprocessors)
+    turned = few_rows.many_rows(p, multiprocessors)
     if turned and turned.microseconds(p) < tiling.microseconds(p, splits, multiprocessors):
         return few_rows.plan(a, b, turned, end)
     return plan(a, b, tiling, splits, multiprocessors, end, follows=follows)
@@ -251,7 +257,6 @@ def plan(
         **({"B_ONCE": 1} if p.M <= t.m and t.down == 1 and not p.batch else {}),
         **({"LEAVES_REST": 1} if rest else {}),
         **({"FOLLOWS": 1} if follows else {}),
-        **({"SHIFTS": 1} if t.shifts and p.N * out.itemsize % 16 else {}),
         **({"LAG": t.lag} if t.lag and p.K > t.lag * 64 else {}),
         **p.macros, **ending.macros,
     )  # fmt: skip

@@ -40,6 +40,9 @@ FEW_PRODUCTS("bf16", __nv_bfloat16)
 #ifndef TURNED
 #define TURNED 0
 #endif
+#ifndef SEVERAL  // tiles beside one another read the same columns of b, so L2 keeps these
+#define SEVERAL 0
+#endif
 #ifndef TURNS
 #define TURNS 1
 #endif
@@ -63,10 +66,11 @@ constexpr bool ALL_ADD = CONSUMERS == 1;  // those who fetched as well; with mor
 constexpr int ADDERS = ALL_ADD ? THREADS : CONSUMER_THREADS;
 static_assert(ROWS * PITCH * 4 <= STAGES * STAGE_BYTES, "the sums lie where the stages were");
 
-// Waits for all blocks that share a tile, and for their sums.
+// Waits for all blocks that share a tile, and for their sums. Alone, those who do not add have nothing to wait for.
 __device__ __forceinline__ void share_sync() {
-    static_assert(SHARES > 1 || ALL_ADD, "all threads wait at one place");
-    if constexpr (SHARES > 1) {
+    if constexpr (SHARES == 1 && !ALL_ADD) {
+        if (threadIdx.x >= 128) asm volatile("bar.sync 1, %0;" ::"n"(CONSUMER_THREADS) : "memory");
+    } else if constexpr (SHARES > 1) {
         asm volatile("barrier.cluster.arrive.release;" ::: "memory");
         asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
     } else {
@@ -166,7 +170,7 @@ __device__ __forceinline__ void fetch_left(unsigned char* tile, const TensorMap&
 #pragma unroll
     for (int i = 0; i < (A_K_MAJOR ? 1 : BLOCK_M / 64); i++) {
         const int at = m + 64 * i, x = A_K_MAJOR ? k : at, y = A_K_MAJOR ? at : k;
-        if constexpr (TURNED) tma_load_once(tile + i * BOX_BYTES, map, full, x, y);
+        if constexpr (TURNED && !SEVERAL) tma_load_once(tile + i * BOX_BYTES, map, full, x, y);
         else tma_load(tile + i * BOX_BYTES, map, full, x, y);
     }
 }

@@ -75,7 +75,7 @@ def _small_tile(p: MatmulShapes) -> Config | None:
     """
     if 4 * p.tiles(64, 64) <= enough(p.device):
         return _tile(32, 32, 64, warps=4, stages=4)
-    if p.tiles(64, 64) <= enough(p.device) or (not p.vectors and p.K <= 128):
+    if p.tiles(64, 64) <= enough(p.device) or (not p.vectors and p.K <= 256):
         return _tile(64, 64, 64, warps=4, stages=4)
     return None
 
@@ -120,8 +120,12 @@ SPECIALISED: tuple[Tile, ...] = (
     (256, 128, 64, 3, 2.95e6),
     (128, 256, 32, 4, 2.82e6),
     (128, 128, 0, 6, 2.95e6),
+    (128, 128, 32, 5, 2.72e6),
+    (128, 64, 32, 7, 2.4e6),
     (64, 128, 0, 8, 2.15e6),
 )
+# Only where columns of b are contiguous: otherwise 16 of them are 32 bytes of each line.
+K_MAJOR_TOO: Tile = (128, 128, 16, 6, 2.5e6)
 SMALL: tuple[Tile, ...] = ((64, 64, 0, 4, 1.4e6),)
 # Where lines begin at odd multiples of 16 bytes, the copy engine reads five sectors for four, and larger tiles read
 # less. H200, bf16: 1000 x 3000 by 3000 x 5000 takes 57.8 us with 256 x 160, 62.6 with 256 x 192, 85.0 with 128 x 256;
@@ -145,7 +149,7 @@ def specialised_rule(p: MatmulShapes) -> Config:
     H200, bf16: 791 TFLOP/s at 8192^3; at 3072^3 546 with the widest tile, but 619 with the next one.
     """
     sms = processors(p.device)
-    choices = SMALL if _small(p) else SPECIALISED
+    choices = SMALL if _small(p) else (*SPECIALISED, K_MAJOR_TOO) if p.b_strides[0] == 1 else SPECIALISED
     odd = p.unit * p.dtype.itemsize == 16 and not _small(p)
     if odd:
         choices = (LARGE_ODD if p.end.plain else LARGE_ODD_ENDED) + NARROW_ODD
