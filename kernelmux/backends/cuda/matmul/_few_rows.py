@@ -115,7 +115,8 @@ def plan(a: Layout, b: Layout, t: TurnedTile, end: EpilogueKind = PLAIN.ending) 
         "matmul_shares", f"a:map b:map {end.tensors} {NUMBERS} first:i32",
         ELEMENT=ctype(a.dtype), C_VECTOR=gcd(4, p.N), BLOCK_N=t.rows, CONSUMERS=t.consumers,
         HEIGHT=t.columns // 64 // t.consumers, STAGES=stages,
-        SHARES=shares, BLOCKS_PER_SM=t.blocks, TURNED=1, FOLLOWS=1, **({"SEVERAL": 1} if across > 1 else {}), **turned.macros, **end.macros,
+        SHARES=shares, BLOCKS_PER_SM=t.blocks, TURNED=1, FOLLOWS=1, **({"SEVERAL": 1} if across > 1 else {}),
+        **turned.macros, **end.macros,
     )  # fmt: skip
     numbers = p.N, p.M, p.K, k_split, count, 0
     shared = stages * (t.stage(p.left.k_major) + 16)
