@@ -168,7 +168,8 @@ def _plan(
     (N, K), (kernel, rule) = shape, WAYS[way]
     config = rule(N, K, size, device, batch)
     early = following(device) if config["BLOCK_N"] * K * size >= EARLY else {}
-    # Of a number Triton knows only whether it is a multiple of 16: of others it is told of which smaller one.
+    # Of a number Triton knows only whether it is a multiple of 16: of others it is told of which smaller one. H200, us with
+    # that and without: 16963 x 5784 56.0 and 114.6, 2800 x 5336 bytes, six vectors, 17.9 and 47.7.
     unit = 1 if all(n % 16 == 0 for n in (K, weight_row, x_row)) else gcd(8, K, weight_row, x_row)
     meta = {"SCALED": scaled, "EVEN_K": K % config["BLOCK_K"] == 0, "BATCH": batch, "UNIT": unit, **config, **early}
     return Launch(kernel, (cdiv(N, config["BLOCK_N"]),), N, K // unit, weight_row // unit, x_row // unit, **meta)

@@ -22,9 +22,6 @@
 #ifndef DOWN  // blocks of a cluster that lie below one another and have the same columns of b: likewise
 #define DOWN 1
 #endif
-#ifndef LAG  // steps of K by which the second consumer is behind the first: one multiplies while the other stores
-#define LAG 0
-#endif
 #ifndef STRIPS_IN_RING  // the way out takes a stage of the ring for its strips, in place of shared memory of their own
 #define STRIPS_IN_RING 0
 #endif
@@ -211,7 +208,7 @@ __device__ __forceinline__ float (&columns(float (&sum)[BLOCK_N / 8][4], int fir
 }
 
 // The products of one stage stay under way while the next one is awaited; a stage is given back one step late.
-__device__ __forceinline__ void multiply(Sums& sum, const Ring& ring, Place& place, const Work& work, int lag = -1) {
+__device__ __forceinline__ void multiply(Sums& sum, const Ring& ring, Place& place, const Work& work) {
     int previous = -1;
     for (int k = work.k_begin; k < work.k_end; k += BLOCK_K) {
         const unsigned char* a = ring.a(place.stage) + (threadIdx.x / 128 - 1) * HEIGHT * BOX_BYTES;
@@ -233,7 +230,6 @@ __device__ __forceinline__ void multiply(Sums& sum, const Ring& ring, Place& pla
         }
         wgmma_commit();
         wgmma_wait<1>();
-        if (LAG > 0 && lag-- == 0) asm volatile("bar.arrive %0, 256;" ::"r"((int)threadIdx.x / 128 + 1) : "memory");
         if (previous >= 0) ring.release(previous);
         previous = place.stage;
         place.advance();
@@ -250,10 +246,9 @@ __device__ __forceinline__ void consume(const Ring& ring, Output* c, const Epilo
     const int warp = threadIdx.x / 32 - 4;
     Sums sum = {};
     Place place;
-    if (LAG > 0 && warp >= 4) asm volatile("bar.sync %0, 256;" ::"r"((int)threadIdx.x / 128) : "memory");
     for (int i = blockIdx.x; i < works; i += gridDim.x) {
         const Work work(i, sizes);
-        multiply(sum, ring, place, work, i == blockIdx.x && warp / 4 + 1 < CONSUMERS ? LAG : -1);
+        multiply(sum, ring, place, work);
         const i64 row = IN_TURN ? (i64)(work.slice - work.product) * sizes.M + work.product : (i64)work.slice * sizes.M;
         Output* slice = c + row * sizes.N;
         Epilogue<Output> end = epilogue;

@@ -11,10 +11,11 @@ from kernelmux.backends.cuda.matmul._maps import NUMBERS, SWIZZLED, tiles
 from kernelmux.backends.cuda.matmul._shares import ROOM, SOURCE
 
 MOST_ROWS = 64
-MANY_ROWS = tuple(range(96, 321, 16))  # of a tile of two consumers
+MANY_ROWS = range(96, 321, 16)  # of a tile of two consumers
+OUTSIDE = 24  # rows of the last tile that is not the only one
 # In a microsecond: products of a multiprocessor, and bytes that L2 gives to all, five sectors of 32 for four. Microseconds
-# that blocks take to begin and to add their sums, and alone.
-RATE, ODD_FROM_L2, SHARING, ADDING = 2.9e6, 6.3e6, 8.0, 3.0
+# that blocks take to begin and to add their sums.
+RATE, ODD_FROM_L2, SHARING = 2.9e6, 6.3e6, 7.0
 ENOUGH, NEARLY_HALF = 0.6, 0.45  # blocks to a multiprocessor that read b as fast as more do, alone and shared
 
 
@@ -38,7 +39,7 @@ class TurnedTile:
         odd = any(x.ld * p.dtype.itemsize % 32 for x in (p.left, p.right))
         read = cdiv(p.M, self.rows) * cdiv(p.N, self.columns) * self.shares * (self.rows + self.columns) * 160
         stage = max(self.rows * self.columns * 64 / RATE, read / ODD_FROM_L2 if odd else 0.0)
-        work = cdiv(cdiv(p.K, 64), self.shares) * stage + (SHARING if self.shares > 1 else ADDING)
+        work = cdiv(cdiv(p.K, 64), self.shares) * stage + SHARING
         return max(work, p.bytes / HOPPER_MEMORY + 0.1 * work)
 
 
@@ -61,27 +62,28 @@ def tile_for(p: MatmulProblem, multiprocessors: int) -> TurnedTile:
 
 
 def many_rows(p: MatmulProblem, multiprocessors: int) -> TurnedTile | None:
-    """The tile of a product with more than those few rows, of which all tiles run at one time: rows are divided more
-    evenly so than among tiles of 64 or 128.
+    """The tile of a product with more than those few rows, where there are so few tiles that blocks share K. Rows are all
+    in one tile, or divided evenly: a box that is outside for the most part arrives late.
 
     H200, us, and by tiles of c: 263 x 7432 by 7432 x 3824 47.3 in threes and 65.0, 201 x 5120 by 5120 x 3072 23.9 in fours
-    and 26.7.
+    and 26.7; 350 x 11008 by 11008 x 4096 51.6 as twice 176 in pairs and 58.5. 200 x 8192 by 8192 x 4096, in pairs, 34.9 as
+    twice 112 and 45.4 as 128 and 72.
     """
     if p.M <= MOST_ROWS or p.batch is not None or p.dtype.itemsize != 2:
         return None
     tiles = [
         TurnedTile(rows, 128, 2, shares, 1, consumers=2)
-        for rows in MANY_ROWS
-        for shares in (1, *ROOM)
-        if _fits(cdiv(p.M, rows) * cdiv(p.N, 128), shares, p.K, multiprocessors)
+        for across, rows in _divided(p.M)
+        for shares, room in ROOM.items()
+        if across * cdiv(p.N, 128) * 132 <= room * multiprocessors and shares * 256 <= p.K
     ]
     return _with_ring(min(tiles, key=lambda t: t.microseconds(p)), p.left.k_major) if tiles else None
 
 
-def _fits(tiles: int, shares: int, K: int, multiprocessors: int) -> bool:
-    """Whether that many blocks to a tile all run at one time, with 256 of K or more each."""
-    room = 132 if shares == 1 else ROOM[shares]
-    return tiles * 132 <= room * multiprocessors and shares * 256 <= K
+def _divided(M: int) -> list[tuple[int, int]]:
+    """Tiles below one another and their rows, of which those that divide M leave no more than `OUTSIDE`."""
+    evenly = [(n, max(MANY_ROWS[0], cdiv(cdiv(M, n), 16) * 16)) for n in range(1, 9)]
+    return [(n, rows) for n, rows in evenly if rows in MANY_ROWS and (n == 1 or n * rows - M <= OUTSIDE)]
 
 
 def rows_for(p: MatmulProblem) -> int:

@@ -39,7 +39,8 @@ def _copy(x: torch.Tensor) -> torch.Tensor:
 def _launch(x: Layout, pitch: int) -> BoundLaunch | None:
     """The copy to lines of this pitch; None if it takes more than one stride to walk the matrices.
 
-    H200, 4097 x 4097 bf16: 23.6 us with three stores to a thread, 27.1 with eight, 44.9 by torch.
+    H200, bf16, us by vectors, by stores of 4 bytes and by torch: 26496 x 11751 299.5, 332.6 and 715, 4097 x 4097 23.8, 26.0
+    and 45.2, 2432 x 4829 18.1, 22.7 and 33.5.
     """
     axes = merged((n, stride) for n, stride in zip(x.shape[:-2], x.strides[:-2], strict=True))
     if len(axes) > 1:

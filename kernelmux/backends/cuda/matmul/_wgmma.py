@@ -1,6 +1,6 @@
 """matmul through TMA and wgmma, on sm_90."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 
 import torch
@@ -38,13 +38,13 @@ SHARING = 10.0
 
 @dataclass(frozen=True)
 class WgmmaTiling(Tiling):
-    """Consumer warpgroups, up to three, of `height` times 64 rows and `n` columns, n = 64, 128, 160, 192, 224, 240, 256,
-    288 or 320.
+    """Consumer warpgroups, up to three, of `height` times 64 rows and `n` columns, n = 64, 96, 112, 128, 144, 160, 176,
+    192, 208, 224, 240, 256, 288 or 320.
 
     across, down: blocks of a cluster that lie side by side and fetch their rows of a together, and below one another, with
     columns of b. strips_in_ring: results leave through a stage of the ring. in_turn: even and odd rows of a are two
     products where that lets all begin at multiples of 32 bytes. own_last: the last columns of b that are no whole 64 come
-    by a box of their own. blocks: that share a multiprocessor.
+    by a box of their own. blocks: that share a multiprocessor. sharing: blocks may share the tiles of the last round.
     """
 
     stages: int
@@ -56,7 +56,6 @@ class WgmmaTiling(Tiling):
     blocks: int = 1
     in_turn: bool = False
     own_last: bool = False
-    lag: int = 0
     sharing: bool = True
 
     @property
@@ -136,17 +135,20 @@ TILINGS = (
 )
 # Between these, for products of which they fill the last round badly, where columns of b are contiguous: otherwise such a
 # tile is no whole boxes. H200, bf16: 8192 x 2880 by 2880 x 2880 takes 185.0 us with 240 columns, 193.7 with 256; 4096 x
-# 2880 by 2880 x 5760 183.4, 185.4 with 128 x 128; 6144 x 5120 by a row-major 5120 x 5120 443.4, 439.0 with 256.
+# 2880 by 2880 x 5760 183.4, 185.4 with 128 x 128; 6144 x 5120 by a row-major 5120 x 5120 443.4, 439.0 with 256. Of a few
+# hundred rows the narrow ones fill one round: 734 x 3776 by 3776 x 2880 29.6 with 144 columns, 35.0 with 192; 500 x 5120 by
+# 5120 x 3072 29.7 with 96, 32.6 with 128; 1000 x 6144 by 6144 x 2304 42.8 with 144, 46.4 with 288. Those do not share K:
+# 400 x 7168 by 7168 x 2048 43.3 with 144 in pairs, 32.4 with 128.
 BETWEEN = (
     WgmmaTiling(128, 240, 2.99e6, 4),
     WgmmaTiling(128, 224, 2.99e6, 4),
     WgmmaTiling(128, 288, 3.03e6, 4, strips_in_ring=True),
     WgmmaTiling(128, 208, 2.92e6, 4, sharing=False),
-    WgmmaTiling(128, 176, 2.88e6, 5, sharing=False),
+    WgmmaTiling(128, 176, 2.75e6, 5, sharing=False),
     WgmmaTiling(128, 160, 2.9e6, 5, sharing=False),
     WgmmaTiling(128, 144, 2.79e6, 5, sharing=False),
-    WgmmaTiling(128, 112, 2.8e6, 6, sharing=False),
-    WgmmaTiling(128, 96, 2.5e6, 6, sharing=False),
+    WgmmaTiling(128, 112, 2.75e6, 6, sharing=False),
+    WgmmaTiling(128, 96, 2.4e6, 6, sharing=False),
 )
 # Where lines begin at odd multiples of 16 bytes, TMA reads five sectors for four, and all are slower: blocks of a
 # cluster read less. A pair of 128 x 320 reads five whole boxes of b, one of 256 x 160 three boxes twice, of which a
@@ -176,14 +178,18 @@ SMALL_TILINGS = (WgmmaTiling(64, 64, 1.4e6, 4, blocks=2),)
 
 
 def tilings(p: MatmulProblem, end: EpilogueKind = PLAIN.ending) -> tuple[WgmmaTiling, ...]:
-    """Those among which a product chooses. 192 sums to a thread leave no registers for what follows the product."""
+    """Those among which a product chooses. 192 sums to a thread leave no registers for what follows the product.
+
+    H200, us, with an activation, whose argument takes turns too, and without turns: 4000 x 5368 by 5368 x 2880 193.8 and
+    212.0 with 128 x 256; 3000^3 104.2 and 100.2 with 128 x 288.
+    """
     if max(p.M, p.N) <= 64 and p.dtype.itemsize == 2:
         return SMALL_TILINGS
     if all(x.ld * p.dtype.itemsize % 32 == 0 for x in (p.left, p.right)):
         return TILINGS + BETWEEN if p.dtype.itemsize == 2 and p.right.k_major else TILINGS
     if end == PLAIN.ending:
         return ODD_TILINGS
-    return tuple(t for t in ODD_TILINGS if t.height * t.n < 2 * 192)
+    return tuple(replace(t, in_turn=t.in_turn and t.n <= 256) for t in ODD_TILINGS if t.height * t.n < 2 * 192)
 
 
 def wgmma(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
@@ -257,7 +263,6 @@ def plan(
         **({"B_ONCE": 1} if p.M <= t.m and t.down == 1 and not p.batch else {}),
         **({"LEAVES_REST": 1} if rest else {}),
         **({"FOLLOWS": 1} if follows else {}),
-        **({"LAG": t.lag} if t.lag and p.K > t.lag * 64 else {}),
         **p.macros, **ending.macros,
     )  # fmt: skip
     numbers = p.M, p.N, p.K, k_split, works, *batch

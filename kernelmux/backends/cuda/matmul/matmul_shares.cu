@@ -66,11 +66,10 @@ constexpr bool ALL_ADD = CONSUMERS == 1;  // those who fetched as well; with mor
 constexpr int ADDERS = ALL_ADD ? THREADS : CONSUMER_THREADS;
 static_assert(ROWS * PITCH * 4 <= STAGES * STAGE_BYTES, "the sums lie where the stages were");
 
-// Waits for all blocks that share a tile, and for their sums. Alone, those who do not add have nothing to wait for.
+// Waits for all blocks that share a tile, and for their sums.
 __device__ __forceinline__ void share_sync() {
-    if constexpr (SHARES == 1 && !ALL_ADD) {
-        if (threadIdx.x >= 128) asm volatile("bar.sync 1, %0;" ::"n"(CONSUMER_THREADS) : "memory");
-    } else if constexpr (SHARES > 1) {
+    static_assert(SHARES > 1 || ALL_ADD, "all threads wait at one place");
+    if constexpr (SHARES > 1) {
         asm volatile("barrier.cluster.arrive.release;" ::: "memory");
         asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
     } else {
