@@ -44,7 +44,8 @@ constexpr int LOADED_BYTES = OWN_LAST ? A_BYTES + BLOCK_N * 128 : STAGE_BYTES;
 constexpr bool TWO_PRODUCTS = BLOCK_N > 256;
 constexpr int LEFT_N = TWO_PRODUCTS ? BLOCK_N / 128 * 64 : BLOCK_N, RIGHT_N = TWO_PRODUCTS ? BLOCK_N - LEFT_N : LEFT_N;
 constexpr int LINE_N = 128 / sizeof(Output);                   // columns of a whole cache line
-constexpr int PART_N = BLOCK_N % (LINE_N / 2) == 0 ? LINE_N / 2 : BLOCK_N % (LINE_N / 4 * 3) == 0 ? LINE_N / 4 * 3 : LINE_N / 4;
+constexpr int NARROW_N = BLOCK_N % (LINE_N / 4 * 3) == 0 ? LINE_N / 4 * 3 : LINE_N / 4;
+constexpr int PART_N = BLOCK_N % (LINE_N / 2) == 0 ? LINE_N / 2 : NARROW_N;
 constexpr int STRIP_N = BLOCK_N % LINE_N == 0 ? LINE_N : BLOCK_N < PART_N ? BLOCK_N : PART_N;
 constexpr int STRIP_BYTES = Strip<STRIP_N>::Bytes * 4 * CONSUMERS;
 static_assert(CONSUMERS <= 2 || (CONSUMERS == 3 && HEIGHT * BLOCK_N <= 192),

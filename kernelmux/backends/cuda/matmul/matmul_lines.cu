@@ -29,7 +29,10 @@ __device__ __forceinline__ uint4 vector_of(const Element* line, int k, int lengt
     if (k >= 0 && k + WIDTH <= length) return __ldg(reinterpret_cast<const uint4*>(line + k));
     Vec<Element, WIDTH> found;
 #pragma unroll
-    for (int i = 0; i < WIDTH; i++) found.v[i] = k + i >= 0 && k + i < length ? __ldg(line + k + i) : from_float<Element>(0.0f);
+    for (int i = 0; i < WIDTH; i++) {
+        const bool inside = k + i >= 0 && k + i < length;
+        found.v[i] = inside ? __ldg(line + k + i) : from_float<Element>(0.0f);
+    }
     return bits<uint4>(found);
 }
 
