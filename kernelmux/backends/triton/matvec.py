@@ -7,6 +7,8 @@ few_rows  as matmul multiplies few rows: the copy engine reads the weight, progr
 
 from __future__ import annotations
 
+from math import gcd
+
 import torch
 import triton
 import triton.language as tl
@@ -62,9 +64,10 @@ def _numbers(x):
 def matvec_lanes_kernel(
     y_ptr, weight_ptr, x_ptr, scale_ptr, N, K, weight_row, x_row,
     SCALED: tl.constexpr, EVEN_K: tl.constexpr, BATCH: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    FOLLOWS: tl.constexpr = False,
+    UNIT: tl.constexpr, FOLLOWS: tl.constexpr = False,
 ):  # fmt: skip
     follow_previous(FOLLOWS)
+    K, weight_row, x_row = K * UNIT, weight_row * UNIT, x_row * UNIT
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)[:, None]
     rows = weight_ptr + tl.minimum(n, N - 1).to(tl.int64) * weight_row
     state = ()
@@ -88,9 +91,10 @@ def matvec_lanes_kernel(
 def matvec_dot_kernel(
     y_ptr, weight_ptr, x_ptr, scale_ptr, N, K, weight_row, x_row,
     SCALED: tl.constexpr, EVEN_K: tl.constexpr, BATCH: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    FOLLOWS: tl.constexpr = False,
+    UNIT: tl.constexpr, FOLLOWS: tl.constexpr = False,
 ):  # fmt: skip
     follow_previous(FOLLOWS)
+    K, weight_row, x_row = K * UNIT, weight_row * UNIT, x_row * UNIT
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)[:, None]
     b = tl.arange(0, COLUMNS)[None, :]
     offs_k = tl.arange(0, BLOCK_K)
@@ -164,8 +168,11 @@ def _plan(
     (N, K), (kernel, rule) = shape, WAYS[way]
     config = rule(N, K, size, device, batch)
     early = following(device) if config["BLOCK_N"] * K * size >= EARLY else {}
-    meta = {"SCALED": scaled, "EVEN_K": K % config["BLOCK_K"] == 0, "BATCH": batch, **config, **early}
-    return Launch(kernel, (cdiv(N, config["BLOCK_N"]),), N, K, weight_row, x_row, **meta)
+    # Of a number Triton knows only whether it is a multiple of 16: of others it is told of which smaller one. H200, us with
+    # that and without: 16963 x 5784 56.0 and 114.6, 2800 x 5336 bytes, six vectors, 17.9 and 47.7.
+    unit = 1 if all(n % 16 == 0 for n in (K, weight_row, x_row)) else gcd(8, K, weight_row, x_row)
+    meta = {"SCALED": scaled, "EVEN_K": K % config["BLOCK_K"] == 0, "BATCH": batch, "UNIT": unit, **config, **early}
+    return Launch(kernel, (cdiv(N, config["BLOCK_N"]),), N, K // unit, weight_row // unit, x_row // unit, **meta)
 
 
 WAYS = {"lanes": (matvec_lanes_kernel, lanes_rule), "dot": (matvec_dot_kernel, dot_rule)}

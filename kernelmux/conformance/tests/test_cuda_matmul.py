@@ -7,7 +7,7 @@ from itertools import cycle
 import pytest
 import torch
 
-from kernelmux.backends.cuda._families.epilogue import PLAIN, EpilogueKind
+from kernelmux.backends.cuda._families.epilogue import PLAIN, Epilogue, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import layout
 from kernelmux.backends.cuda.matmul import _few_rows as few_rows
 from kernelmux.backends.cuda.matmul import _few_rows_lines as few_rows_lines
@@ -71,6 +71,25 @@ def test_blocks_of_a_cluster_add_their_shares_of_k(tile: few_rows.TurnedTile, tr
 
 
 @needs_nvrtc
+@pytest.mark.parametrize("transposed", [False, True])
+def test_rows_are_divided_evenly_among_tiles(transposed: bool) -> None:
+    """Two tiles below one another, and two side by side; rows of a contiguous or not."""
+    tile = few_rows.TurnedTile(112, 128, 3, 2, 1, consumers=2)
+    a, b = integers(216, 328, transposed=transposed), integers(328, 136, transposed=transposed)
+    with checks("full"):
+        c = few_rows.plan(layout(a), layout(b), tile).run(a, b, PLAIN)
+    assert torch.equal(c, (a.double() @ b.double()).bfloat16())
+
+
+def test_all_tiles_of_divided_rows_run_at_one_time() -> None:
+    for shape in ((300, 4096, 7168), (350, 11008, 4096), (1000, 3072, 512), (70, 8192, 1024)):
+        m, k, n = shape
+        p = problem(*(layout(torch.empty(x, dtype=torch.bfloat16, device="meta")) for x in ((m, k), (k, n))))
+        tile = few_rows.many_rows(p, MULTIPROCESSORS)
+        assert tile and -(-m // tile.rows) * -(-n // tile.columns) * tile.shares <= MULTIPROCESSORS
+
+
+@needs_nvrtc
 @pytest.mark.parametrize(("tiling", "transposed"), list(zip(OF_HALVES, cycle((False, True)), strict=False)), ids=str)
 def test_lines_are_shifted_in_shared_memory(tiling: MmaTiling, transposed: bool) -> None:
     """Of both operands: lines that begin at odd multiples of 2 bytes; what is behind their ends is not multiplied."""
@@ -97,7 +116,7 @@ def test_few_rows_read_lines_that_begin_anywhere(tile: few_rows.TurnedTile, k: i
 
 @needs_nvrtc
 @pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize("tiling", [*TILINGS, *BETWEEN], ids=str)
+@pytest.mark.parametrize("tiling", [t for t in (*TILINGS, *BETWEEN) if t.sharing], ids=str)
 def test_tiles_that_whole_rounds_leave_over_are_shared(tiling: WgmmaTiling, transposed: bool) -> None:
     """Of three tiles and two multiprocessors the last one, and of one tile all; the last share is the shortest."""
     k = 200
@@ -142,6 +161,19 @@ def test_even_and_odd_rows_take_turns(splits: int) -> None:
     with checks("full"):
         c = plan(layout(a), layout(b), tiling, splits, 4).run(a, b, PLAIN)
     assert torch.equal(c, (a.double() @ b.double()).bfloat16())
+
+
+@needs_nvrtc
+def test_what_an_activation_saves_takes_turns_too() -> None:
+    tiling = next(t for t in ODD_TILINGS if t.in_turn and t.n == 256)
+    a, b = integers(2 * tiling.m + 2, 264, transposed=False), integers(264, 136, transposed=True)
+    bias, z = integers(1, 136, transposed=False)[0], a.new_empty(len(a), 136)
+    kind = EpilogueKind(bias=True, activation="relu")
+    with checks("full"):
+        y = plan(layout(a), layout(b), tiling, 1, 4, kind).run(a, b, Epilogue(kind, (bias, z)))
+    want = (a.double() @ b.double() + bias.double()).bfloat16()
+    assert torch.equal(z, want)
+    assert torch.equal(y, want.relu())
 
 
 def test_rows_take_turns_where_that_moves_them_to_multiples_of_32_bytes() -> None:

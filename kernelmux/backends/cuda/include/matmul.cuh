@@ -27,6 +27,9 @@
 #ifndef BATCHED
 #define BATCHED 0
 #endif
+#ifndef IN_TURN  // a batch of two products: those of the even rows of a and of the odd ones, whose results take turns too
+#define IN_TURN 0
+#endif
 
 #if BATCHED  // parameters of a kernel and what it hands on; a single product has neither
 #define BATCH_PARAMETERS , int products, int inner, i64 a_outer, i64 a_inner, i64 b_outer, i64 b_inner
@@ -51,7 +54,7 @@ struct Batch {
 
     // Of the works of all products, `each` for every one, that of this index.
     __device__ __forceinline__ Member member(i64 index, i64 each, int M, int N) const {
-        static_assert(!(BATCHED && SAVES), "z would have to be moved along with c");
+        static_assert(!(BATCHED && SAVES) || IN_TURN, "z would have to be moved along with c");
         if constexpr (!BATCHED) return {index, 0, 0, 0};
         const i64 i = index / each, y = i / inner, x = i % inner;
         return {index % each, y * a_outer + x * a_inner, y * b_outer + x * b_inner, i * M * N};

@@ -29,9 +29,6 @@
 #ifndef OWN_LAST  // the last BLOCK_N % 64 columns of b come through a map of their own, so that no others are read
 #define OWN_LAST 0
 #endif
-#ifndef IN_TURN  // a batch of two products: those of the even rows of a and of the odd ones, whose results take turns too
-#define IN_TURN 0
-#endif
 #ifndef TAP_K  // of K: the channels of a tap, rounded up to whole steps. Behind the last channel all is zero: of the last
 #define TAP_K 1  // step of a tap only so many products of 32 bytes of K are made
 #define TAP_PRODUCTS 4
@@ -47,24 +44,36 @@ constexpr int LOADED_BYTES = OWN_LAST ? A_BYTES + BLOCK_N * 128 : STAGE_BYTES;
 constexpr bool TWO_PRODUCTS = BLOCK_N > 256;
 constexpr int LEFT_N = TWO_PRODUCTS ? BLOCK_N / 128 * 64 : BLOCK_N, RIGHT_N = TWO_PRODUCTS ? BLOCK_N - LEFT_N : LEFT_N;
 constexpr int LINE_N = 128 / sizeof(Output);                   // columns of a whole cache line
-constexpr int PART_N = BLOCK_N % (LINE_N / 2) == 0 ? LINE_N / 2 : LINE_N / 4 * 3;
+constexpr int NARROW_N = BLOCK_N % (LINE_N / 4 * 3) == 0 ? LINE_N / 4 * 3 : LINE_N / 4;
+constexpr int PART_N = BLOCK_N % (LINE_N / 2) == 0 ? LINE_N / 2 : NARROW_N;
 constexpr int STRIP_N = BLOCK_N % LINE_N == 0 ? LINE_N : BLOCK_N < PART_N ? BLOCK_N : PART_N;
 constexpr int STRIP_BYTES = Strip<STRIP_N>::Bytes * 4 * CONSUMERS;
 static_assert(CONSUMERS <= 2 || (CONSUMERS == 3 && HEIGHT * BLOCK_N <= 192),
               "three times 128 accumulators and what else it takes do not fit into 65536 registers");
 static_assert(BLOCK_N % STRIP_N == 0, "a tile leaves in whole strips");
-static_assert(!(IN_TURN && SAVES), "what is saved would have to take turns too");
 
 #define NAMES_96 TEN() TEN(1) TEN(2) TEN(3) "%40, %41, %42, %43, %44, %45, %46, %47"
 #define SUMS_96 SUMS_64, SIXTEEN_SUMS(8)
 SHARED_PRODUCT(96, 16, "f16", __half, 48, 49, 50, ", %51, %52")
 SHARED_PRODUCT(96, 16, "bf16", __nv_bfloat16, 48, 49, 50, ", %51, %52")
 SHARED_PRODUCT(96, 8, "tf32", float, 48, 49, 50, "")
+#define NAMES_112 FIFTY "%50, %51, %52, %53, %54, %55"
+#define SUMS_112 SUMS_96, FOUR_SUMS(12), FOUR_SUMS(13)
+SHARED_PRODUCT(112, 16, "f16", __half, 56, 57, 58, ", %59, %60")
+SHARED_PRODUCT(112, 16, "bf16", __nv_bfloat16, 56, 57, 58, ", %59, %60")
+#define NAMES_144 FIFTY TEN(5) TEN(6) "%70, %71"
+#define SUMS_144 SUMS_128, FOUR_SUMS(16), FOUR_SUMS(17)
+SHARED_PRODUCT(144, 16, "f16", __half, 72, 73, 74, ", %75, %76")
+SHARED_PRODUCT(144, 16, "bf16", __nv_bfloat16, 72, 73, 74, ", %75, %76")
 #define NAMES_160 FIFTY TEN(5) TEN(6) "%70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
 #define SUMS_160 SUMS_128, SIXTEEN_SUMS(16)
 SHARED_PRODUCT(160, 16, "f16", __half, 80, 81, 82, ", %83, %84")
 SHARED_PRODUCT(160, 16, "bf16", __nv_bfloat16, 80, 81, 82, ", %83, %84")
 SHARED_PRODUCT(160, 8, "tf32", float, 80, 81, 82, "")
+#define NAMES_208 FIFTY TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) "%100, %101, %102, %103"
+#define SUMS_208 SUMS_192, FOUR_SUMS(24), FOUR_SUMS(25)
+SHARED_PRODUCT(208, 16, "f16", __half, 104, 105, 106, ", %107, %108")
+SHARED_PRODUCT(208, 16, "bf16", __nv_bfloat16, 104, 105, 106, ", %107, %108")
 #define NAMES_224 FIFTY TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) "%110, %111"
 #define SUMS_224 SUMS_192, SIXTEEN_SUMS(24)
 SHARED_PRODUCT(224, 16, "f16", __half, 112, 113, 114, ", %115, %116")
@@ -243,6 +252,8 @@ __device__ __forceinline__ void consume(const Ring& ring, Output* c, const Epilo
         multiply(sum, ring, place, work);
         const i64 row = IN_TURN ? (i64)(work.slice - work.product) * sizes.M + work.product : (i64)work.slice * sizes.M;
         Output* slice = c + row * sizes.N;
+        Epilogue<Output> end = epilogue;
+        if constexpr (IN_TURN && SAVES) end.z += row * sizes.N;
         const i64 pitch = IN_TURN ? 2 * (i64)sizes.N : sizes.N;
         unsigned char* strips = STRIPS_IN_RING ? ring.a(place.stage) : ring.stages + STAGES * STAGE_BYTES;
         Output* strip = reinterpret_cast<Output*>(strips + warp * Strip<STRIP_N>::Bytes);
@@ -251,7 +262,7 @@ __device__ __forceinline__ void consume(const Ring& ring, Output* c, const Epilo
         for (int i = 0; i < HEIGHT; i++)
 #pragma unroll
             for (int n = 0; n < BLOCK_N; n += STRIP_N)
-                Strip<STRIP_N>::store_out(strip, sum[i] + n / 8, slice, epilogue,
+                Strip<STRIP_N>::store_out(strip, sum[i] + n / 8, slice, end,
                                           work.m + (warp / 4 * HEIGHT + i) * 64 + warp % 4 * 16, work.n + n, sizes.M, sizes.N, pitch);
         if constexpr (STRIPS_IN_RING) {
             asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the copy engine is next

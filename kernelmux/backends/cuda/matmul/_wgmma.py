@@ -38,13 +38,13 @@ SHARING = 10.0
 
 @dataclass(frozen=True)
 class WgmmaTiling(Tiling):
-    """Consumer warpgroups, up to three, of `height` times 64 rows and `n` columns, n = 64, 128, 160, 192, 224, 240, 256,
-    288 or 320.
+    """Consumer warpgroups, up to three, of `height` times 64 rows and `n` columns, n = 64, 96, 112, 128, 144, 160, 176,
+    192, 208, 224, 240, 256, 288 or 320.
 
     across, down: blocks of a cluster that lie side by side and fetch their rows of a together, and below one another, with
     columns of b. strips_in_ring: results leave through a stage of the ring. in_turn: even and odd rows of a are two
     products where that lets all begin at multiples of 32 bytes. own_last: the last columns of b that are no whole 64 come
-    by a box of their own. blocks: that share a multiprocessor.
+    by a box of their own. blocks: that share a multiprocessor. sharing: blocks may share the tiles of the last round.
     """
 
     stages: int
@@ -56,6 +56,7 @@ class WgmmaTiling(Tiling):
     blocks: int = 1
     in_turn: bool = False
     own_last: bool = False
+    sharing: bool = True
 
     @property
     def peers(self) -> int:
@@ -78,7 +79,7 @@ class WgmmaTiling(Tiling):
 
     def left_over(self, p: MatmulProblem, multiprocessors: int) -> tuple[int, int]:
         """Tiles for the last round of all multiprocessors, and how many blocks share each: 1 if they do not."""
-        plain = self.peers == 1 and self.blocks == 1 and p.batch is None and self.seen(p) is p
+        plain = self.sharing and self.peers == 1 and self.blocks == 1 and p.batch is None and self.seen(p) is p
         left = self.tiles(p) % multiprocessors if plain else 0
         return left, _shares.most_shares(left, p.K, multiprocessors)
 
@@ -115,7 +116,7 @@ class WgmmaTiling(Tiling):
     def shared(self, out: torch.dtype) -> int:
         """Bytes of the stages, of 16 lines of 128 bytes (or 64) and a skew per consumer warp, of the barriers."""
         width = self.n * out.itemsize
-        line = LINE if width % LINE == 0 else LINE // 2 if width % (LINE // 2) == 0 else LINE // 4 * 3
+        line = next(n for n in (LINE, LINE // 2, LINE // 4 * 3, LINE // 4) if width % n == 0)
         strips = 0 if self.strips_in_ring else 4 * self.consumers * 16 * (line + 8 * out.itemsize)
         return self.stages * (self.m + cdiv(self.n, 64) * 64) * LINE + strips + 16 * self.stages
 
@@ -134,11 +135,20 @@ TILINGS = (
 )
 # Between these, for products of which they fill the last round badly, where columns of b are contiguous: otherwise such a
 # tile is no whole boxes. H200, bf16: 8192 x 2880 by 2880 x 2880 takes 185.0 us with 240 columns, 193.7 with 256; 4096 x
-# 2880 by 2880 x 5760 183.4, 185.4 with 128 x 128; 6144 x 5120 by a row-major 5120 x 5120 443.4, 439.0 with 256.
+# 2880 by 2880 x 5760 183.4, 185.4 with 128 x 128; 6144 x 5120 by a row-major 5120 x 5120 443.4, 439.0 with 256. Of a few
+# hundred rows the narrow ones fill one round: 734 x 3776 by 3776 x 2880 29.6 with 144 columns, 35.0 with 192; 500 x 5120 by
+# 5120 x 3072 29.7 with 96, 32.6 with 128; 1000 x 6144 by 6144 x 2304 42.8 with 144, 46.4 with 288. Those do not share K:
+# 400 x 7168 by 7168 x 2048 43.3 with 144 in pairs, 32.4 with 128.
 BETWEEN = (
     WgmmaTiling(128, 240, 2.99e6, 4),
     WgmmaTiling(128, 224, 2.99e6, 4),
     WgmmaTiling(128, 288, 3.03e6, 4, strips_in_ring=True),
+    WgmmaTiling(128, 208, 2.92e6, 4, sharing=False),
+    WgmmaTiling(128, 176, 2.75e6, 5, sharing=False),
+    WgmmaTiling(128, 160, 2.9e6, 5, sharing=False),
+    WgmmaTiling(128, 144, 2.79e6, 5, sharing=False),
+    WgmmaTiling(128, 112, 2.75e6, 6, sharing=False),
+    WgmmaTiling(128, 96, 2.4e6, 6, sharing=False),
 )
 # Where lines begin at odd multiples of 16 bytes, TMA reads five sectors for four, and all are slower: blocks of a
 # cluster read less. A pair of 128 x 320 reads five whole boxes of b, one of 256 x 160 three boxes twice, of which a
@@ -168,14 +178,18 @@ SMALL_TILINGS = (WgmmaTiling(64, 64, 1.4e6, 4, blocks=2),)
 
 
 def tilings(p: MatmulProblem, end: EpilogueKind = PLAIN.ending) -> tuple[WgmmaTiling, ...]:
-    """Those among which a product chooses. 192 sums to a thread leave no registers for what follows the product."""
+    """Those among which a product chooses. 192 sums to a thread leave no registers for what follows the product.
+
+    H200, us, with an activation, whose argument takes turns too, and without turns: 4000 x 5368 by 5368 x 2880 193.8 and
+    212.0 with 128 x 256; 3000^3 104.2 and 100.2 with 128 x 288.
+    """
     if max(p.M, p.N) <= 64 and p.dtype.itemsize == 2:
         return SMALL_TILINGS
     if all(x.ld * p.dtype.itemsize % 32 == 0 for x in (p.left, p.right)):
         return TILINGS + BETWEEN if p.dtype.itemsize == 2 and p.right.k_major else TILINGS
     if end == PLAIN.ending:
         return ODD_TILINGS
-    return tuple(replace(t, in_turn=False) for t in ODD_TILINGS if t.height * t.n < 2 * 192)
+    return tuple(replace(t, in_turn=t.in_turn and t.n <= 256) for t in ODD_TILINGS if t.height * t.n < 2 * 192)
 
 
 def wgmma(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:
@@ -213,7 +227,7 @@ def _best_plan(a: Layout, b: Layout, multiprocessors: int, end: EpilogueKind, fo
     if few_rows.takes(p):
         return few_rows.plan(a, b, few_rows.tile_for(p, multiprocessors), end)
     tiling, splits = choose(tilings(p, end), p, multiprocessors)
-    turned = few_rows.all_rows(p, multiprocessors)
+    turned = few_rows.many_rows(p, multiprocessors)
     if turned and turned.microseconds(p) < tiling.microseconds(p, splits, multiprocessors):
         return few_rows.plan(a, b, turned, end)
     return plan(a, b, tiling, splits, multiprocessors, end, follows=follows)

@@ -40,6 +40,9 @@ FEW_PRODUCTS("bf16", __nv_bfloat16)
 #ifndef TURNED
 #define TURNED 0
 #endif
+#ifndef SEVERAL  // tiles beside one another read the same columns of b, so L2 keeps these
+#define SEVERAL 0
+#endif
 #ifndef TURNS
 #define TURNS 1
 #endif
@@ -166,7 +169,7 @@ __device__ __forceinline__ void fetch_left(unsigned char* tile, const TensorMap&
 #pragma unroll
     for (int i = 0; i < (A_K_MAJOR ? 1 : BLOCK_M / 64); i++) {
         const int at = m + 64 * i, x = A_K_MAJOR ? k : at, y = A_K_MAJOR ? at : k;
-        if constexpr (TURNED) tma_load_once(tile + i * BOX_BYTES, map, full, x, y);
+        if constexpr (TURNED && !SEVERAL) tma_load_once(tile + i * BOX_BYTES, map, full, x, y);
         else tma_load(tile + i * BOX_BYTES, map, full, x, y);
     }
 }

@@ -107,7 +107,8 @@ def _repaid(p: MatmulShapes, copies: tuple[bool, bool]) -> bool:
     copied = [n for n, there in zip((p.M * p.K, p.K * p.N), copies, strict=True) if there]
     whole = 2 * p.products * cdiv(p.M, 64) * cdiv(p.N, 64) * 64**2 * p.K
     saved = whole * (BY_VECTORS if p.vectors else BY_ELEMENTS if len(copied) > 1 else BY_SOME)
-    return saved >= sum((OF_BATCH if p.batch else LAUNCH) + 4 * p.products * n * BYTE for n in copied)
+    cut = LAUNCH + 4 * p.products * p.M * p.N * BYTE if p.N % 8 else 0.0
+    return saved >= cut + sum((OF_BATCH if p.batch else LAUNCH) + 4 * p.products * n * BYTE for n in copied)
 
 
 def padded(a: torch.Tensor, b: torch.Tensor, rule: Rule, otherwise: Rule, epilogue: EpilogueTensors) -> torch.Tensor:

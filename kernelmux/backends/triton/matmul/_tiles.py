@@ -71,12 +71,15 @@ def _small_tile(p: MatmulShapes) -> Config | None:
     """The tile of a product of few tiles, or of a few steps of elements that are loaded one by one.
 
     H200, bf16: 100 x 200 by 200 x 300 takes 6.4 us with the first, 7.2 with the second, 9.1 with 64 x 128; 64 products of
-    197 x 64 by 64 x 197 13.4 with the second, 14.3 with 128 x 64 x 32.
+    197 x 64 by 64 x 197 13.4 with the second, 14.3 with 128 x 64 x 32; 38 of 103 x 192 by 192 x 582 15.2 with the third,
+    17.4 with a stage more, 21.5 by copies; 24 of 664 x 248 by 248 x 67 15.8 and 16.2.
     """
     if 4 * p.tiles(64, 64) <= enough(p.device):
         return _tile(32, 32, 64, warps=4, stages=4)
-    if p.tiles(64, 64) <= enough(p.device) or (not p.vectors and p.K <= 128):
+    if p.tiles(64, 64) <= enough(p.device):
         return _tile(64, 64, 64, warps=4, stages=4)
+    if not p.vectors and p.K <= 256:
+        return _tile(64, 64, 64, warps=4, stages=3)
     return None
 
 
@@ -120,8 +123,12 @@ SPECIALISED: tuple[Tile, ...] = (
     (256, 128, 64, 3, 2.95e6),
     (128, 256, 32, 4, 2.82e6),
     (128, 128, 0, 6, 2.95e6),
+    (128, 128, 32, 5, 2.72e6),
+    (128, 64, 32, 7, 2.4e6),
     (64, 128, 0, 8, 2.15e6),
 )
+# Only where columns of b are contiguous: otherwise 16 of them are 32 bytes of each line.
+K_MAJOR_TOO: Tile = (128, 128, 16, 6, 2.5e6)
 SMALL: tuple[Tile, ...] = ((64, 64, 0, 4, 1.4e6),)
 # Where lines begin at odd multiples of 16 bytes, the copy engine reads five sectors for four, and larger tiles read
 # less. H200, bf16: 1000 x 3000 by 3000 x 5000 takes 57.8 us with 256 x 160, 62.6 with 256 x 192, 85.0 with 128 x 256;
@@ -145,7 +152,7 @@ def specialised_rule(p: MatmulShapes) -> Config:
     H200, bf16: 791 TFLOP/s at 8192^3; at 3072^3 546 with the widest tile, but 619 with the next one.
     """
     sms = processors(p.device)
-    choices = SMALL if _small(p) else SPECIALISED
+    choices = SMALL if _small(p) else (*SPECIALISED, K_MAJOR_TOO) if p.b_strides[0] == 1 else SPECIALISED
     odd = p.unit * p.dtype.itemsize == 16 and not _small(p)
     if odd:
         choices = (LARGE_ODD if p.end.plain else LARGE_ODD_ENDED) + NARROW_ODD
