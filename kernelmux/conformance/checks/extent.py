@@ -282,7 +282,7 @@ def _examine(judge: Judge, dimensions: dict[int, int], apart: tuple[AxisName, ..
                 few = _some(judge, dimensions, apart, launches) if dimensions else 0.0
                 if few is None:
                     return
-                if few * _turns(launches) > seconds:
+                if few * _turn_count(launches) > seconds:
                     raise Unsuitable(TOO_MANY)
             except Failed:
                 if certain and len(launches) < 2:
@@ -294,7 +294,7 @@ def _examine(judge: Judge, dimensions: dict[int, int], apart: tuple[AxisName, ..
         some_blocks.set_aside(judge, str(reason))
 
 
-def _turns(launches: Sequence[Launch]) -> float:
+def _turn_count(launches: Sequence[Launch]) -> float:
     """How many times longer than a few blocks all of those take that stay side by side on a GPU; 0 of more blocks.
 
     A specialised convolution of 512 x 512 pixels took 0.5 s with three of 132 blocks, and 3 s did not do for all.

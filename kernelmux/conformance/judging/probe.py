@@ -20,9 +20,9 @@ from kernelmux import emulator
 from kernelmux.candidate import implementation as candidate
 from kernelmux.conformance.coverage import collecting
 from kernelmux.conformance.failures import failure_bundle, failure_source, failure_text, stale_result
-from kernelmux.conformance.inputs import dtype_rotation, fitted_cases, generate, trials
+from kernelmux.conformance.inputs import dtype_rotation, generate, trials
 from kernelmux.conformance.inputs.trials import Trial
-from kernelmux.conformance.judging import expected_warnings, first_call, returned
+from kernelmux.conformance.judging import expected_warnings, first_call, fitted_cases, returned
 from kernelmux.conformance.judging.trial_outcome import Record
 from kernelmux.conformance.options import Options
 from kernelmux.registry.backend import Implementation, tamper_guard

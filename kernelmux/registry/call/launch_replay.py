@@ -23,7 +23,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelmux.registry.call.first_call import ALLOCATING, together
-from kernelmux.registry.call.told_apart import told_apart
+from kernelmux.registry.util.memory_format import told_apart
 
 _C: Any = torch._C
 _Mode: Any = TorchDispatchMode

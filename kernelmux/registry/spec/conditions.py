@@ -192,6 +192,22 @@ class AtMost:
 
 
 @dataclass(frozen=True)
+class MostRows:
+    """The input `name`, [..., N], has no more than `most` rows."""
+
+    name: str
+    most: int
+
+    @property
+    def text(self) -> str:
+        return f"at most {self.most} rows"
+
+    def check(self, call: Call) -> str | None:
+        rows = call.arguments[self.name].numel() // max(1, call.axes["N"])
+        return None if rows <= self.most else f"there are {rows} rows, needs {self.text}"
+
+
+@dataclass(frozen=True)
 class Multiple:
     """The axis `name` is a multiple of `factor`."""
 

@@ -5,9 +5,9 @@ import torch
 
 from kernelmux.registry.call import launch_replay
 from kernelmux.registry.call.launch_replay import Replayed
-from kernelmux.registry.call.told_apart import told_apart
 from kernelmux.registry.tests.replaying import Kernel, pairs
 from kernelmux.registry.util import memory_format
+from kernelmux.registry.util.memory_format import told_apart
 
 
 @pytest.fixture

@@ -13,10 +13,13 @@ from collections.abc import Sequence
 from itertools import accumulate
 from math import gcd
 from operator import mul
+from typing import Any
 
 import torch
 
 from kernelmux.registry.util import torch_modes
+
+COPIED = 2**24  # bytes that are copied once to tell two arguments apart: with larger ones the host's time is hidden
 
 Order = tuple[int, ...]  # axes from the outermost in memory to the innermost
 WORTH = 1 << 22  # bytes; what is smaller torch copies in a few microseconds, which the views here take on the host
@@ -93,3 +96,23 @@ def _common(x: torch.Tensor) -> int:
 
 def _of_width(common: int, own: int) -> torch.dtype | None:
     return next((dtype for size, dtype in WIDE if size > own and common % size == 0), None)
+
+
+def told_apart(values: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """The arguments, with a copy in place of each tensor that starts where another one does.
+
+    None for a copy of more than `COPIED` bytes, and where it would be of another kind: with gaps, or aligned otherwise.
+    """
+    starts, found = set[int](), list[Any]()
+    for x in values:
+        if isinstance(x, torch.Tensor):
+            if x.data_ptr() in starts:
+                if not 0 < x.nbytes <= COPIED:
+                    return None
+                copy = x.detach().clone()
+                if copy.stride() != x.stride() or (copy.data_ptr() - x.data_ptr()) & 15:
+                    return None
+                x = copy
+            starts.add(x.data_ptr())
+        found.append(x)
+    return tuple(found)

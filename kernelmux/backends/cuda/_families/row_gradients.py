@@ -17,10 +17,9 @@ from kernelmux.backends.cuda._families.rows import RowPlan, RowWork, row_plan, r
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Kernel, Source, card, cdiv, ctype
 from kernelmux.backends.cuda.reduce_sum._sums import sum_partial
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import AtLeast, AtMost, Condition, SharedMemory
+from kernelmux.registry.conditions import AtLeast, AtMost, Condition, MostRows, SharedMemory
 from kernelmux.registry.spec import Call
 from kernelmux.registry.util.cards import Card, remembered
-from kernelmux.registry.util.few_rows import FewRows
 
 Sums = tuple[torch.Tensor, ...]
 SUMS_LIMIT = 24576  # fp32 sums in the registers of a block, beside the weights
@@ -299,5 +298,5 @@ def gradient_variant(op: RowGradients, call: Callable[..., Any]) -> dict[str, Im
 
 def _few_rows(op: RowGradients, call: Callable[..., Any]) -> dict[str, Implementation]:
     idea = "pieces of few long rows, then columns: more blocks than rows"
-    conditions = (FewRows(op.inputs[0], FEW_ROWS), AtLeast("N", LONG_ROWS))
+    conditions = (MostRows(op.inputs[0], FEW_ROWS), AtLeast("N", LONG_ROWS))
     return {"few_rows": _implementation(op, partial(call, "two_pass"), idea, conditions)}

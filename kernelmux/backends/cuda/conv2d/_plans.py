@@ -13,7 +13,7 @@ import torch
 from kernelmux.backends.cuda._launch.occupancy import fits
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, cdiv, ctype
 from kernelmux.backends.cuda.conv2d._problem import Convolution, operands
-from kernelmux.backends.cuda.conv2d._sums import Cut, choice, vectors
+from kernelmux.backends.cuda.conv2d._sums import TermCut, choice, vectors
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtLeast, AtMost, Capability, Condition, Dtypes, Multiple, Multiplies
 from kernelmux.registry.spec import Call
@@ -124,7 +124,7 @@ def tiled(c: Convolution, card: Card) -> ConvolutionPlan:
     return sums_plan(c, choice(c, card))
 
 
-def sums_plan(c: Convolution, cut: Cut) -> ConvolutionPlan:
+def sums_plan(c: Convolution, cut: TermCut) -> ConvolutionPlan:
     """The product on the FP32 pipes with a given tile and pieces of K."""
     t, partial = cut.tile, cut.pieces > 1 and not cut.shared
     more = {**t.defines, **vectors(c), "VECTOR": min(4, _vector(c, partial)), "SHARES": cut.pieces if cut.shared else 1}

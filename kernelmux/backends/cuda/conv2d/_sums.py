@@ -13,7 +13,7 @@ FILL, WAIT, SUM, SHARED, PARTS = 56, 0.8, 4.0, 1.0, 4e6
 LEAST, SHORTEST = 128, 32  # of K, at least, in a piece, and in that of a block of a cluster
 
 
-class SumsTile(NamedTuple):
+class ImageSumsTile(NamedTuple):
     """m x n of the result. rows, columns: of a thread. step: of K. rate: products per
     microsecond of a multiprocessor full of such blocks."""
 
@@ -47,35 +47,35 @@ class SumsTile(NamedTuple):
 # Rates as the times of an H200 leave them. There 128 x 128 with 8 x 16 sums of a thread is no quicker than 128 x 64: 512 of
 # 1x1 on 16x256x28x28 128 us and 101, the gradient of 128 of 3x3 on 16x128x28x28 113 and 117.
 TILES = (
-    SumsTile(128, 64, 1.38e5, 8, 8, blocks=3, step=16, warps=4),
-    SumsTile(64, 64, 1.18e5, 8, 4, blocks=4, step=16, warps=4),
-    SumsTile(32, 32, 0.7e5, 4, 4, blocks=8, step=32, warps=2),
+    ImageSumsTile(128, 64, 1.38e5, 8, 8, blocks=3, step=16, warps=4),
+    ImageSumsTile(64, 64, 1.18e5, 8, 4, blocks=4, step=16, warps=4),
+    ImageSumsTile(32, 32, 0.7e5, 4, 4, blocks=8, step=32, warps=2),
 )
 
 
-class Cut(NamedTuple):
+class TermCut(NamedTuple):
     """A tile, the length and the number of the pieces of its K, and whether these are of the blocks of a cluster."""
 
-    tile: SumsTile
+    tile: ImageSumsTile
     length: int
     pieces: int
     shared: bool
 
 
-def cut(c: Convolution, tile: SumsTile, wanted: int, shared: bool) -> Cut:
+def cut(c: Convolution, tile: ImageSumsTile, wanted: int, shared: bool) -> TermCut:
     """K in at most so many pieces."""
     K = c.sizes[2]
     length = max(1, cdiv(cdiv(K, wanted), tile.step)) * tile.step
     pieces = max(1, cdiv(K, length))
-    return Cut(tile, length, pieces, shared and pieces > 1)
+    return TermCut(tile, length, pieces, shared and pieces > 1)
 
 
-def choice(c: Convolution, card: Card) -> Cut:
+def choice(c: Convolution, card: Card) -> TermCut:
     """The quickest."""
     return min(_cuts(c, card), key=lambda one: _microseconds(c, one, card.processors))
 
 
-def _cuts(c: Convolution, card: Card) -> Iterator[Cut]:
+def _cuts(c: Convolution, card: Card) -> Iterator[TermCut]:
     """Of every tile: K whole; in pieces that fill one round of multiprocessors; in those of a cluster."""
     for tile in TILES:
         room, tiles = card.processors * tile.blocks, max(1, tile.tiles(c) * c.phases)
@@ -88,7 +88,7 @@ def _cuts(c: Convolution, card: Card) -> Iterator[Cut]:
                     yield cut(c, tile, shares, True)
 
 
-def _microseconds(c: Convolution, one: Cut, processors: int) -> float:
+def _microseconds(c: Convolution, one: TermCut, processors: int) -> float:
     """Of the multiprocessor that has most to do, and of what adds parts."""
     tile, (M, N, _) = one.tile, c.sizes
     blocks, room = tile.tiles(c) * c.phases * one.pieces, processors * tile.blocks

@@ -23,6 +23,7 @@ from kernelmux.backends.triton.matmul._epilogue import WholeTensor
 from kernelmux.registry.util import cards
 
 BLOCK_M, LENGTH, GROUP_M = gl.constexpr(128), gl.constexpr(128), gl.constexpr(8)
+SHARED = 226 * 1024  # bytes that a block may have on sm_90, less a KiB for its barriers
 MULTIPLIER_REGISTERS, LOADER_REGISTERS = gl.constexpr(240), gl.constexpr(24)
 
 
@@ -37,6 +38,10 @@ class SpecialisedTile(NamedTuple):
     stage: int
     turn: int = 1
     halves: bool = False
+
+    def ring(self) -> int:
+        """Bytes of shared memory."""
+        return (BLOCK_M.value + self.columns + self.more) * LENGTH.value * self.stages
 
     def tiles(self, M: int, N: int) -> int:
         """Of c."""
@@ -363,6 +368,8 @@ def specialised(
     works = 2 * tiles - whole
     halves, columns = works > tiles, tile.columns // 2 if works > tiles else tile.columns
     piece = min(tile.more or columns, 128 if promotes else 256, 256 // size)
+    if tile.ring() + 2 * ROWS.value * piece * size > SHARED:  # of fp32 beside the longest ring
+        piece //= 2
     maps: tuple[Any, ...] = (
         _map((M, N), N, (ROWS.value, piece), out) if mapped else WholeTensor(),
         _map((M, K), of_a[0] if M > 1 else cdiv(K, 16) * 16, (BLOCK_M.value, LENGTH.value), formats[0]),

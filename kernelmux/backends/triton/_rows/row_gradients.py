@@ -26,8 +26,7 @@ from kernelmux.backends.triton._rows.row_op import PiecesPlan, RowLaunch, RowOp,
 from kernelmux.backends.triton._rows.row_plan import pieces_rule
 from kernelmux.backends.triton._rows.rows import clamp, next_power
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import AtLeast, AtMost
-from kernelmux.registry.util.few_rows import FewRows
+from kernelmux.registry.conditions import AtLeast, AtMost, MostRows
 
 # Two inputs of a row, weight and its gradient, 32 values each per thread, still fit the registers of 16 warps.
 FUSED = 16384
@@ -145,7 +144,7 @@ def launch_of_gradients(
     return RowGradientsPlan(launch, (programs, N), sum_first(device, programs, N))
 
 
-class SplitPlan(NamedTuple):
+class SplitRowsPlan(NamedTuple):
     """Both launches; the shape of the partial sums, and the steps that add them."""
 
     launches: PiecesPlan
@@ -169,19 +168,21 @@ def split_rule(M: int, N: int, itemsize: int, inputs: int, on: int) -> Config:
 
 
 @plan
-def _split(g: GradientOp, device: int, shape: Ints, itemsize: int, inputs: int, steps: Ints, count: int) -> SplitPlan:
+def _split(
+    g: GradientOp, device: int, shape: Ints, itemsize: int, inputs: int, steps: Ints, count: int
+) -> SplitRowsPlan:
     config = split_rule(math.prod(shape[:-1]), shape[-1], itemsize, inputs, processors(device))
     return launches_of_split(g, device, shape, itemsize, inputs, steps, count, config)
 
 
 def launches_of_split(
     g: GradientOp, device: int, shape: Ints, itemsize: int, inputs: int, steps: Ints, count: int, config: Config
-) -> SplitPlan:
+) -> SplitRowsPlan:
     """config: as `split_rule` gives it."""
     M, N, programs = math.prod(shape[:-1]), shape[-1], config["PROGRAMS"]
     sizes = (device, M, N, itemsize, inputs)
     launches = launches_of_pieces(g.op, *sizes, steps, 1, config, shares=g.shares, saved=g.saved, sums=count)
-    return SplitPlan(launches, (programs, N), sum_first(device, programs, N) if programs > 1 else ())
+    return SplitRowsPlan(launches, (programs, N), sum_first(device, programs, N) if programs > 1 else ())
 
 
 def _last(last: tuple[ReductionStep, ...], sums: Tensors, like_vector: torch.Tensor) -> Tensors:
@@ -215,7 +216,7 @@ def gradients_split(
     return run_split(p, ins, vector, numbers, count)
 
 
-def run_split(p: SplitPlan, ins: Tensors, vector: torch.Tensor, numbers: tuple[float, ...], count: int) -> Tensors:
+def run_split(p: SplitRowsPlan, ins: Tensors, vector: torch.Tensor, numbers: tuple[float, ...], count: int) -> Tensors:
     grad_x = like(ins[0])
     if not p.last:  # the sums of one program are those of all rows
         grads = tuple([like(vector) for _ in range(count)])
@@ -234,7 +235,7 @@ def gradient_variants(call: Callable[..., Tensors], *inputs: str) -> dict[str, I
     layout = dict.fromkeys(inputs, "contiguous")
     split, fused = partial(call, gradients_split), partial(call, gradients_fused)
     registers = "many rows per program, sums down the columns in registers"
-    few = (FewRows(inputs[0], FEW_ROWS), AtLeast("N", LONG_ROWS))
+    few = (MostRows(inputs[0], FEW_ROWS), AtLeast("N", LONG_ROWS))
     return {
         "split": Implementation(
             split, "pieces of rows, then columns that know all of a row: any length", layout=layout

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -143,9 +143,8 @@ def launches_of_pieces(
     config: Config, shares: Any = None, saved: int = 0, sums: int = 0,
 ) -> PiecesPlan:  # fmt: skip
     """config: as `pieces_rule` gives it. The others are those of gradients."""
-    assert op.pieces
     unit, statistic, early = math.gcd(N, ACCESS_BYTES // itemsize), op.statistic, {"LEADS": overlaps(device)}
-    parts, numbers, empty = op.pieces
+    parts, numbers, empty = cast("Pieces", op.pieces)
     pieces = cdiv(N, config["BLOCK"] * config["CHUNKS"])
     both = {"prepare": op.prepare, "total": statistic.total, "PIECES": pieces, "UNIT": unit, **early}
     first = RowLaunch(

@@ -102,7 +102,7 @@ def _first(device: int, images: int, channels: int, places: int) -> Launch:
     )  # fmt: skip
 
 
-class Copy(NamedTuple):
+class ImageCopy(NamedTuple):
     """What a channels-last copy is to have: rows, columns and channels. Zeros are what its source has not."""
 
     rows: int
@@ -115,7 +115,7 @@ class Copy(NamedTuple):
 
 
 @plan
-def _last(device: int, *copies: tuple[Ints, Copy]) -> Launch:
+def _last(device: int, *copies: tuple[Ints, ImageCopy]) -> Launch:
     """The launch, of each copy and of its source; of a shape each; of a single one twice."""
     numbers: list[Ints] = []
     blocks: list[Ints] = []
@@ -190,7 +190,7 @@ def copied(x: torch.Tensor, rows: int, left: int, columns: int, channels: int) -
 
 def wanted(
     x: torch.Tensor, joined: bool = False, again: bool = False, over: tuple[Window, Window] | None = None
-) -> Copy | None:
+) -> ImageCopy | None:
     """The copy of images or kernels that the copy engine needs, if it cannot read themselves: one that is channels-last,
     and has more channels where theirs are no whole vectors, or no whole sectors.
 
@@ -207,10 +207,10 @@ def wanted(
     whole = not any(s % VECTOR or s == 0 or s >= 2**39 for s in apart) and x.data_ptr() % 16 == 0
     lines = x.stride(1) == 1 and len(apart) >= sum(n > 1 for n in x.shape) - 1
     fits = whole and lines and not (joined and x.stride(3) != x.shape[1])
-    return None if fits and (channels, rows, columns) == x.shape[1:] else Copy(rows, columns, channels)
+    return None if fits and (channels, rows, columns) == x.shape[1:] else ImageCopy(rows, columns, channels)
 
 
-def copies(*given: tuple[torch.Tensor, Copy | None]) -> list[torch.Tensor]:
+def copies(*given: tuple[torch.Tensor, ImageCopy | None]) -> list[torch.Tensor]:
     """Images or kernels, those with a copy as that. One launch makes those of two contiguous ones."""
     found = [x if to is None else to.empty(x).permute(0, 3, 1, 2) for x, to in given]
     turned = [i for i, (x, to) in enumerate(given) if to is not None and x.is_contiguous() and x.numel()]

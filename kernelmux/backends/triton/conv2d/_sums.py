@@ -200,21 +200,21 @@ def conv2d_add_pieces_kernel(
     tl.store(y_ptr + at, acc, mask=inside)
 
 
-class Cut(NamedTuple):
+class TermShares(NamedTuple):
     """A tile, and pieces of the terms."""
 
     tile: SumsTile
     pieces: int
 
 
-def rule(p: ConvolutionProblem) -> Cut:
+def rule(p: ConvolutionProblem) -> TermShares:
     """The quickest tile; whether programs share the terms of tiles that are fewer than multiprocessors can hold."""
     sms, choices = processors(p.device), []
     for tile in TILES:
         tiles = _tiles(tile, p)
-        choices.append(Cut(tile, 1))
+        choices.append(TermShares(tile, 1))
         if (pieces := min(sms * tile.programs // tiles, p.terms // LEAST)) > 1:
-            choices.append(Cut(tile, pieces))
+            choices.append(TermShares(tile, pieces))
     return min(choices, key=lambda one: _microseconds(one, p, sms))
 
 
@@ -222,7 +222,7 @@ def _tiles(t: SumsTile, p: ConvolutionProblem) -> int:
     return cdiv(p.weight.shape[0], t.m) * cdiv(p.places, t.n)
 
 
-def _microseconds(one: Cut, p: ConvolutionProblem, sms: int) -> float:
+def _microseconds(one: TermShares, p: ConvolutionProblem, sms: int) -> float:
     t, pieces = one
     programs, room = _tiles(t, p) * pieces, sms * t.programs
     last = cdiv(programs % room, sms)
@@ -246,7 +246,7 @@ def convolution(
 
 
 @plan
-def _plan(p: ConvolutionProblem, cut: Cut) -> tuple[Launch, int, Launch | None]:
+def _plan(p: ConvolutionProblem, cut: TermShares) -> tuple[Launch, int, Launch | None]:
     """The launch, how many pieces it leaves, and what adds these."""
     t, (out_channels, channels, *taps) = cut.tile, p.weight.shape
     steps = cdiv(cdiv(p.terms, STEP), cut.pieces)
