@@ -54,7 +54,9 @@ def _orders() -> Iterator[tuple[str, str, tuple[bool, bool]]]:
 @pytest.mark.filterwarnings("ignore::kernelmux.EmulationWarning")
 def test_channels_last_images_give_the_sums_of_contiguous_ones(op: str, variant: str, last: tuple[bool, bool]) -> None:
     own = SIDE_BY_SIDE[op] if variant.endswith("/patches") else CALLS[op]
-    shapes, along = {ROWS: SHALLOW, PHASES: FEW, SUMS: TURNED if op == "conv2d_backward_input" else own}.get(variant, own)
+    shapes, along = {ROWS: SHALLOW, PHASES: FEW, SUMS: TURNED if op == "conv2d_backward_input" else own}.get(
+        variant, own
+    )
     rng, dtype = torch.Generator().manual_seed(0), torch.float32 if variant == SUMS else torch.float16
     plain = [torch.randn(shape, generator=rng).to(dtype) for shape in shapes]
     formats = (torch.channels_last if yes else torch.contiguous_format for yes in last)

@@ -41,7 +41,8 @@ class SpecialisedTile(NamedTuple):
 
     def ring(self) -> int:
         """Bytes of shared memory."""
-        return (BLOCK_M.value + self.columns + self.more) * LENGTH.value * self.stages
+        size: int = (BLOCK_M.value + self.columns + self.more) * LENGTH.value * self.stages
+        return size
 
     def tiles(self, M: int, N: int) -> int:
         """Of c."""
