@@ -275,14 +275,3 @@ class Pointwise:
         if empty <= turned and (aligned or 2 * n * c * o * places <= self.unaligned):
             return None
         return f"{places} pixels and {c} by {o} channels, needs {self.text}"
-
-
-@dataclass(frozen=True)
-class NoBias:
-    """A call without a bias."""
-
-    text: str = "no bias"
-
-    def check(self, call: Call) -> str | None:
-        """None, or that there is one."""
-        return None if call.arguments.get("bias") is None else "a bias"

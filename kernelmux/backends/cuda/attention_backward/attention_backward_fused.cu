@@ -295,7 +295,7 @@ struct Consumer {
                 place.advance();
                 barrier_wait(shared.q_full[place.stage], place.phase);
             }
-            issue_scores(place.stage);  // of the next tile; behind the last one nobody reads them
+            issue_scores(place.stage);  // of the next tile; behind the last one nothing reads them
             shared.turns.pass(group, speaks);
             end_part<1>(i - 1);
             follow(step, head, SHARES, work, shape);

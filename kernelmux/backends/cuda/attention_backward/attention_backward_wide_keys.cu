@@ -126,7 +126,7 @@ struct Consumer {
     }
 
     // The products of a tile are issued before those of the last are awaited, but for the one behind the last tile, whose
-    // scores nobody reads: the compiler then keeps the sums where they are.
+    // scores that nothing reads: the compiler then keeps the sums where they are.
 
     // grad_v
     __device__ __forceinline__ void run_weights(const Work& work, const Shape& shape, float scale_log2) {

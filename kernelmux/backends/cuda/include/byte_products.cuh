@@ -37,7 +37,7 @@ constexpr int BOX_N = HALF_N / DOWN;                    // that one copy brings
 #define CLUSTER
 #endif
 
-// Waits for the other blocks of a cluster: nobody may write into, or have left, shared memory that another uses.
+// Waits for the other blocks of a cluster: none may write into, or have left, shared memory that another uses.
 __device__ __forceinline__ void cluster_sync() {
     if constexpr (DOWN > 1) {
         asm volatile("barrier.cluster.arrive.release;" ::: "memory");

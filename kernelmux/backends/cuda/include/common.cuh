@@ -85,7 +85,7 @@ __device__ __forceinline__ Vec<T, Width> load(const T* p) {
     return bits<Vec<T, Width>>(*reinterpret_cast<const typename Vec<T, Width>::Raw*>(p));
 }
 
-// Of memory that nobody writes while the kernel runs: such loads may be moved across stores.
+// Of memory that nothing writes while the kernel runs: such loads may be moved across stores.
 template <int Width, typename T>
 __device__ __forceinline__ Vec<T, Width> load_constant(const T* p) {
     return bits<Vec<T, Width>>(__ldg(reinterpret_cast<const typename Vec<T, Width>::Raw*>(p)));

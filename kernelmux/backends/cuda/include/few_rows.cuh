@@ -140,7 +140,7 @@ struct FewRows {
     template <typename Finish>
     __device__ __forceinline__ void for_each_four(const Sums& sum, int M, Finish finish) const {
         Number* sums = reinterpret_cast<Number*>(shared);
-        __syncthreads();  // nobody multiplies from there any more
+        __syncthreads();  // no thread multiplies from there any more
         if (consumes()) {
             const int lane = threadIdx.x % 32;
             Number* mine = sums + lane % 4 * 2 * PITCH + threadIdx.x / 32 * 16 + lane / 4;

@@ -100,7 +100,7 @@ __device__ __forceinline__ void multiplies() {
     if constexpr (CONSUMERS == 3) asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
 }
 
-// Waits for the other blocks of a cluster: nobody may write into, or have left, shared memory that another uses.
+// Waits for the other blocks of a cluster: none may write into, or have left, shared memory that another uses.
 __device__ __forceinline__ void cluster_sync() {
     if constexpr (PEERS > 1) {
         asm volatile("barrier.cluster.arrive.release;" ::: "memory");
@@ -124,7 +124,7 @@ __device__ __forceinline__ void barrier_arrive_at(bool mine, Barrier& barrier, i
         : "memory");
 }
 
-// A box that nobody reads again: it is the first to leave L2, and displaces nothing that has to be written back before.
+// A box that nothing reads again: it is the first to leave L2, and displaces nothing that has to be written back before.
 __device__ __forceinline__ void tma_load_once(void* to, const TensorMap& map, Barrier& barrier, int x, int y) {
     unsigned long long policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));

@@ -271,7 +271,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     Fragments fragments[2];
 #pragma unroll 1
     for (int t = 0; t < STAGES - 1; t++) issue(t, t);
-    // Nobody reads what was shifted before: all have the last fragments of it. first: the stage was not awaited before.
+    // No thread reads what was shifted before: all have the last fragments of it. first: the stage was not awaited before.
     const auto await = [&](int slot, bool first) {
         await_stage();
         if (!first) return;
