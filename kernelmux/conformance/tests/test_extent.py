@@ -95,7 +95,7 @@ def test_blocks_that_stay_are_as_many_for_any_length(monkeypatch, counted, found
 )
 def test_how_much_longer_all_blocks_take_than_a_few(grids, threads, turns):
     launches: Any = [SimpleNamespace(grid=(n, 1, 1), block=(threads, 1, 1)) for n in grids]
-    assert extent._turns(launches) == turns
+    assert extent._turn_count(launches) == turns
 
 
 @pytest.mark.parametrize(
