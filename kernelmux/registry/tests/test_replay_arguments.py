@@ -105,6 +105,17 @@ def test_copies_into_new_memory_are_made_anew(kernel, copied, whole):
     assert not replayed.problem and kernel.launches == ["first"] * 2 + ["stream"] * 2
 
 
+def _showing(kernel, seen):
+    """A sum of two rows of four, shown as `seen` does."""
+
+    def fn(a, b):
+        out = torch.empty(2, 4)
+        kernel(a, b, out)
+        return seen(out)
+
+    return Replayed(fn)
+
+
 @pytest.mark.parametrize(
     "seen",
     [
@@ -114,12 +125,7 @@ def test_copies_into_new_memory_are_made_anew(kernel, copied, whole):
     ],
 )
 def test_a_result_may_have_the_axes_of_its_memory_in_another_order(kernel, seen):
-    def fn(a, b):
-        out = torch.empty(2, 4)
-        kernel(a, b, out)
-        return seen(out)
-
-    replayed = Replayed(fn)
+    replayed = _showing(kernel, seen)
     for a, b in pairs(4):
         found, wanted = replayed(a, b), seen(a + b)
         assert torch.equal(found, wanted) and found.stride() == wanted.stride()
@@ -128,12 +134,7 @@ def test_a_result_may_have_the_axes_of_its_memory_in_another_order(kernel, seen)
 
 @pytest.mark.parametrize("seen", [lambda x: x[:, :3].t(), lambda x: x.flatten()[1:], lambda x: x[:1].expand(2, 4)])
 def test_a_result_that_is_not_all_of_its_memory_is_not_replayed(kernel, seen):
-    def fn(a, b):
-        out = torch.empty(2, 4)
-        kernel(a, b, out)
-        return seen(out)
-
-    replayed = Replayed(fn)
+    replayed = _showing(kernel, seen)
     for a, b in pairs(4):
         assert torch.equal(replayed(a, b), seen((a + b).view(2, 4)))
     assert replayed.problem == "it returns a part of what it allocates"

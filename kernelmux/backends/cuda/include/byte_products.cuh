@@ -54,15 +54,6 @@ __device__ __forceinline__ void tma_load_for_all(void* to, const TensorMap& map,
         : "memory");
 }
 
-// Arrives at a barrier of block `rank` of the cluster.
-__device__ __forceinline__ void barrier_arrive_at(bool mine, Barrier& barrier, int rank) {
-    asm volatile(
-        "{ .reg .pred p; .reg .b32 there; setp.ne.b32 p, %1, 0; mapa.shared::cluster.u32 there, %0, %2; "
-        "@p mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(shared_address(&barrier)),
-        "r"((int)mine), "r"(rank)
-        : "memory");
-}
-
 // A stage is full when its bytes have landed, empty when all consumer warps of the cluster have multiplied it.
 struct Ring {
     unsigned char* stages;

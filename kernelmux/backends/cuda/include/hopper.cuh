@@ -14,7 +14,7 @@ __device__ __forceinline__ void barrier_init(Barrier& barrier, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)), "r"(arrivals) : "memory");
 }
 
-// After barrier_init, before anybody else may use the barriers: the copy engine sees them too.
+// After barrier_init, before another thread may use the barriers: the copy engine sees them too.
 __device__ __forceinline__ void barrier_init_fence() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -26,6 +26,15 @@ __device__ __forceinline__ void barrier_arrive_if(bool mine, Barrier& barrier) {
                      shared_address(&barrier)),
                  "r"((int)mine)
                  : "memory");
+}
+
+// Arrives at a barrier of block `rank` of the cluster.
+__device__ __forceinline__ void barrier_arrive_at(bool mine, Barrier& barrier, int rank) {
+    asm volatile(
+        "{ .reg .pred p; .reg .b32 there; setp.ne.b32 p, %1, 0; mapa.shared::cluster.u32 there, %0, %2; "
+        "@p mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(shared_address(&barrier)),
+        "r"((int)mine), "r"(rank)
+        : "memory");
 }
 
 // Arrives, and lets the phase end only after `bytes` have been copied.

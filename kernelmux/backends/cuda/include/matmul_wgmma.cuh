@@ -115,15 +115,6 @@ struct Seat {
     __device__ __forceinline__ Seat() : x(blockIdx.x % PEERS % ACROSS), y(blockIdx.x % PEERS / ACROSS) {}
 };
 
-// Arrives at a barrier of block `rank` of the cluster.
-__device__ __forceinline__ void barrier_arrive_at(bool mine, Barrier& barrier, int rank) {
-    asm volatile(
-        "{ .reg .pred p; .reg .b32 there; setp.ne.b32 p, %1, 0; mapa.shared::cluster.u32 there, %0, %2; "
-        "@p mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(shared_address(&barrier)),
-        "r"((int)mine), "r"(rank)
-        : "memory");
-}
-
 // A box that nothing reads again: it is the first to leave L2, and displaces nothing that has to be written back before.
 __device__ __forceinline__ void tma_load_once(void* to, const TensorMap& map, Barrier& barrier, int x, int y) {
     unsigned long long policy;

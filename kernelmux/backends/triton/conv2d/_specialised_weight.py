@@ -20,7 +20,6 @@ import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
     mbarrier,
     warpgroup_mma,
     warpgroup_mma_wait,
@@ -29,14 +28,14 @@ from triton.language.extra import cuda
 
 from kernelmux.backends.triton._families.sums import run, sum_first
 from kernelmux.backends.triton._launch.dependent import following
-from kernelmux.backends.triton._launch.hopper import barriers, copy_in, copy_out, copy_out_wait, ring
+from kernelmux.backends.triton._launch.hopper import barriers, copy_in, copy_out_wait, ring
 from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, Map, cdiv, plan, processors
 from kernelmux.backends.triton.conv2d._boxes import boxes, covering
 from kernelmux.backends.triton.conv2d._maps import layout_of, map_of, phases_of, strided, walk
 from kernelmux.backends.triton.conv2d._order import copies, wanted
 from kernelmux.backends.triton.conv2d._problem import ConvolutionProblem, images
 from kernelmux.backends.triton.conv2d._specialised import LOADER_REGISTERS, MULTIPLIER_REGISTERS, copy_box
-from kernelmux.backends.triton.conv2d._stores import cut
+from kernelmux.backends.triton.conv2d._stores import store_box
 from kernelmux.backends.triton.conv2d._tiles import RING
 from kernelmux.registry.spec import Call
 from kernelmux.registry.spec.sliding_windows import Window
@@ -113,20 +112,6 @@ def _load_at(
 
 
 @gluon.jit
-def _store(out_desc, share, o, tap, c, sums, piece):
-    """Sums [ROWS, channels] to a share, a piece at a time: the rest of that memory is worth more in the ring."""
-    WIDTH: gl.constexpr = piece.shape[3]
-    COUNT: gl.constexpr = sums.shape[1] // WIDTH
-    flat = piece.reshape([ROWS, WIDTH])
-    parts = cut(sums, COUNT)
-    for i in gl.static_range(COUNT):
-        copy_out_wait(0)
-        flat.store(parts[i].to(piece.dtype))
-        fence_async_shared()
-        copy_out(out_desc, [share, o, tap, c + i * WIDTH], piece)
-
-
-@gluon.jit
 def _multiply(
     out_desc, g_ring, x_ring, side, piece, full, empty, steps, share, o, tap, c,
     PART: gl.constexpr, PLACES: gl.constexpr, BLOCK_O: gl.constexpr, BLOCK_C: gl.constexpr, SIDE: gl.constexpr,
@@ -154,9 +139,9 @@ def _multiply(
         acc, beside = warpgroup_mma_wait(0, deps=[acc, beside])
     else:
         acc = warpgroup_mma_wait(0, deps=[acc])
-    _store(out_desc, share, o + PART * ROWS, tap, c, acc, piece)
+    store_box(out_desc, share, o + PART * ROWS, tap, c, acc, piece)
     if SIDE:
-        _store(out_desc, share, o + PART * ROWS, tap, c + BLOCK_C, beside, piece)
+        store_box(out_desc, share, o + PART * ROWS, tap, c + BLOCK_C, beside, piece)
     copy_out_wait(0)
 
 
