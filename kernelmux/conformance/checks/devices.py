@@ -35,7 +35,7 @@ def _elsewhere(judge: Judge) -> None:
         judge.require(got.device == there, f"{output.name}: expected it on {there}, got {got.device}")
     judge.require(torch.cuda.current_device() == here, "the current GPU is another one after the call")
     judge.accurate([got.to(trial.call.device) for got in outputs])
-    if autograd.differentiable(trial.spec):
+    if autograd.differentiable(trial.spec) and not autograd.lacking(trial.call, judge.probe.backend):
         _gradient(judge, placed.values, there)
 
 

@@ -33,7 +33,8 @@ def launch(
     options = (f"-DELEMENT={ELEMENTS[dtype]}", *(f"-D{name}={value}" for name, value in defines.items()))
     tensors = [a for a in args if isinstance(a, torch.Tensor)]
     if tensors[0].is_cuda:
-        _on_gpu(source, entry, grid, block, args, options, shared)
+        with torch.cuda.device(tensors[0].device):
+            _on_gpu(source, entry, grid, block, args, options, shared)
         return
     flushing, arch = (*options, "-ftz=true"), cards.emulated().arch  # as CuPy compiles
     ptx = emulator.compile_ptx(source.read_text(), options=flushing, arch=arch, filename=source.name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ IN_A_BLOCK = AtMost("N", 4096)  # of kernels that hold a row in one block: 65,53
 
 def launch(kernel: Any, programs: int, *args: Any, **meta: Any) -> None:
     """Run `kernel` in that many programs; the first argument is a tensor."""
-    with nullcontext() if args[0].is_cuda else emulator.triton_active():
+    with torch.cuda.device(args[0].device) if args[0].is_cuda else emulator.triton_active():
         kernel[(programs,)](*args, **meta)
 
 

@@ -20,6 +20,7 @@ from kernelmux.registry.call import dispatch
 from kernelmux.registry.spec import numerics
 
 FIRST, LAST = 1, 2  # blocks
+FINER = 8  # times as many blocks as another launch of the call has, at most, for the same slices
 UNSUITABLE = {
     "time limit": "its blocks walk over all of the rows: too many to emulate",
     "deadlock": "its blocks wait for others, which do not run",
@@ -41,7 +42,8 @@ def call(probe: Probe, trial: Trial, seconds: float, some: bool = True) -> tuple
         stack.enter_context(emulator.checks("fast"))
         stack.enter_context(emulator.time_limit(seconds))
         if some:
-            stack.enter_context(emulator.only_blocks(FIRST, LAST))
+            times = _finest(probe, trial)
+            stack.enter_context(emulator.only_blocks(FIRST * times, LAST * times))
         stack.enter_context(Virtual())
         try:
             result = dispatch.call(trial.spec, trial.values, probe.label)
@@ -91,6 +93,13 @@ def blocks(probe: Probe, trial: Trial) -> list[int]:
     except TooLarge:
         return []
     return [math.prod(launch.grid) for launch in launches]
+
+
+def _finest(probe: Probe, trial: Trial) -> int:
+    """How many blocks of one launch make what a block of another one reads: rows are padded to whole blocks in each."""
+    counts = [count for count in blocks(probe, trial) if count]
+    ratio = max(counts, default=1) // min(counts, default=1)
+    return ratio if ratio <= FINER else 1
 
 
 def skipped(judge: Judge, reason: str) -> None:

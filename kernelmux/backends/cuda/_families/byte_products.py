@@ -123,8 +123,8 @@ def _line(pitch: int) -> float:
 
 def fastest(a: Layout, b: Layout, multiprocessors: int, tiles: Iterable[ByteTile]) -> ByteTile:
     """The tile of least `time`; there is none below the first row of them."""
-    below = a.shape[0] > ROWS
-    return min((t for t in tiles if below or t.down == 1), key=lambda t: t.time(a, b, multiprocessors))
+    most = multiprocessors if a.shape[0] > ROWS else 1  # blocks of a cluster
+    return min((t for t in tiles if t.down <= most), key=lambda t: t.time(a, b, multiprocessors))
 
 
 def byte_launch(

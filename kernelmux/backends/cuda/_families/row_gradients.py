@@ -240,8 +240,8 @@ def _staying(op: RowGradients, work: RowWork, eps: float, processors: int, share
     defines = {**plan.defines, "MIN_BLOCKS": resident, "STAGES": stages, "HOLD": int(hold)}
     kernel = op.kernel("pipelined", "staying", work, **defines)
     blocks = _blocks(work.rows, plan, resident * processors)
-    if work.peeled and blocks > work.width:
-        blocks = blocks // work.width * work.width
+    if work.peeled:  # so many blocks apart rows begin alike
+        blocks = min(work.rows, max(1, blocks // work.width) * work.width)
     return kernel.bind(blocks, plan.block, work.rows, work.n, 0, eps, shared=stages * stage), blocks
 
 
