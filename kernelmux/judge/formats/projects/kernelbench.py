@@ -95,7 +95,7 @@ class KernelBench(Problem):
             raise
         except Exception as error:
             raise FormatError(f"{self.task.name}: {type(error).__name__}: {first_line(error)}") from error
-        dropped = _without_dropout(model)
+        notes = [note and f"reduced: {note}", _without_dropout(model), self._scaled(model)]
         return TaskTrial(
             self.task,
             tuple(_on(x, self.device) for x in inputs),
@@ -103,10 +103,20 @@ class KernelBench(Problem):
             parameters=dict(model.state_dict()) if isinstance(model, torch.nn.Module) else {},
             init=init,
             init_seed=model_seed,
-            note="; ".join(filter(None, (note and f"reduced: {note}", dropped))),
+            note="; ".join(filter(None, notes)),
             sizes=self.sizes,
             device=self.device,
         )
+
+    def _scaled(self, model: torch.nn.Module) -> str:
+        """Multiply the weights by the gain; what was done."""
+        if self.gain == 1:
+            return ""
+        with torch.no_grad():
+            for weight in model.parameters():
+                if weight.dim() > 1:
+                    weight.mul_(self.gain)
+        return f"weights times {self.gain:.3g}, as the result hardly depends on the inputs"
 
     def _fit(self, limit: int) -> str:
         """Reduce the sizes of the module to a number of bytes once; what was changed."""
