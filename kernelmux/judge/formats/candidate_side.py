@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 Outputs = tuple[torch.Tensor, ...]
 MOVES = frozenset({torch.Tensor.cuda, torch.Tensor.pin_memory})
+COPIED = torch.Tensor.__deepcopy__  # is given all that was copied before, which is not looked through for each tensor
 # What is asked of a tensor, and what one on a GPU answers; what does nothing where there is none.
 ANSWERS = {"is_cuda": True, "is_cpu": False, "device": torch.device("cuda", 0)}
 ASKED: dict[Any, Any] = {getattr(torch.Tensor, name).__get__: answer for name, answer in ANSWERS.items()}
@@ -288,6 +289,8 @@ class OnDevice(TorchFunctionMode):
     ) -> Any:
         if func in MOVES:
             return args[0].to(self.device)
+        if func is COPIED:
+            return func(*args, **(kwargs or {}))
         args, named = mapped(self._placed, (args, dict(kwargs or {})))
         if self.product and func is torch._scaled_mm and args[0].dtype == torch.float4_e2m1fn_x2:
             return self.product(*args, **named)

@@ -51,6 +51,8 @@ class InFloat64(TorchFunctionMode):
     ) -> Any:
         if func in CASTS:
             return args[0].double()
+        if func is candidate_side.COPIED:
+            return func(*args, **(kwargs or {}))
         if func is torch.Tensor.view and args[1:] and isinstance(args[1], torch.dtype):
             found = func(*args, **(kwargs or {}))  # bytes, read as numbers of that format
             return found.double() if args[1] in WIDENED else found
@@ -73,6 +75,8 @@ class NotedCall(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
+        if func is candidate_side.COPIED:
+            return result
         if any(isinstance(x, torch.Tensor) for x in pytree.tree_leaves((args, dict(kwargs or {})))):
             if any(isinstance(x, torch.Tensor) for x in pytree.tree_leaves(result)):
                 self.calls.append((getattr(func, "__name__", str(func)), args, dict(kwargs or {}), result))

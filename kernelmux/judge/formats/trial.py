@@ -129,7 +129,9 @@ class TaskTrial:
 
 
 class Problem(ABC):
-    """A task whose reference has been imported."""
+    """A task whose reference has been imported. gain: what a module's weights are multiplied by, where it draws them."""
+
+    gain = 1.0
 
     def __init__(self, task: Task, device: torch.device = CPU) -> None:
         self.task, self.device = task, device

@@ -88,9 +88,10 @@ class ReferenceProcess:
         self.trials, self.within = 0, True
         self.ask({"task": task.as_json(), "memory": self.limits.memory}, START)  # torch's own samples take a while
 
-    def trial(self, case: int, seed: int, model_seed: int) -> HandedTrial:
-        """Inputs of a case that are drawn from a seed, and what is right for them."""
-        asked = {"do": "trial", "case": case, "seed": seed, "model_seed": model_seed, "limit": self.limits.size}
+    def trial(self, case: int, seed: int, model_seed: int, gain: float = 1.0) -> HandedTrial:
+        """Inputs of a case that are drawn from a seed, and what is right for them. gain: of the weights of a module."""
+        asked = {"do": "trial", "case": case, "seed": seed, "model_seed": model_seed, "gain": gain}
+        asked["limit"] = self.limits.size
         told, files = self.ask(asked)
         try:
             given = packing.unpacked(told["tensors"], files[0], 64 * self.limits.memory)

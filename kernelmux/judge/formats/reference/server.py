@@ -107,6 +107,7 @@ class TaskServer:
 
     def do_trial(self, told: dict[str, Any], files: list[int]) -> tuple[dict[str, Any], list[Any]]:
         """Inputs of a case and what is right for them."""
+        self.problem().gain = float(told["gain"])
         trial = self.problem().trial(told["seed"], told["case"], told["limit"], told["model_seed"])
         right = expected.of(trial, told["seed"])
         call, leaves = trial.spelled()
