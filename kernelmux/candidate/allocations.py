@@ -101,8 +101,22 @@ class Guarded:
 
 def guarded(shape: Any, strides: Any, dtype: torch.dtype, like: torch.Tensor) -> Guarded:
     """Poisoned memory for a tensor, with poisoned margins, where `like` lives."""
+    return _within(poisoned(_room(shape, strides, dtype), torch.uint8, like), shape, strides, dtype)
+
+
+def guarded_together(tensors: Sequence[torch.Tensor], like: torch.Tensor) -> list[Guarded]:
+    """`guarded` memory for tensors like these, one behind another in one piece of memory."""
+    rooms = [_room(x.shape, x.stride(), x.dtype) for x in tensors]
+    parts = poisoned(sum(rooms), torch.uint8, like).split(rooms)
+    return [_within(part, x.shape, x.stride(), x.dtype) for part, x in zip(parts, tensors, strict=True)]
+
+
+def _room(shape: Any, strides: Any, dtype: torch.dtype) -> int:
+    return 2 * MARGIN + -(-extent(shape, strides) * dtype.itemsize // 16) * 16
+
+
+def _within(whole: torch.Tensor, shape: Any, strides: Any, dtype: torch.dtype) -> Guarded:
     size = extent(shape, strides) * dtype.itemsize
-    whole = poisoned(2 * MARGIN + -(-size // 16) * 16, torch.uint8, like)
     view = whole[MARGIN : MARGIN + -(-size // dtype.itemsize) * dtype.itemsize].view(dtype).as_strided(shape, strides)
     return Guarded(whole, view)
 

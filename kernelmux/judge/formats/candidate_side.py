@@ -7,6 +7,7 @@ the process of the reference, read here by `value`.
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import sys
@@ -166,6 +167,8 @@ def serving(
 ) -> Callable[..., Any]:
     """The candidate as a function of a text and tensors, which is what the judge calls; its files lie in `home`.
 
+    A function whose sizes are reduced is imported again, with other numbers in its first file.
+
     The text says by JSON how the tensors lie in the arguments, and of a task with modules how the class is built. style:
     "module" for a class that is built once for each init_seed, after seeding with it as the reference was, and is then
     given the reference's parameters; "function"; "destination" for a function that is also given its outputs, the last
@@ -180,17 +183,27 @@ def serving(
 
     with where():
         found = imported(write(home, files), entry)
+    known: dict[str, Callable[..., Any]] = {"{}": found}
     built: dict[int, Callable[..., Any]] = {}
+
+    def sized(sizes: Mapping[str, tuple[Any, Any]]) -> Callable[..., Any]:
+        text, first = json.dumps(sizes), next(iter(files))
+        if text not in known:
+            with _disable_current_modes():
+                made = {**files, first: resized(files[first], sizes)}
+                known[text] = imported(write(home / f"sizes_{len(known)}", made), entry)
+        return known[text]
 
     def call(text: str, *leaves: torch.Tensor) -> Any:
         told = json.loads(text)
         args, kwargs = value(told["args"], leaves), value(told["kwargs"], leaves)
         with where():
-            if style == "destination":
-                found(*args, *leaves[told["leaves"] :], **kwargs)
-                return ()
             if style != "module":
-                return plain(found(*args, **kwargs))
+                function = sized(value(told["sizes"], leaves))
+                if style == "destination":
+                    function(*args, *leaves[told["leaves"] :], **kwargs)
+                    return ()
+                return plain(function(*args, **kwargs))
             seed = told["init_seed"]
             if seed not in built:
                 with _disable_current_modes():  # what builds it is not what computes the result
@@ -208,6 +221,34 @@ def resize(found: Any, sizes: Mapping[str, tuple[Any, Any]]) -> None:
     for name, (old, new) in sizes.items():
         if type(own.get(name)) is type(old) and own[name] == old:
             own[name] = new
+
+
+class Resized(ast.NodeTransformer):
+    """Other integers where a text names a size, as in `H = 7168` and `assert H == 7168`, but for sizes of blocks."""
+
+    def __init__(self, sizes: Mapping[str, tuple[int, int]]) -> None:
+        self.new = dict(sizes.values())
+
+    def visit_Assign(self, node: ast.Assign) -> ast.Assign:
+        if not any("block" in ast.unparse(target).lower() for target in node.targets):
+            node.value = self._other(node.value)
+        self.generic_visit(node)
+        return node
+
+    def visit_Compare(self, node: ast.Compare) -> ast.Compare:
+        node.left, node.comparators = self._other(node.left), [self._other(one) for one in node.comparators]
+        self.generic_visit(node)
+        return node
+
+    def _other(self, node: ast.expr) -> ast.expr:
+        if isinstance(node, ast.Constant) and type(node.value) is int and node.value in self.new:
+            return ast.Constant(self.new[node.value])
+        return node
+
+
+def resized(text: str, sizes: Mapping[str, tuple[int, int]]) -> str:
+    """The text of a file with sizes before and after they were reduced."""
+    return ast.unparse(ast.fix_missing_locations(Resized(sizes).visit(ast.parse(text))))
 
 
 def model(

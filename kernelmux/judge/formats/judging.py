@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from kernelmux.candidate.allocations import POISON, Guard, Guarded, contiguous_strides, guarded
+from kernelmux.candidate.allocations import POISON, Guard, Guarded, contiguous_strides, guarded, guarded_together
 from kernelmux.candidate.errors import CandidateError
 from kernelmux.candidate.limits import Limits
 from kernelmux.candidate.pool import WarmPool
@@ -35,6 +35,7 @@ PASSED, FAILED, REFUSED = "passed", "failed", "refused"
 MISSING, UNJUDGED, OUT = "no solution", "not judged", "out of scope"
 CASES = 8  # of a task that are asked: of more, some are drawn
 BITS = 62  # of a seed
+APART = 64  # tensors that have a file each: 253 go through a socket at once, and a DenseNet has 700
 # Layers of torch are drawn so that each keeps a sixth of the variance that goes through it and a relu: behind sixteen of
 # them nothing of an input is left. This gives it back.
 GAIN = 6.0**0.5
@@ -180,7 +181,10 @@ class _Placed:
     def __init__(self, trial: HandedTrial, solution: Solution, device: str) -> None:
         like = torch.empty(0, device=device)
         self.model = trial
-        self.inputs = [guarded(x.shape, x.stride(), x.dtype, like) for x in trial.leaves]
+        if len(trial.leaves) > APART:
+            self.inputs = guarded_together(trial.leaves, like)
+        else:
+            self.inputs = [guarded(x.shape, x.stride(), x.dtype, like) for x in trial.leaves]
         self.outputs: list[Guarded] | None = None
         if solution.style == DESTINATION:
             given = [(o.value.shape, o.dtype) for o in trial.right.outputs]

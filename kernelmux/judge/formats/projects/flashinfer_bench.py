@@ -8,6 +8,7 @@ where the file is not at hand, or lengths are reduced (`flashinfer_inputs`).
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,8 @@ from typing import Any
 import torch
 
 from kernelmux.judge.formats import modes, sources
-from kernelmux.judge.formats.candidate_side import tensors
+from kernelmux.judge.formats.candidate_side import resized, tensors
+from kernelmux.judge.formats.projects import flashinfer_constants
 from kernelmux.judge.formats.projects.flashinfer_inputs import DefinitionAxes, DrawnInputs, Lengths, dtype_of, shape_of
 from kernelmux.judge.formats.task import DESTINATION, FUNCTION, Case, FormatError, Solution, Task, read
 from kernelmux.judge.formats.trial import CPU, Problem, TaskTrial, first_line
@@ -123,25 +125,53 @@ class FlashInferBench(Problem):
         self.told = json.loads(read(task.source))
         if missing := [part for part in INTERFACE if part not in self.told]:
             raise FormatError(f"{task.name}: expected {', '.join(INTERFACE)}, got none for {', '.join(missing)}")
-        self.function = sources.of_text(self.told["reference"], "run", f"{task.name}: reference", device)
-        self.axes = DefinitionAxes(self.told)
+        self.whole, self.sizes = self.told["axes"], dict[str, tuple[int, int]]()
+        self._take(self.told)
         self.reduced: dict[tuple[int, int], Lengths] = {}
+
+    def _take(self, told: dict[str, Any]) -> None:
+        """Read a definition, this one or one with smaller constants, and run the text of its reference."""
+        self.told, self.axes = told, DefinitionAxes(told)
+        self.function = sources.of_text(told["reference"], "run", f"{self.task.name}: reference", self.device)
 
     def trial(self, seed: int, case: int = 0, limit: int | None = None, model_seed: int = 0) -> TaskTrial:
         workload = self.task.cases[case] if self.task.cases else {}
+        if limit:
+            self._shrink(limit)
         whole = self.axes.lengths(workload.get("axes") or {})
         axes = self._fit(case, whole, workload, limit) if limit else whole
         changed = [f"{n} {whole[n]} -> {axes[n]}" for n in self.axes.variable if axes[n] != whole[n]]
+        changed += [f"{n} {a['value']} -> {axes[n]}" for n, a in self.whole.items() if a.get("value", axes[n]) != axes[n]]
         args, drawn = self._drawn(axes, seed, workload, bool(changed))
         notes = [f"reduced: {', '.join(changed)}"] if changed else []
         notes += [f"{', '.join(drawn)} drawn"] if drawn else []
-        return TaskTrial(self.task, args, self._reference, note="; ".join(notes), device=self.device)
+        note = "; ".join(notes)
+        return TaskTrial(self.task, args, self._reference, note=note, sizes=self.sizes, device=self.device)
 
     def _reference(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], parameters: Any) -> Any:
         given = self.function(*args)
         if isinstance(given, Mapping):
             return tuple(given[name] for name in self.told["outputs"])
         return tensors(given)
+
+    def _shrink(self, limit: int) -> None:
+        """Reduce constant axes where they alone take `BEYOND` times a limit, with the numbers of the reference's text."""
+        if self._bytes(self._shortest(self.axes, {})) <= BEYOND * limit:
+            return
+
+        def fits(axes: dict[str, Any]) -> bool:
+            return self._bytes(self._shortest(DefinitionAxes({**self.told, "axes": axes}), {})) <= limit
+
+        axes, self.sizes = flashinfer_constants.smaller(self.whole, fits)
+        text = resized(self.told["reference"], self.sizes)
+        self._take({**self.told, "axes": axes, "reference": text})
+
+    def _shortest(self, axes: DefinitionAxes, given: Mapping[str, int]) -> Lengths:
+        """The least lengths of variable axes."""
+        least = axes.lengths(given)
+        while (shorter := axes.halved(least)) is not None:
+            least = shorter
+        return least
 
     def _fit(self, case: int, whole: Lengths, workload: Case, limit: int) -> Lengths:
         """Lengths of variable axes that take a number of bytes at most, and let the reference make `CALLS` calls at most.
@@ -150,10 +180,8 @@ class FlashInferBench(Problem):
         take `BEYOND` times the limit.
         """
         if (case, limit) not in self.reduced:
-            least, axes = whole, whole
-            while (shorter := self.axes.halved(least)) is not None:
-                least = shorter
-            if (floor := self._bytes(least)) > BEYOND * limit:
+            axes = whole
+            if (floor := self._bytes(self._shortest(self.axes, whole))) > BEYOND * limit:
                 raise FormatError(f"{self.task.name}: no lengths below {floor} bytes run, and the limit is {limit}")
             most = max(limit, floor + limit // 8)
             while self._bytes(axes) > most or self._busy(axes, workload, axes != whole):
@@ -181,15 +209,20 @@ class FlashInferBench(Problem):
 
     def _drawn(self, axes: Lengths, seed: int, workload: Case, reduced: bool) -> tuple[tuple[Any, ...], list[str]]:
         """The arguments of a call, and the names of those that were drawn though a file has them."""
-        inputs, found, drawn = DrawnInputs(self.told, axes, seed), list[Any](), list[str]()
+        inputs, found, drawn = DrawnInputs(self.told, axes, seed), dict[str, Any](), list[str]()
         for name in self.told["inputs"]:
             source = (workload.get("inputs") or {}).get(name) or {"type": "random"}
             value = self._stored(name, source, workload, reduced)
             if value is None:
                 value = inputs.draw(name)
                 drawn += [name] if source.get("type") == "safetensors" else []
-            found.append(value.to(self.device) if isinstance(value, torch.Tensor) else value)
-        return tuple(found), drawn
+            found[name] = value.to(self.device) if isinstance(value, torch.Tensor) else value
+        return tuple(found[name] for name in self._order()), drawn
+
+    def _order(self) -> list[str]:
+        """The inputs in the order of the reference's arguments: in some definitions they are listed in another one."""
+        listed, named = list(self.told["inputs"]), list(inspect.signature(self.function).parameters)
+        return named if sorted(named) == sorted(listed) else listed
 
     def _stored(self, name: str, source: Mapping[str, Any], workload: Case, reduced: bool) -> Any:
         """The value that a workload gives, as a number or in a file that is at hand; else None."""

@@ -86,8 +86,11 @@ class DrawnInputs:
         if dtype == torch.bool:
             return torch.randint(0, 2, shape, generator=self.rng).bool()
         if not dtype.is_floating_point:
-            return self._integers(name, shape).to(dtype)
+            packed = name == "topk_ids" and "packed" in str(tensor.get("description", "")).lower()
+            return (self._packed(name, shape) if packed else self._integers(name, shape)).to(dtype)
         drawn = torch.randn(shape, generator=self.rng, dtype=torch.float32)
+        if name == "routing_bias":
+            drawn *= 0.125  # as large as the scores that it is added to, it sends every token to the same experts
         return (drawn if dtype.itemsize > 1 else drawn.clamp(-2, 2)).to(dtype)
 
     def _number(self, name: str) -> float:
@@ -104,6 +107,11 @@ class DrawnInputs:
         if "len" in name:
             return torch.randint(1, self._longest(name) + 1, shape, generator=self.rng)
         return torch.randint(0, max(1, self._below(name)), shape, generator=self.rng)
+
+    def _packed(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """Experts in the upper 16 bits, and the bits of a weight from 0 to 1 in bf16 in the lower ones."""
+        weights = torch.rand(shape, generator=self.rng).to(torch.bfloat16).view(torch.int16).int()
+        return (self._integers(name, shape).int() << 16) | weights
 
     def _longest(self, name: str) -> int:
         page = self.axes.get("page_size", 1)
