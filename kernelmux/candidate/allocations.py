@@ -132,6 +132,8 @@ class Guard(DispatchMode):
         kwargs = kwargs or {}
         if func in EMPTY:
             return self._place(func, args, kwargs)
+        if func.overloadpacket is _aten.set_:  # it takes other memory, as torch does for the weights of cuDNN's layers
+            self.memory = [made for made in self.memory if made.view is not args[0]]
         result = func(*args, **kwargs)
         if func in FILLED and result.layout == torch.strided:
             made = guarded(result.shape, result.stride(), result.dtype, result)

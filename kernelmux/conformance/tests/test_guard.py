@@ -30,3 +30,11 @@ def test_a_write_behind_an_allocation_is_damage() -> None:
         x = torch.empty(5)
     x.as_strided((6,), (1,)).fill_(1)
     assert "4 bytes behind its end were overwritten" in str(guard.memory[0].damage())
+
+
+def test_an_allocation_that_takes_other_memory_is_looked_at_no_more() -> None:
+    weights, guard = torch.arange(6.0), Guard()
+    with guard:
+        torch.ops.aten.empty.memory_format([0]).set_(weights.untyped_storage()).fill_(1)  # as torch does in C++
+        torch.empty(2)
+    assert [tuple(made.view.shape) for made in guard.memory] == [(2,)] and weights.eq(1).all()

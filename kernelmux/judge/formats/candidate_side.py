@@ -177,6 +177,8 @@ def serving(
     if device == "cpu":
         for name, instead in WITHOUT_GPU.items():
             setattr(torch.cuda, name, instead)
+    else:
+        torch.backends.cudnn.allow_tf32 = False  # torch's own convolutions in fp32 are fp32, as its products are
 
     def where() -> AbstractContextManager[None]:
         return placed(torch.device(device), product, AsCuda)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import tempfile
 import time
+import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -98,6 +99,9 @@ class TaskJudge:
                 made.status, made.reason = UNJUDGED, str(error)
             except (CandidateError, EmulatorError, _Wrong) as error:
                 made.status, made.reason = FAILED, str(error)
+            except Exception as error:  # of the judge itself: the other tasks have theirs still
+                made.reason = f"the judge failed: {type(error).__name__}: {error}"
+                traceback.print_exc()
         made.seconds = round(time.monotonic() - begun, 2)
         return made
 
