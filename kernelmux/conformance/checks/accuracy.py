@@ -9,6 +9,7 @@ from typing import Any
 
 from kernelmux import emulator
 from kernelmux.conformance.check import Check
+from kernelmux.conformance.inputs.layouts import LAYOUTS
 from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.judging import ahead
 from kernelmux.conformance.judging.probe import Probe
@@ -16,6 +17,10 @@ from kernelmux.conformance.variations import neighbouring_trials
 from kernelmux.registry.call import dispatch
 from kernelmux.registry.spec import Index
 from kernelmux.registry.util import cards
+
+# In what order layouts are tried, the second where elements are as long as words.
+MISALIGNED = [rule for rule in LAYOUTS if rule.name in ("address 2 modulo 16", "address 4 modulo 16")]
+GAPS = [rule for rule in LAYOUTS if rule.name == "rows and matrices with gaps of their own"]
 
 
 def run(probe: Probe) -> None:
@@ -36,15 +41,49 @@ def _with_ends(trial: Trial) -> Iterator[Trial]:
 
 def _on_one_multiprocessor(probe: Probe) -> None:
     """Where coverage is asked, of kernels whose blocks stay and walk on: what small cases give them to do there, the many
-    multiprocessors of a GPU take at once. And of products in tiles that are larger where these are enough for all."""
-    single = replace(cards.emulated(), processors=1)
+    multiprocessors of a GPU take at once. And of products in tiles that are larger where these are enough for all.
+
+    There kernels are asked as well that tensors in less regular places alone have, in the costliest call that has them.
+    """
+    single, known = replace(cards.emulated(), processors=1), set[tuple[Any, ...]]()
     for trial in probe.all():
         usual = _launches(probe, trial)
         with cards.standing_for(single):
             other = _launches(probe, trial)
-        if other != usual:  # launchers have forgotten the call, so that the judged one takes every branch
-            with cards.standing_for(single), probe.judge(replace(trial, note="on one multiprocessor")) as judge:
-                judge.accurate(judge.call())
+        known |= {_kernels(usual), _kernels(other)}
+        if other != usual:
+            _judge_on(single, probe, trial, "on one multiprocessor")
+    for trial in sorted(probe.all(), key=_cost, reverse=True):
+        for moved in filter(probe.able, _moved(trial)):
+            with cards.standing_for(single):
+                made = _kernels(_launches(probe, moved))
+            if made not in known:
+                known.add(made)
+                _judge_on(single, probe, moved, f"{moved.note}, on one multiprocessor")
+
+
+def _judge_on(card: cards.Card, probe: Probe, trial: Trial, note: str) -> None:
+    """Launchers have forgotten the call, so that the judged one takes every branch."""
+    with cards.standing_for(card), probe.judge(replace(trial, note=note)) as judge:
+        judge.accurate(judge.call())
+
+
+def _cost(trial: Trial) -> float:
+    return trial.call.cost.flops + trial.call.cost.bytes
+
+
+def _moved(trial: Trial) -> Iterator[Trial]:
+    """The call with all tensors at addresses that no vector may begin at, and with gaps in the first one alone."""
+    given = list(trial.free.items())
+    for rules, chosen in ((MISALIGNED, given), (GAPS, given[:1])):
+        moved = {name: [made for rule in rules if (made := rule.of(x)) is not None] for name, x in chosen}
+        if made := {name: found[0] for name, found in moved.items() if found}:
+            yield trial.elsewhere(f"{', '.join(made)}: {rules[0].name}", **made)
+
+
+def _kernels(launches: list[Any]) -> tuple[Any, ...]:
+    """As they are compiled, in the order of their launches."""
+    return tuple(one[-1] for one in launches)
 
 
 def _launches(probe: Probe, trial: Trial) -> list[Any]:
