@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from kernelmux import emulator
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.inputs.layouts import LAYOUTS
+from kernelmux.conformance.inputs.layouts import LAYOUTS, LayoutRule
 from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.judging import ahead
 from kernelmux.conformance.judging.probe import Probe
@@ -18,9 +18,11 @@ from kernelmux.registry.call import dispatch
 from kernelmux.registry.spec import Index
 from kernelmux.registry.util import cards
 
-# In what order layouts are tried, the second where elements are as long as words.
+MOVED = 12  # calls of one variant whose tensors lie elsewhere, at most
+
+# The second where elements are as long as words.
 MISALIGNED = [rule for rule in LAYOUTS if rule.name in ("address 2 modulo 16", "address 4 modulo 16")]
-GAPS = [rule for rule in LAYOUTS if rule.name == "rows and matrices with gaps of their own"]
+GAPS = next(rule for rule in LAYOUTS if rule.name == "rows and matrices with gaps of their own")
 
 
 def run(probe: Probe) -> None:
@@ -53,13 +55,18 @@ def _on_one_multiprocessor(probe: Probe) -> None:
         known |= {_kernels(usual), _kernels(other)}
         if other != usual:
             _judge_on(single, probe, trial, "on one multiprocessor")
-    for trial in sorted(probe.all(), key=_cost, reverse=True):
-        for moved in filter(probe.able, _moved(trial)):
-            with cards.standing_for(single):
-                made = _kernels(_launches(probe, moved))
-            if made not in known:
-                known.add(made)
-                _judge_on(single, probe, moved, f"{moved.note}, on one multiprocessor")
+    moved = chain.from_iterable(map(_moved, sorted(probe.all(), key=_cost, reverse=True)))
+    for trial in islice((one for one in filter(probe.able, moved) if _is_new(probe, one, single, known)), MOVED):
+        _judge_on(single, probe, trial, f"{trial.note}, on one multiprocessor")
+
+
+def _is_new(probe: Probe, trial: Trial, card: cards.Card, known: set[tuple[Any, ...]]) -> bool:
+    """Whether a call has kernels on a card that no call before it had; these are noted."""
+    with cards.standing_for(card):
+        made = _kernels(_launches(probe, trial))
+    new = made not in known
+    known.add(made)
+    return new
 
 
 def _judge_on(card: cards.Card, probe: Probe, trial: Trial, note: str) -> None:
@@ -73,12 +80,18 @@ def _cost(trial: Trial) -> float:
 
 
 def _moved(trial: Trial) -> Iterator[Trial]:
-    """The call with all tensors at addresses that no vector may begin at, and with gaps in the first one alone."""
+    """The call with all tensors where no vector may begin, and with the first one there alone, and with gaps."""
     given = list(trial.free.items())
-    for rules, chosen in ((MISALIGNED, given), (GAPS, given[:1])):
+    for rules, chosen in ((MISALIGNED, given), ([LayoutRule(f"{GAPS.name}, one further on", _further)], given[:1])):
         moved = {name: [made for rule in rules if (made := rule.of(x)) is not None] for name, x in chosen}
         if made := {name: found[0] for name, found in moved.items() if found}:
             yield trial.elsewhere(f"{', '.join(made)}: {rules[0].name}", **made)
+
+
+def _further(shape: tuple[int, ...], size: int) -> tuple[tuple[int, ...], int] | None:
+    """As GAPS has it, from the second element of the memory on."""
+    found = GAPS.strides(shape, size)
+    return (tuple(found[0]), 1) if found else None
 
 
 def _kernels(launches: list[Any]) -> tuple[Any, ...]:

@@ -296,7 +296,7 @@ SPEC = OpSpec(
         case("1x2x33x64", "1x1x70x64", "causal=True scale=-0.3"),
         case("1x2x9x72", "1x1x40x72", "precision=tf32", dtypes=FP32),
         case("2x8x1x128", "2x2x700x128"),
-        case("1x5x13x96", "1x1x200x96"),  # 65 rows of one key head, more tiles of keys than a ring has stages
+        case("1x5x13x96", "1x1x200x96", dtypes=(torch.float16,)),  # 65 rows, a ring of keys filled anew
         case("1x6x26x64", "1x2x150x64", "causal=True"),
         case("1x4x4x64", "1x1x300x64", "causal=True window=130"),
         case("0x2x5x64", "0x2x7x64"),

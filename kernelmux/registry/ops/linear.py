@@ -174,7 +174,6 @@ SPEC = OpSpec(
         _case("72x40", 40, "activation=gelu precision=tf32", dtypes=matmul.FP32),
         _case("2x2049", 65, dtypes=(torch.float16,)),  # a long K whose lines begin anywhere
         _case("3x384", 24, dtypes=matmul.FP32),
-        _case("3x1", 1, "precision=tf32", bias=False, dtypes=matmul.FP32),
         _case("0x8", 8),
         _case("8x0", 24, "activation=relu"),
         _case("24x136", 40, inputs="positive"),
