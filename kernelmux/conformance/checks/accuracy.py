@@ -18,11 +18,14 @@ from kernelmux.registry.call import dispatch
 from kernelmux.registry.spec import Index
 from kernelmux.registry.util import cards
 
-MOVED = 12  # calls of one variant whose tensors lie elsewhere, at most
+MOVED = 20  # calls of one variant whose tensors lie elsewhere, at most
 
 # The second where elements are as long as words.
 MISALIGNED = [rule for rule in LAYOUTS if rule.name in ("address 2 modulo 16", "address 4 modulo 16")]
-GAPS = next(rule for rule in LAYOUTS if rule.name == "rows and matrices with gaps of their own")
+GAPS, LAST = (
+    next(rule for rule in LAYOUTS if rule.name == name)
+    for name in ("rows and matrices with gaps of their own", "channels last")
+)
 
 
 def run(probe: Probe) -> None:
@@ -80,9 +83,11 @@ def _cost(trial: Trial) -> float:
 
 
 def _moved(trial: Trial) -> Iterator[Trial]:
-    """The call with all tensors where no vector may begin, and with the first one there alone, and with gaps."""
+    """The call with all tensors where no vector may begin; with the first one there alone, and with gaps; with the first
+    images alone channels-last."""
     given = list(trial.free.items())
-    for rules, chosen in ((MISALIGNED, given), ([LayoutRule(f"{GAPS.name}, one further on", _further)], given[:1])):
+    alone = [LayoutRule(f"{GAPS.name}, one further on", _further)], [LAST]
+    for rules, chosen in ((MISALIGNED, given), *((rules, given[:1]) for rules in alone)):
         moved = {name: [made for rule in rules if (made := rule.of(x)) is not None] for name, x in chosen}
         if made := {name: found[0] for name, found in moved.items() if found}:
             yield trial.elsewhere(f"{', '.join(made)}: {rules[0].name}", **made)
