@@ -18,13 +18,13 @@ from kernelmux.registry.call import dispatch
 from kernelmux.registry.spec import Index
 from kernelmux.registry.util import cards
 
-MOVED = 20  # calls of one variant whose tensors lie elsewhere, at most
+MOVED = 24  # calls of one variant whose tensors lie elsewhere, at most
 
 # The second where elements are as long as words.
 MISALIGNED = [rule for rule in LAYOUTS if rule.name in ("address 2 modulo 16", "address 4 modulo 16")]
-GAPS, LAST = (
+GAPS, LAST, REVERSED = (
     next(rule for rule in LAYOUTS if rule.name == name)
-    for name in ("rows and matrices with gaps of their own", "channels last")
+    for name in ("rows and matrices with gaps of their own", "channels last", "axes reversed")
 )
 
 
@@ -83,11 +83,12 @@ def _cost(trial: Trial) -> float:
 
 
 def _moved(trial: Trial) -> Iterator[Trial]:
-    """The call with all tensors where no vector may begin; with the first one there alone, and with gaps; with the first
-    images alone channels-last."""
+    """The call with all tensors where no vector may begin; with the first one there alone, and with gaps; with images alone
+    channels-last; and with the second tensor alone the other way round."""
     given = list(trial.free.items())
-    alone = [LayoutRule(f"{GAPS.name}, one further on", _further)], [LAST]
-    for rules, chosen in ((MISALIGNED, given), *((rules, given[:1]) for rules in alone)):
+    further = LayoutRule(f"{GAPS.name}, one further on", _further)
+    ways = (MISALIGNED, given), ([further], given[:1]), ([LAST], given[:1]), ([REVERSED], given[1:2])
+    for rules, chosen in ways:
         moved = {name: [made for rule in rules if (made := rule.of(x)) is not None] for name, x in chosen}
         if made := {name: found[0] for name, found in moved.items() if found}:
             yield trial.elsewhere(f"{', '.join(made)}: {rules[0].name}", **made)

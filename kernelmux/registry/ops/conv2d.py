@@ -174,6 +174,7 @@ SPEC = OpSpec(
         _case("1x32x5x6", "24x32x2x2", "channels-last padding=1", dtypes=SINGLE),
         _case("3x8x8x1", "22x8x2x2", "channels-last padding=2", dtypes=(torch.bfloat16,)),
         _case("2x72x8x8", "5x72x1x1", bias=True),  # rows of pixels that the copy engine can read
+        _case("1x5x8x8", "3x5x1x1", bias=True),
         _case("1x3x12x12", "4x3x3x3", "channels-last stride=9 padding=1"),
         _case("1x8x3x3", "8x8x3x3", "stride=8x1 padding=130x0"),  # windows that begin far outside
         _case("4x64x28x30", "96x64x3x3", "padding=1", bias=True, tier="full"),

@@ -138,6 +138,8 @@ SPEC = OpSpec(
         Case("a=1024x8 b=8x4400", dtypes=HALVES, tier="full"),  # last columns by a box of their own
         Case("a=4480x72 b=72x400", dtypes=HALVES, tier="full"),  # even and odd rows in turn
         Case("a=128x2072 b=2072x24", dtypes=HALVES, tier="full"),  # lines at odd multiples of 16 bytes: by tiles of c^T
+        Case("a=136x7664 b=7664x40", dtypes=HALVES, tier="full"),  # and by one of two widths
+        Case("a=17280x2048 b=2048x64", dtypes=HALVES, tier="full"),
         Case("a=1800x664 b=664x421", dtypes=HALVES, tier="full"),  # lines of the result begin anywhere
         Case("a=516x16.mT b=16x512 precision=tf32", dtypes=FP32, tier="full"),
         Case("a=20000x479 b=479x43", dtypes=HALVES, tier="full"),  # lines of the result are copied too
