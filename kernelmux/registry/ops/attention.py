@@ -294,7 +294,9 @@ SPEC = OpSpec(
         case("1x1x20x64", "1x1x77x64", "scale=0.0"),
         case("1x1x33x128", "1x1x70x128", "causal=True scale=0.0"),
         case("1x2x33x64", "1x1x70x64", "causal=True scale=-0.3"),
+        case("1x2x9x72", "1x1x40x72", "precision=tf32", dtypes=FP32),
         case("2x8x1x128", "2x2x700x128"),
+        case("1x5x13x96", "1x1x200x96", dtypes=(torch.float16,)),  # 65 rows, a ring of keys filled anew
         case("1x6x26x64", "1x2x150x64", "causal=True"),
         case("1x4x4x64", "1x1x300x64", "causal=True window=130"),
         case("0x2x5x64", "0x2x7x64"),
@@ -313,6 +315,8 @@ SPEC = OpSpec(
         case("1x4x2048x128", "1x4x2048x128", "window=257 ahead=256", tier="full"),
         case("4x32x1x128", "4x8x8192x128", tier="full"),
         case("1x16x16x64", "1x2x5000x64", "causal=True", tier="full"),
+        case("1x9x8x8", "1x1x524288x8", tier="full", dtypes=HALVES),  # so many keys that blocks that split them overlap
+        case("1x9x8x8", "1x1x1048576x8", tier="full", dtypes=HALVES),  # and so many that two warpgroups share a tile
     ),
     workloads=(
         case("4x32x4096x128", "4x32x4096x128", dtypes=HALVES),

@@ -233,6 +233,7 @@ SPEC = OpSpec(
         _case("1x1x60x64", "1x1x50x64", "ahead=30"),
         _case("1x1x150x64", "1x1x33x64", "causal=True"),
         _case("1x1x9x16", "1x1x12x16", "causal=True precision=tf32", dtypes=attention.FP32),
+        _case("1x1x20x72", "1x1x30x72", "causal=True window=9"),
         _case("1x2x33x64", "1x1x70x64", "causal=True scale=-0.3"),
         _case("1x1x20x64", "1x1x77x64", "scale=0.0"),
         _case("0x2x5x64", "0x2x7x64"),
@@ -245,6 +246,8 @@ SPEC = OpSpec(
         _case("1x4x777x256", "1x4x777x256", "causal=True", tier="full"),
         _case("1x4x2048x128", "1x1x2048x128", "causal=True window=512", tier="full"),
         _case("1x4x2048x128", "1x4x2048x128", "window=257 ahead=256", tier="full"),
+        _case("1x4x33x96", "1x4x2500x96", tier="full"),  # neither few keys nor many: two walks
+        _case("1x32x16x128", "1x1x2048x128", tier="full"),  # many keys for all heads: one walk
     ),
     workloads=(
         _case("4x32x4096x128", "4x32x4096x128", dtypes=attention.HALVES),

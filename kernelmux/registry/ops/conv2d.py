@@ -169,10 +169,19 @@ SPEC = OpSpec(
         _case("2x24x5x6", "40x24x1x1", "stride=1x2"),
         _case("2x24x5x6", "17x24x3x3", "channels-last", bias=True),
         _case("1x16x9x7", "8x16x1x1", "stride=3x2", bias=True),
+        _case("1x16x24x5", "8x16x3x3", dtypes=HALVES[:1]),  # rows in several bands
+        _case("1x16x4x4", "179x16x2x2", "channels-last", dtypes=HALVES[:1]),
+        _case("1x32x5x6", "24x32x2x2", "channels-last padding=1", dtypes=SINGLE),
+        _case("3x8x8x1", "22x8x2x2", "channels-last padding=2", dtypes=(torch.bfloat16,)),
+        _case("2x72x8x8", "5x72x1x1", bias=True),  # rows of pixels that the copy engine can read
+        _case("1x5x8x8", "3x5x1x1", bias=True),
+        _case("1x3x12x12", "4x3x3x3", "channels-last stride=9 padding=1"),
+        _case("1x8x3x3", "8x8x3x3", "stride=8x1 padding=130x0"),  # windows that begin far outside
         _case("4x64x28x30", "96x64x3x3", "padding=1", bias=True, tier="full"),
         _case("2x3x224x224", "64x3x7x7", "stride=2 padding=3", tier="full"),
         _case("1x513x14x14", "129x513x3x3", "padding=2 dilation=2", inputs="positive", tier="full"),
         _case("3x256x20x20", "1024x256x1x1", "stride=2", bias=True, tier="full"),
+        _case("48x72x56x16", "24x72x3x3", "channels-last", bias=True, dtypes=HALVES, tier="full"),  # rounds and a rest
     ),
     workloads=(
         _case("32x256x56x56", "256x256x3x3", "padding=1", dtypes=HALVES),

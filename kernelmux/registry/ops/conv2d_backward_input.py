@@ -131,7 +131,14 @@ SPEC = OpSpec(
         _case("2x3x6x6", "3x2x1x1", "padding=2"),  # places that see nothing but padding
         _case("1x72x4x4", "72x8x3x3", inputs="positive"),
         _case("1x16x6x5", "16x8x3x3", inputs="cancel"),
+        _case("1x8x1x1", "8x2x1x1", "stride=65x64"),  # most pixels are zero
+        _case("1x72x3x3", "72x8x2x2", "stride=2"),  # windows side by side, more terms than a step has
+        _case("2x8x2x5", "8x64x3x3", "channels-last padding=1"),
+        _case("1x16x3x4", "16x5x2x2", "channels-last stride=3"),
+        _case("1x8x2x2", "8x4x2x2", "channels-last stride=2 dilation=3"),
+        _case("1x52x8x1", "52x8x1x1"),
         _case("0x8x3x3", "8x4x3x3"),
+        _case("0x8x3x3", "8x4x3x3", "stride=2 dilation=3"),
         _case("1x0x4x4", "0x3x2x2"),  # sums without terms
         _case("1x4x4x4", "4x0x1x1"),
         _case("4x96x28x30", "96x64x3x3", "padding=1", tier="full"),

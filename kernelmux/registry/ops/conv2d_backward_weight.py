@@ -129,6 +129,7 @@ SPEC = OpSpec(
         _case("2x3x6x6", "2x2x2x2", "1", "padding=2"),  # places that see nothing but padding
         _case("3x8x20x20", "3x4x20x20", "1", inputs="positive"),  # many terms
         _case("2x8x6x5", "2x6x7x6", "2", inputs="cancel"),
+        _case("1x70x4x3", "1x16x4x3", "3", "channels-last padding=1"),
         _case("0x8x3x3", "0x4x5x5", "3"),  # sums without terms
         _case("1x0x4x4", "1x3x4x4", "1"),
         _case("1x4x4x4", "1x0x4x4", "1"),
@@ -136,6 +137,7 @@ SPEC = OpSpec(
         _case("2x64x112x112", "2x3x224x224", "7", "stride=2 padding=3", tier="full"),
         _case("1x129x14x14", "1x257x14x14", "3", "padding=2 dilation=2", inputs="positive", tier="full"),
         _case("3x1024x10x10", "3x256x20x20", "1", "stride=2", tier="full"),
+        _case("6x2x28x56", "6x2x28x56", "1", dtypes=conv2d.HALVES, tier="full"),  # many pixels in pieces
         # as wide as kernels of a ResNet get: tiles that begin within a tap
         _case("1x1024x7x7", "1x512x7x7", "3", "padding=1", dtypes=conv2d.HALVES, tier="full"),
     ),

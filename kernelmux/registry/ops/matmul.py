@@ -117,6 +117,12 @@ SPEC = OpSpec(
         Case("a=0x8x8 b=0x8x8"),
         Case("a=2x8x0 b=2x0x24"),
         Case("a=2x16x1032 b=2x1032x24", dtypes=HALVES),  # K is split
+        Case("a=66x1736 b=1736x16", dtypes=(torch.float16,)),  # few tiles and a long K, which blocks of a cluster share
+        Case("a=78x768 b=768x16 precision=tf32", dtypes=FP32),
+        Case("a=264x24 b=24x8", dtypes=(torch.bfloat16,)),  # on one multiprocessor by the widest tile
+        Case("a=33x8 b=8x776", dtypes=(torch.float32, torch.bfloat16)),  # many tiles of few rows
+        Case("a=3x24x16 b=16x200 precision=tf32", dtypes=FP32),
+        Case("a=2x3x17x33 b=2x3x33x24.mT precision=tf32", dtypes=FP32),  # lines that the copy engine cannot read
         Case("a=1000x64x64 b=1000x64x64", tier="full"),
         Case("a=70000x3x5 b=70000x5x7", tier="full"),
         Case("a=7x513x257 b=7x257x130", tier="full"),
@@ -126,6 +132,17 @@ SPEC = OpSpec(
         Case("a=16x16384 b=16384x136", tier="full"),
         Case("a=4096x64 b=64x4096", tier="full"),
         Case("a=70000x33 b=33x65", tier="full"),
+        Case("a=528x4536 b=4536x304", dtypes=HALVES, tier="full"),  # rows in several tiles of c^T, whose K blocks share
+        Case("a=3304x6720 b=6720x160", dtypes=HALVES, tier="full"),  # all tiles are a last round, which blocks share
+        Case("a=19400x2088 b=2088x40", dtypes=HALVES, tier="full"),  # a whole round, and a last one that blocks share
+        Case("a=1024x8 b=8x4400", dtypes=HALVES, tier="full"),  # last columns by a box of their own
+        Case("a=4480x72 b=72x400", dtypes=HALVES, tier="full"),  # even and odd rows in turn
+        Case("a=128x2072 b=2072x24", dtypes=HALVES, tier="full"),  # lines at odd multiples of 16 bytes: by tiles of c^T
+        Case("a=136x7664 b=7664x40", dtypes=HALVES, tier="full"),  # and by one of two widths
+        Case("a=17280x2048 b=2048x64", dtypes=HALVES, tier="full"),
+        Case("a=1800x664 b=664x421", dtypes=HALVES, tier="full"),  # lines of the result begin anywhere
+        Case("a=516x16.mT b=16x512 precision=tf32", dtypes=FP32, tier="full"),
+        Case("a=20000x479 b=479x43", dtypes=HALVES, tier="full"),  # lines of the result are copied too
     ),
     workloads=(
         Case("a=4096x4096 b=4096x4096"),
