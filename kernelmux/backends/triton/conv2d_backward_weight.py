@@ -41,7 +41,7 @@ def reciprocal(by: int) -> Ints:
     """Factor and shift by which `quotient` divides numbers below 2^31: the factor is 2^(32 + shift) / by, rounded up."""
     shift = max(0, (by - 1).bit_length() - 1)
     factor = cdiv(2 ** (32 + shift), by)
-    return (factor if factor < 2**31 else factor - 2**32), shift  # as an int32
+    return factor - 2**32, shift  # as an int32: it is 2^31 or more
 
 
 @triton.jit(do_not_specialize=range(3, 35))

@@ -69,13 +69,11 @@ class ConvolutionTile(NamedTuple):
     k: int
     threads: int
     blocks: int
-    stages: int = 0
+    stages: int
 
     @property
     def shared(self) -> int:
         """Bytes of dynamic shared memory: stages of halves, and tables of the rows and of two tiles of k."""
-        if not self.stages:
-            return 0
         return self.stages * (self.m + self.n) * self.k * 2 + (self.m + self.n + 4 * self.k) * _PLACE
 
     def fits(self, card: Card) -> bool:

@@ -151,7 +151,7 @@ def _lines(images: Layout, channels: int) -> Tiles:
     """[N, 1, C, pixels], so many channels at a time."""
     n, c, rows, columns = images.shape
     by_n, by_c, _, _ = images.strides
-    by_n, by_c = by_n if n > 1 else rows * columns, by_c if c > 1 else rows * columns
+    by_n = by_n if n > 1 else rows * columns
     return Tiles((n, 1, c, rows * columns), (by_n, by_n, by_c, 1), (1, 1, channels, STEP), swizzle=LINE)
 
 

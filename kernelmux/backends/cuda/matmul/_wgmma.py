@@ -235,18 +235,17 @@ def _best_plan(a: Layout, b: Layout, multiprocessors: int, end: EpilogueKind, fo
 
 def plan(
     a: Layout, b: Layout, t: WgmmaTiling, splits: int, multiprocessors: int, end: EpilogueKind = PLAIN.ending,
-    shares: int | None = None, follows: bool = False,
+    follows: bool = False,
 ) -> MatmulPlan:  # fmt: skip
-    """The product with a given tiling, K cut into at most `splits` pieces; no extent is 0. shares: of the tiles of the last
-    round, as `left_over` has them unless given. follows: it may start before the copies of its operands have ended."""
+    """The product with a given tiling, K cut into at most `splits` pieces; no extent is 0. follows: it may start before the
+    copies of its operands have ended."""
     whole = problem(a, b)
     p = t.seen(whole)
     k_split = split_length(p.K, splits, LINE // a.dtype.itemsize)
     parts = cdiv(p.K, k_split)
     out, ending = (a.dtype, end) if parts == 1 else (torch.float32, PLAIN.ending)
     works = t.tiles(p) * parts
-    left, most = t.left_over(p, multiprocessors) if parts == 1 else (0, 1)
-    shares = most if shares is None else shares if left else 1
+    left, shares = t.left_over(p, multiprocessors) if parts == 1 else (0, 1)
     if shares > 1 and left == works:
         return _shares.plan(a, b, t.for_shares(), shares, end)
     works -= left if shares > 1 else 0

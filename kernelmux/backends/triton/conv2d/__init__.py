@@ -56,11 +56,8 @@ def sums(
     over = windows(weight.shape, stride, padding, dilation)
     places = (o.places(n) for o, n in zip(over, x.shape[2:], strict=True))
     y = torch.empty((len(x), len(weight), *places), dtype=x.dtype, device=x.device, memory_format=format_of(x))
-    if y.numel():
-        sizes = images(x), images(y), images(weight)
-        _sums.convolution(
-            ConvolutionProblem(x.get_device(), x.dtype, *sizes, over, bias is not None), y, x, weight, bias
-        )
+    sizes = images(x), images(y), images(weight)
+    _sums.convolution(ConvolutionProblem(x.get_device(), x.dtype, *sizes, over, bias is not None), y, x, weight, bias)
     return y
 
 

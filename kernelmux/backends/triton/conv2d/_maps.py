@@ -18,7 +18,7 @@ def map_of_x(p: ConvolutionProblem, box: Ints, block_k: int) -> Map:
     """Of the images that `_specialised` reads in such boxes."""
     if turned(p):
         (n, c, _, w), (by_n, by_c, *_), block = p.x.shape, p.x.strides, (1, block_k, box[2])
-        return Map((n, c, w), (by_n if n > 1 else w, by_c if c > 1 else w, 1), block, layout_of(block, p.dtype))
+        return Map((n, c, w), (by_n if n > 1 else w, by_c, 1), block, layout_of(block, p.dtype))
     return phases_of(p, (*box, block_k)) if strided(p) else map_of(p.x, (*box, block_k), p.dtype)
 
 

@@ -218,7 +218,7 @@ def copies(*given: tuple[torch.Tensor, ImageCopy | None]) -> list[torch.Tensor]:
         if to is not None and i not in turned:
             if x.shape[1:] == found[i].shape[1:]:
                 found[i].copy_(x)
-            elif found[i].numel():
+            else:
                 _copying(images(x), to.rows, 0, to.columns, to.channels)(found[i].permute(0, 2, 3, 1), x)
     if turned:
         launch = _last(given[0][0].get_device(), *((tuple(given[i][0].shape), given[i][1]) for i in turned))

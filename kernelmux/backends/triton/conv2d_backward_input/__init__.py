@@ -56,12 +56,11 @@ def sums(
     lengths = (o.places(n) for o, n in zip(over, grad_out.shape[2:], strict=True))
     form, shape = format_of(grad_out), (len(grad_out), weight.shape[1], *lengths)
     grad_x = torch.empty(shape, dtype=weight.dtype, device=weight.device, memory_format=form)
-    if grad_x.numel():
-        order = torch.channels_last if images(grad_out).channels_last else torch.contiguous_format
-        kernels = weight.transpose(0, 1).flip(2, 3).contiguous(memory_format=order)
-        tensors = images(grad_out), images(grad_x), images(kernels)
-        p = ConvolutionProblem(grad_out.get_device(), grad_out.dtype, *tensors, (over[0], over[1]))
-        _sums.convolution(p, grad_x, grad_out, kernels, None)
+    order = torch.channels_last if images(grad_out).channels_last else torch.contiguous_format
+    kernels = weight.transpose(0, 1).flip(2, 3).contiguous(memory_format=order)
+    tensors = images(grad_out), images(grad_x), images(kernels)
+    p = ConvolutionProblem(grad_out.get_device(), grad_out.dtype, *tensors, (over[0], over[1]))
+    _sums.convolution(p, grad_x, grad_out, kernels, None)
     return grad_x
 
 

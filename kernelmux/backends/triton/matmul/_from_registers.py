@@ -196,8 +196,6 @@ def matmul_from_registers_kernel(
 def from_registers(a: torch.Tensor, b: torch.Tensor, rule: Rule) -> torch.Tensor:
     """a @ b, one matrix each, rows of both contiguous, with one program per SM."""
     c = result(a, b)
-    if c.numel() == 0:
-        return c
     launch, parts, finish = _plan(problem(a, b, "tf32", PLAIN.ending), rule)
     if parts == 1:
         launch(c, a, b)

@@ -37,8 +37,6 @@ def rule(p: MatmulShapes) -> Config:
         return ODD[p.dtype.itemsize]
     if p.tiles(128, 128) < enough(p.device):
         return _tile(64, 64 if p.dtype.itemsize == 4 else 128, 128 // p.dtype.itemsize, warps=4, stages=4)
-    if _small(p):  # H200, 1000 of 64^3 in bf16: 12.7 us, 26.3 with 128 x 128
-        return _tile(64, 64, 64, warps=4, stages=2)
     if p.dtype == torch.float32:
         # H200, 4096^3: 3162 us; 3331 with 64 x 64 x 16, cuBLAS 2683.
         if p.precision == "tf32" and cards.of(p.device).multiplies("tf32"):

@@ -141,7 +141,9 @@ class FlashInferBench(Problem):
         whole = self.axes.lengths(workload.get("axes") or {})
         axes = self._fit(case, whole, workload, limit) if limit else whole
         changed = [f"{n} {whole[n]} -> {axes[n]}" for n in self.axes.variable if axes[n] != whole[n]]
-        changed += [f"{n} {a['value']} -> {axes[n]}" for n, a in self.whole.items() if a.get("value", axes[n]) != axes[n]]
+        changed += [
+            f"{n} {a['value']} -> {axes[n]}" for n, a in self.whole.items() if a.get("value", axes[n]) != axes[n]
+        ]
         args, drawn = self._drawn(axes, seed, workload, bool(changed))
         notes = [f"reduced: {', '.join(changed)}"] if changed else []
         notes += [f"{', '.join(drawn)} drawn"] if drawn else []
