@@ -89,8 +89,8 @@ def _moved(trial: Trial) -> Iterator[Trial]:
     further = LayoutRule(f"{GAPS.name}, one further on", _further)
     ways = (MISALIGNED, given), ([further], given[:1]), ([LAST], given[:1]), ([REVERSED], given[1:2])
     for rules, chosen in ways:
-        moved = {name: [made for rule in rules if (made := rule.of(x)) is not None] for name, x in chosen}
-        if made := {name: found[0] for name, found in moved.items() if found}:
+        placed = {name: [new for rule in rules if (new := rule.of(x)) is not None] for name, x in chosen}
+        if made := {name: found[0] for name, found in placed.items() if found}:
             yield trial.elsewhere(f"{', '.join(made)}: {rules[0].name}", **made)
 
 
