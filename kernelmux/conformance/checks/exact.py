@@ -9,7 +9,7 @@ from itertools import islice
 import torch
 
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.inputs import trials
+from kernelmux.conformance.inputs import trials, turns
 from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.judging.probe import Judge, Probe
 from kernelmux.registry.cases import Case
@@ -26,10 +26,9 @@ def run(probe: Probe) -> None:
     if isinstance(exact, NoExact):
         probe.skip_all(exact.reason)
         return
-    for trial in _trials(probe):
-        if probe.able(trial):
-            with probe.judge(trial) as judge:
-                _equal(judge)
+    for trial in turns.shared_out(probe, filter(probe.able, _trials(probe))):
+        with probe.judge(trial) as judge:
+            _equal(judge)
     if not (probe.records or probe.options.cases or probe.options.dtypes):
         raise LookupError(f"{probe.spec.name}: exact inputs exist for no case of tier {probe.options.tier}")
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
+from zlib import crc32
 
 import torch
 
 from kernelmux import emulator
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.inputs import generate
+from kernelmux.conformance.inputs import generate, turns
 from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.judging.probe import Failed, Judge, Probe
 from kernelmux.conformance.variations import large_tensors, neighbouring_trials, resize
@@ -35,6 +36,7 @@ LESS = 1031  # prime: where all blocks have to run, and those of a longer axis t
 LEAST = 131  # prime: where those of that one take too long as well
 STAY = 2  # blocks of each multiprocessor
 TOO_MANY = some_blocks.UNSUITABLE["time limit"]
+IN_TURN = "a few of its blocks say nothing; all of them run for another variant, or with another seed"
 ELEMENTWISE = 2**20  # elements in a row, of an operator that takes any shape
 REGULAR = (1024, 512)  # of all axes, or of two: what kernels have fast ways for
 ROOM = 2**22  # elements in and out of a call whose axes are all of such a length
@@ -47,6 +49,8 @@ SECONDS = 3.0  # of processor time for an emulated call
 SECONDS_OF_SUMS = 0.5  # where the axis is summed over: a block may walk along all of it
 TOGETHER = 2**14  # lanes that the emulator runs side by side
 FULLER = 1.5  # times the seconds of a few blocks: so many lanes at least
+SOON = 0.5  # seconds: calls that take longer with all of their blocks take turns, by the axis
+COMPILED = 8  # times longer than to run a few blocks it takes to compile for them as well, at most
 
 
 def run(probe: Probe) -> None:
@@ -206,7 +210,7 @@ def _regular(probe: Probe, base: Trial, case: Case) -> None:
     most = ELEMENTWISE if flat and _counted_by_grids(probe, base, case, names[-1]) else REGULAR[0]
     single = [dict.fromkeys(names, 1) | {names[-1]: most}] if flat else []
     square = [lengths for n in REGULAR for lengths in (dict.fromkeys(names, n), short | dict.fromkeys(last, n))]
-    for tries in (single, square):
+    for tries in turns.shared_out(probe, (single, square)) if single else (square,):
         made = (_of_lengths(probe, base, case, lengths) for lengths in tries)
         if trial := next((t for t in made if t is not None and t.call.cost.flops <= FLOPS and t.size <= ROOM), None):
             with probe.judge(trial) as judge:
@@ -282,8 +286,12 @@ def _examine(judge: Judge, dimensions: dict[int, int], apart: tuple[AxisName, ..
                 few = _some(judge, dimensions, apart, launches) if dimensions else 0.0
                 if few is None:
                     return
-                if few * _turn_count(launches) > seconds:
+                least = few * max(1.0, _turn_count(launches))
+                if least > seconds:
                     raise Unsuitable(TOO_MANY)
+                axis = judge.trial.note.partition(" = ")[0]
+                if least > SOON and not turns.due(judge.probe, crc32(axis.encode())):
+                    raise Unsuitable(IN_TURN)
             except Failed:
                 if certain and len(launches) < 2:
                     raise
@@ -291,19 +299,23 @@ def _examine(judge: Judge, dimensions: dict[int, int], apart: tuple[AxisName, ..
                 seconds, judge.record.budget = SECONDS_OF_SUMS, 0.0
         judge.accurate(some_blocks.call(judge.probe, judge.trial, seconds, some=False))
     except Unsuitable as reason:
+        judge.record.assertions = 0  # that what a few blocks have not written is well formed says nothing
         some_blocks.set_aside(judge, str(reason))
 
 
 def _turn_count(launches: Sequence[Launch]) -> float:
-    """How many times longer than a few blocks all of those take that stay side by side on a GPU; 0 of more blocks.
+    """How many times longer than a few blocks all take, at least.
 
-    A specialised convolution of 512 x 512 pixels took 0.5 s with three of 132 blocks, and 3 s did not do for all.
+    A specialised convolution of 512 x 512 pixels took 0.5 s with three of 132 blocks, and 3 s did not do for all. Of more
+    blocks than stay side by side on a GPU each may take less time than their kernel took to compile.
     """
     sizes = [(math.prod(launch.grid), math.prod(launch.block)) for launch in launches]
-    stay = [
-        -(-blocks * threads // TOGETHER) for blocks, threads in sizes if blocks <= STAY * cards.emulated().processors
+    turns_of = [
+        (blocks <= STAY * cards.emulated().processors, -(-blocks * threads // TOGETHER)) for blocks, threads in sizes
     ]
-    return FULLER * max(stay) if max(stay, default=0) > 1 else 0.0
+    stay = max((count for stays, count in turns_of if stays), default=0)
+    more = max((count for stays, count in turns_of if not stays), default=0)
+    return max(FULLER * stay if stay > 1 else 0.0, more / COMPILED)
 
 
 def _some(

@@ -18,7 +18,7 @@ import torch
 
 from kernelmux import emulator
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.inputs import generate
+from kernelmux.conformance.inputs import generate, turns
 from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.judging.probe import Judge, Probe
 from kernelmux.conformance.variations import neighbouring_trials, resize
@@ -45,6 +45,7 @@ def run(probe: Probe) -> None:
     if not small and not large:
         return  # why nothing runs is on record
     others = [trial for trial in large if trial not in small or not probe.emulated]
+    others = list(turns.shared_out(probe, others)) if len(others) > 1 else others
     for trial in (*others, *_long(probe)):
         with probe.judge(trial) as judge:
             _repeated(judge, TIMES_LARGE if probe.device.type == "cuda" else TIMES)
@@ -102,7 +103,11 @@ def _long(probe: Probe) -> Iterator[Trial]:
         axes = neighbouring_trials.axes(probe, base)
         for axis in axes:
             made = neighbouring_trials.resized(probe, base, dict.fromkeys(axes, SHORT) | {axis: long})
-            if made is None or neighbouring_trials.terms(made.call) < long or (slow and _terms_of_all(made) > FEW):
+            if (
+                made is None
+                or neighbouring_trials.terms(made.call) < long
+                or (slow and neighbouring_trials.terms_of_all(made.call) > FEW)
+            ):
                 continue
             dims = [(x.dim(), d) for x in made.tensors.values() for d, n in enumerate(x.shape) if n == long]
             places = tuple((d - rank, 0 if slow else rank) for rank, d in dims)
@@ -121,12 +126,6 @@ def _precise(probe: Probe, base: Trial) -> Trial:
         return base
     made = probe.make(case, torch.float32)
     return base if probe.reasons(made) else made
-
-
-def _terms_of_all(trial: Trial) -> int:
-    """Terms of a sum times elements of the outputs."""
-    outputs = (math.prod(output.shape(trial.call)) for output in trial.spec.outputs)
-    return neighbouring_trials.terms(trial.call) * sum(outputs)
 
 
 def _several_blocks(probe: Probe, trial: Trial) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.inputs import generate, layouts
+from kernelmux.conformance.inputs import generate, layouts, turns
 from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.judging import ahead
 from kernelmux.conformance.judging.probe import Probe
@@ -44,10 +44,15 @@ def run(probe: Probe) -> None:
 
 
 def _all(probe: Probe, pools: dict[str, list[Any]]) -> Iterator[Trial]:
+    """Every value in small calls, in each kind of call, and together with others; of the last two one in turn, where these
+    are shared out.
+    """
     for turn, (name, value) in enumerate(settings(pools)):
+        alone = turns.due(probe, turn)
         yield from trials_with(probe, name, value, turn)
-        yield from every_kind(probe, name, value, turn)
-        if len(pools) > 1:
+        if alone or not value or len(pools) == 1:
+            yield from every_kind(probe, name, value, turn)
+        if len(pools) > 1 and not (alone and turns.shares(probe)):
             others = {n: pool[turn % len(pool)] for n, pool in pools.items() if n != name}
             yield from trials_with(probe, name, value, turn, **others)
 

@@ -11,12 +11,13 @@ from kernelmux.conformance.inputs import generate
 from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.judging import ahead
 from kernelmux.conformance.judging.probe import Probe
-from kernelmux.conformance.variations import neighbouring_shapes
+from kernelmux.conformance.variations import neighbouring_shapes, neighbouring_trials
 from kernelmux.registry.cases import Case
 
 # How many shapes, and elements per tensor, by tier; the emulator runs some 10^5 elements a second.
 COUNTS = {"smoke": 3, "ci": 10, "full": 60, "huge": 200}
 ELEMENTS = {"cpu": 2**13, "cuda": 2**22}
+WORK = 2**23  # operations of a call, where a run is brief
 REGULAR = {"smoke": 0, "ci": 2, "full": 20, "huge": 40}  # calls with an axis of 1,022 to 4,096
 
 
@@ -44,11 +45,15 @@ def _drawn_shapes(probe: Probe) -> list[tuple[Case, Sequence[torch.dtype]]]:
     regular = generate.regular(spec, requires, REGULAR[probe.options.tier], *asked[2:])
     near = [] if any(able for _, able in drawn) else neighbouring_shapes.cases(spec, *asked)
     return [
-        *drawn,
-        *near,
-        *regular,
+        *(pair for pair in (*drawn, *near, *regular) if not probe.brief or _quick(probe, *pair)),
         *((case, spec.dtypes) for case in (*generate.corners(spec), *generate.mixed(spec))),
     ]
+
+
+def _quick(probe: Probe, case: Case, able: Sequence[torch.dtype]) -> bool:
+    """Whether the emulator is done with such a call within some two seconds."""
+    calls = (call for dtype in able if (call := generate.permitted(probe.spec, case, dtype)))
+    return all(neighbouring_trials.work(call) <= WORK for call in calls)
 
 
 CHECK = Check(

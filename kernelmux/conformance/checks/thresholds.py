@@ -18,7 +18,7 @@ import torch
 from kernelmux import emulator
 from kernelmux.candidate import implementation as candidate
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.inputs import dtype_rotation, edge_values, generate, special_numbers
+from kernelmux.conformance.inputs import dtype_rotation, edge_values, generate, special_numbers, turns
 from kernelmux.conformance.inputs.trials import Trial
 from kernelmux.conformance.judging.probe import Probe
 from kernelmux.conformance.source_constants import reader, untrusted
@@ -33,6 +33,7 @@ from kernelmux.registry.conditions import AtLeast, AtMost
 # Seconds of processor time and calls of one variant, and elements of a tensor, by tier. The emulator runs some 10^5
 # elements a second, and each length may be a kernel of its own that has to be compiled.
 SECONDS = {"smoke": 2.0, "ci": 5.0, "full": 60.0, "huge": 600.0}
+SHARED_OUT = 2.5  # where variants of an operator, which read many constants of one source, share the calls out
 CALLS = {"smoke": 6, "ci": 32, "full": 600, "huge": 6000}
 ELEMENTS = {"smoke": 2**14, "ci": 2**17, "full": 2**19, "huge": 2**22}
 NOT_EMULATED = 2**22  # elements, at least
@@ -85,7 +86,7 @@ class _Budget:
     """The processor time of one variant, and what calls cost: those that would not end within it are not made."""
 
     def __init__(self, probe: Probe) -> None:
-        self.seconds = SECONDS[probe.options.tier]
+        self.seconds = SHARED_OUT if turns.shares(probe) else SECONDS[probe.options.tier]
         self.begin, self.calls = time.process_time(), 0
         self.rate = RATES[probe.emulated]
         self.too_long: dict[tuple[AxisName, ...], float] = {}  # costs of calls that were given up

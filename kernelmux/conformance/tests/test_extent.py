@@ -87,8 +87,8 @@ def test_blocks_that_stay_are_as_many_for_any_length(monkeypatch, counted, found
     ("grids", "threads", "turns"),
     [
         ([132], 384, 4 * extent.FULLER),  # the emulator runs 42 of these blocks side by side
-        ([65537, 132], 384, 4 * extent.FULLER),
-        ([65537], 128, 0.0),  # none of which has more to do
+        ([1031, 132], 384, 4 * extent.FULLER),
+        ([65537], 128, 513 / extent.COMPILED),  # none of which has more to do
         ([8], 128, 0.0),
         ([], 128, 0.0),
     ],

@@ -16,7 +16,7 @@ import torch
 
 from kernelmux.conformance.inputs import generate
 from kernelmux.conformance.source_constants.constant import Constant
-from kernelmux.conformance.variations import resize
+from kernelmux.conformance.variations import neighbouring_trials, resize
 from kernelmux.conformance.variations.resize import AxisName
 from kernelmux.registry.cases import Case
 from kernelmux.registry.conditions import Condition, Multiple, OneOf
@@ -207,4 +207,4 @@ def _following(before: dict[AxisName, int], lengths: dict[AxisName, int]) -> Ite
 def cost(spec: OpSpec, case: Case, dtype: torch.dtype) -> float:
     """What a call costs, about: operations, and elements that are moved."""
     call: Call | None = generate.permitted(spec, case, dtype)
-    return call.cost.flops + call.cost.bytes / dtype.itemsize if call else math.inf
+    return neighbouring_trials.work(call) + call.cost.bytes / dtype.itemsize if call else math.inf

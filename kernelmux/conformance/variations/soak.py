@@ -22,11 +22,12 @@ from kernelmux.conformance.judging import ahead, expected_warnings
 from kernelmux.conformance.judging.probe import Judge
 from kernelmux.conformance.variations import neighbouring_trials
 from kernelmux.conformance.variations.interleaving import Living
+from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import dispatch
 
 MANY = 1000  # calls in a row
 STRETCH = 1000  # calls of a candidate in one message
-MANY_SMOKE = 100  # of them in tier smoke, which is also asked of torch_ref where a GPU has verified it
+MANY_SMOKE = 100  # of them in tier smoke, and of torch's own operators on a CPU in tier ci, which keep nothing of ours
 EMULATED = {0.02: 24, 0.1: 12, float("inf"): 6}  # of kernels that are emulated, by the seconds that one takes at most
 WINDOWS = 2  # of as many calls, in which the same has to grow before it is called a leak
 LARGE_CALLS = 3  # on large tensors, between two counts of what is left
@@ -130,8 +131,10 @@ def _grown(judge: Judge, first: Tensors, living: Living, times: int) -> dict[str
 
 def _how_many(judge: Judge) -> int:
     """Many calls, unless kernels are emulated."""
-    if not neighbouring_trials.slow(judge.probe):
-        return MANY_SMOKE if judge.probe.options.tier == "smoke" else MANY
+    probe = judge.probe
+    if not neighbouring_trials.slow(probe):
+        few = registered.composite(probe.backend) and probe.device.type == "cpu" and probe.options.tier == "ci"
+        return MANY_SMOKE if few or probe.options.tier == "smoke" else MANY
     start = time.perf_counter()
     judge.call()
     seconds = time.perf_counter() - start
