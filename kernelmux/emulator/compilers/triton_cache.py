@@ -126,7 +126,7 @@ def keep_plainly() -> None:
 class PlainCache(FileCacheManager):  # type: ignore[misc]  # Triton has no types
     """Triton's files as Triton keeps them; each is written beside its place, not in a folder that is made for it.
 
-    Of such a folder Triton deletes all that is empty above it, too: for nine files of a kernel a quarter of its compilation.
+    Of such a folder Triton deletes all that is empty above it, too: of a compilation, with nine files, up to a quarter.
     """
 
     def put(self, data: Any, filename: str, binary: bool = True) -> str:
