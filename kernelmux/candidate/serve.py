@@ -8,7 +8,6 @@ It knows no operator. Nothing here protects a verdict: a candidate may replace a
 from __future__ import annotations
 
 import faulthandler
-import gc
 import importlib
 import importlib.util
 import linecache
@@ -52,8 +51,6 @@ def main(descriptor: int, waits: bool) -> None:
     global_state.snapshot()
     if waits:
         launches.prepare()
-    gc.collect()
-    gc.freeze()  # a collection would visit all of torch, and compiling a kernel causes several
     try:
         channel.send({"ready": True})
         Server(channel).run()
