@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import importlib
 import os
+import re
 import threading
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
@@ -34,12 +35,11 @@ def emulate(channel: Channel, regions: dict[int, memory.Region]) -> None:
     known: dict[str, RemoteModule] = {}
 
     def make(ptx: str) -> RemoteModule:
-        if ptx not in known:
-            known[ptx] = RemoteModule(parsed(ptx), channel, regions, len(known))
-        return known[ptx]
+        return known.get(ptx) or known.setdefault(ptx, RemoteModule(ptx, channel, regions, len(known)))
 
-    parsed = emulator.load_by(make)
+    emulator.load_by(make)
     if found := driver():
+        importlib.import_module("kernelmux.emulator.compilers.triton_cache").keep_plainly()
         found.activate()
 
 
@@ -62,26 +62,23 @@ def prepare() -> None:
 
 
 class RemoteModule:
-    """A module of PTX whose kernels run elsewhere. number: which it is, in this process."""
+    """A module of PTX whose kernels run elsewhere, and is read there alone. number: which it is, in this process."""
 
-    def __init__(self, module: Any, channel: Channel, regions: dict[int, memory.Region], number: int) -> None:
-        self.module, self.channel, self.regions, self.number = module, channel, regions, number
-        self.ptx, self.sent = module.ptx, False
-
-    @property
-    def kernels(self) -> tuple[str, ...]:
-        return self.module.kernels  # type: ignore[no-any-return]
+    def __init__(self, ptx: str, channel: Channel, regions: dict[int, memory.Region], number: int) -> None:
+        self.ptx, self.channel, self.regions, self.number = ptx, channel, regions, number
+        self.sent = False
 
     def kernel(self, name: str) -> RemoteKernel:
-        return RemoteKernel(self, self.module.kernel(name))
+        return RemoteKernel(self, name)
 
 
 class RemoteKernel:
-    """An entry point that runs elsewhere; the interface of `EntryKernel`."""
+    """An entry point that runs elsewhere; what launchers use of `EntryKernel`."""
 
-    def __init__(self, module: RemoteModule, kernel: Any) -> None:
-        self.module, self.kernel, self.name = module, kernel, kernel.name
-        self.parameters, self.shared_size = kernel.parameters, kernel.shared_size
+    def __init__(self, module: RemoteModule, name: str) -> None:
+        self.module, self.name = module, name
+        head = re.search(rf"\.entry\s+{re.escape(name)}\s*\(([^)]*)\)", module.ptx)
+        self.parameters = re.findall(r"\.param\b", head[1]) if head else []
 
     def launch(
         self,

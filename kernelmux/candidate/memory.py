@@ -58,15 +58,20 @@ def region(size: int) -> Region:
     return Region(file, size)
 
 
-def fill(to: np.ndarray, data: np.ndarray, fresh: bool = False) -> None:
-    """Write bytes into shared memory. What was never touched of a large one stays without; fresh: it holds zeros."""
+def fill(to: np.ndarray, data: np.ndarray, fresh: bool = False, file: int | None = None) -> None:
+    """Write bytes into shared memory. What was never touched of a large one stays without; fresh: it holds zeros.
+
+    file: that of a region with these bytes, which tells what was ever written. To look at the rest would give it memory.
+    """
     if data.size <= LARGE:
         to[:] = data
         return
-    touched = _touched(data)
+    touched, written = _touched(data), np.full(-(-data.size // PART), not fresh and file is None)
+    for first, last in () if fresh or file is None else _written(file, data.size):
+        written[first // PART : -(-last // PART)] = True
     for i, begin in enumerate(range(0, data.size, PART)):
         part = slice(begin, begin + PART)
-        if touched[i] or (not fresh and to[part].any()):
+        if touched[i] or (written[i] and to[part].any()):
             to[part] = data[part]
 
 

@@ -76,7 +76,7 @@ def _fill(region: memory.Region | GpuRegion, storage: torch.UntypedStorage, fres
         memory.whole(region.storage()).copy_(memory.whole(storage))
         torch.cuda.current_stream(storage.device).synchronize()
     else:
-        memory.fill(region.bytes, memory.held(storage), fresh)
+        memory.fill(region.bytes, memory.held(storage), fresh, region.file)
 
 
 def _differs(region: memory.Region | GpuRegion, storage: torch.UntypedStorage) -> bool:

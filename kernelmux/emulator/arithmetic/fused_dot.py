@@ -22,6 +22,7 @@ LEAST = {"f16": -14, "bf16": -126, "tf32": -126, "f32": -126, "e4m3": -6, "e5m2"
 NAN = np.uint32(0x7FFFFFFF)
 SLAB = 1 << 18  # terms at a time, so that they stay in the cache
 PARTIAL = 8  # terms below 2^28 that int32 can add
+DENSE = 0.75  # of the terms: where fewer are not 0, those alone are added
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,48 @@ def fused_dot(
     bad = not_finite(a) or not_finite(b) or not_finite(c)
     finite = (np.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0) for x in (a, b, c)) if bad else (a, b, c)
     left, right, sums = finite
-    left, right = (
-        left.transpose(2, 0, 1)[..., None],
-        right.transpose(1, 0, 2)[:, :, None, :],
-    )  # [K, G, M, 1], [K, G, 1, N]
+    if (box := _occupied(left, right)) is None:
+        result = _rounded(left, right, sums, kinds, rule, half)
+    else:
+        g, m, k, n = box
+        result = _alone(sums, rule, half)
+        if g.size * m.size * k.size * n.size:
+            place = np.ix_(g, m, n)
+            part = left[np.ix_(g, m, k)], right[np.ix_(g, k, n)], sums[place]
+            result[place] = _rounded(*part, kinds, rule, half)
+    return _with_special(result, a, b, c) if bad else result
+
+
+def _occupied(a: Array, b: Array) -> tuple[Array, Array, Array, Array] | None:
+    """Products, rows, terms and columns (g, m, k, n) outside of which a factor is 0; None where that is most of them.
+
+    A term of 0 changes no sum and no exponent. Tiles that stand over the edge of a matrix are full of them: of the terms
+    of matmul's `cuda/wgmma` in tier ci 92% are outside, of `triton/from_registers` 68%.
+    """
+    used_a, used_b = a != 0, b != 0
+    rows, columns = used_a.any(2), used_b.any(1)
+    g = np.flatnonzero(rows.any(1) & columns.any(1))
+    m, n = np.flatnonzero(rows[g].any(0)), np.flatnonzero(columns[g].any(0))
+    k = np.flatnonzero(used_a[g].any((0, 1)) & used_b[g].any((0, 2)))
+    inside = len(g) * len(m) * len(k) * len(n)
+    return None if inside > DENSE * a.size * b.shape[2] else (g, m, k, n)
+
+
+def _alone(sums: Array, rule: FusedDotRule, half: bool) -> Array:
+    """`fused_dot` of a finite accumulator and no products: the same where it keeps all digits, but for -0."""
+    if rule.digits < FULL.digits:
+        terms = np.zeros((*sums.shape[:2], 0), F4), np.zeros((sums.shape[0], 0, sums.shape[2]), F4)
+        return _rounded(*terms, sums, ("f32", "f32"), rule, half)
+    result: Array = sums + F4.type(0)
+    return result.astype(F2) if half else result
+
+
+def _rounded(a: Array, b: Array, sums: Array, kinds: tuple[str, str], rule: FusedDotRule, half: bool) -> Array:
+    """`fused_dot` of finite numbers."""
+    left, right = a.transpose(2, 0, 1)[..., None], b.transpose(1, 0, 2)[:, :, None, :]  # [K, G, M, 1], [K, G, 1, N]
     largest = _largest(_exponents(left, kinds[0]), _exponents(right, kinds[1]), _exponents(sums, "f32"))
     exact = _aligned_sum(left, right, sums, largest, rule.fraction)
-    result = exact.astype(F2) if half else _cut(exact, rule.digits)
-    return _with_special(result, a, b, c) if bad else result
+    return exact.astype(F2) if half else _cut(exact, rule.digits)
 
 
 def not_finite(x: Array) -> bool:

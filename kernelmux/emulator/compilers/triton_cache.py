@@ -13,6 +13,7 @@ import io
 import json
 import os
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -117,7 +118,26 @@ def _files() -> Iterator[str]:
         yield f"{path} {info.st_size} {info.st_mtime_ns}"
 
 
-class CheckedCache(FileCacheManager):  # type: ignore[misc]  # Triton has no types
+def keep_plainly() -> None:
+    """Give Triton a cache without digests: for a process whose folder is new, and its own."""
+    knobs.cache.manager_class = PlainCache
+
+
+class PlainCache(FileCacheManager):  # type: ignore[misc]  # Triton has no types
+    """Triton's files as Triton keeps them; each is written beside its place, not in a folder that is made for it.
+
+    Of such a folder Triton deletes all that is empty above it, too: of a compilation, with nine files, up to a quarter.
+    """
+
+    def put(self, data: Any, filename: str, binary: bool = True) -> str:
+        """Write a file at once, as seen by others; its path."""
+        path, temporary = Path(self.cache_dir, filename), Path(self.cache_dir, f"tmp.{os.getpid()}.{uuid.uuid4().hex}")
+        temporary.write_bytes(data if isinstance(data, bytes) else str(data).encode())
+        os.replace(temporary, path)
+        return str(path)
+
+
+class CheckedCache(PlainCache):
     """Triton's files with a digest of each; a group with a damaged one counts as absent, so that it is compiled again.
 
     Groups that were written without digests are taken as they are.

@@ -246,8 +246,9 @@ class ChunkMemory:
         """Fails if two lanes have just written different values to one place, so that one does not find its own."""
         if place.rows.__class__ is not np.ndarray and np.ndim(values) == 0:
             return
-        different = np.broadcast_to(_changes(place.view, place.rows, values), (group.n,))
+        different = _changes(place.view, place.rows, values)
         if different.any():
+            different = np.broadcast_to(different, (group.n,))
             if redundant_stores.allowed(group, place.view, place.rows, values, different, place.shared is not None):
                 redundant_stores.warn(group)
                 return

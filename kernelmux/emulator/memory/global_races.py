@@ -91,11 +91,9 @@ class GlobalWriters:
     def _now(self, group: Group, rows: Any, size: int) -> CurrentAccess:
         thread = group.index + self.first_block * self.threads
         stamps = 0 if self.shadow is None else self.shadow.stamps(group).stamps >> THREAD_BITS
-        epoch = np.broadcast_to(stamps, (group.n,))
         tick = self.history.tick | self.history.sites.here(group.run)
-        return CurrentAccess(
-            thread[:, None], epoch[:, None], np.broadcast_to(rows, (group.n,)), size, tick, self.threads
-        )
+        epoch, rows = _for_each(stamps, group.n), _for_each(rows, group.n)
+        return CurrentAccess(thread[:, None], epoch[:, None], rows, size, tick, self.threads)
 
     def _unfenced(self, accesses: LastAccess, now: CurrentAccess, thread: np.ndarray) -> Any:
         """Where the block of the earlier access, by `thread`, has made no fence since."""
@@ -127,3 +125,10 @@ class GlobalWriters:
             block = place if self.history.order is None else self.history.order(place)
             step = self.history.sites.step(tick & (1 << BITS) - 1)
             group.fail("race", text.format(thread, block), [int(row)], step)
+
+
+def _for_each(value: Any, lanes: int) -> Any:
+    """A value as one of every lane; that it is already is a cheaper question than `broadcast_to`."""
+    if value.__class__ is np.ndarray and value.shape == (lanes,):
+        return value
+    return np.broadcast_to(value, (lanes,))

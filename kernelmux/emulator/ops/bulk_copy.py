@@ -7,7 +7,7 @@ thread waits for the bulk group (bulk_group.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -44,8 +44,15 @@ def tile_offsets(group: Any, i: int, start: int, tile: TileMap) -> Array:
     line = tile.line_bytes
     pitch = max(line, tile.swizzle)
     check_inside(group, i, start, tile.tile_bytes // line * pitch)
-    at = np.arange(tile.tile_bytes)
-    offsets: Array = swizzled(start + at // line * pitch + at % line, tile.swizzle)
+    return _offsets(start, tile.tile_bytes, line, pitch, tile.swizzle)
+
+
+@lru_cache(maxsize=128)
+def _offsets(start: int, size: int, line: int, pitch: int, swizzle: int) -> Array:
+    """Where the bytes of a tile lie; kept, as a loop comes to the same few places again and again."""
+    at = np.arange(size)
+    offsets: Array = swizzled(start + at // line * pitch + at % line, swizzle)
+    offsets.flags.writeable = False
     return offsets
 
 
