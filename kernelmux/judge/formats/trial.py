@@ -160,6 +160,8 @@ def _others(x: torch.Tensor) -> Iterator[torch.Tensor]:
 
 def _own(x: torch.Tensor, exactly: bool) -> torch.Tensor:
     """A copy, which the reference may write into."""
+    if exactly and x.dtype == torch.complex64:
+        return x.detach().to(torch.complex128)
     raised = exactly and (x.dtype in modes.WIDENED or x.dtype in SMALL_FLOATS)
     return x.detach().to(torch.float64, copy=True) if raised else x.detach().clone()
 

@@ -9,7 +9,13 @@ from kernelmux.judge import formats
 from kernelmux.judge.formats.bounds import expected
 from kernelmux.judge.formats.projects import flashinfer_inputs
 from kernelmux.judge.formats.task import FormatError
-from kernelmux.judge.tests.task_files import only
+from kernelmux.judge.tests.task_files import answers, imports_undone, only, solved
+
+
+@pytest.fixture(autouse=True)
+def _imports_undone():
+    with imports_undone():
+        yield
 
 
 def definition(
@@ -66,8 +72,8 @@ def test_flashinfer_bench_lengths_that_follow_others_end(tmp_path):
     while (shorter := axes.halved(lengths)) is not None:
         lengths, seen = shorter, seen + 1
     assert seen < 10 and (lengths["batch_size"], lengths["len_indptr"], lengths["pages"]) == (1, 2, 7)
-    with pytest.raises(FormatError, match=r"no lengths below \d+ bytes run, and the limit is 128"):
-        problem(tmp_path, told).trial(0, limit=128)
+    with pytest.raises(FormatError, match=r"no lengths below \d+ bytes run, and the limit is 2"):
+        problem(tmp_path, told).trial(0, limit=2)
 
 
 def test_flashinfer_bench_constant_axes_leave_room_for_variable_ones(tmp_path):
@@ -78,6 +84,56 @@ def test_flashinfer_bench_constant_axes_leave_room_for_variable_ones(tmp_path):
     )
     trial = problem(tmp_path, told).trial(0, limit=1 << 16)  # w alone takes four times as much
     assert 1 < len(trial.args[0]) < 64 and "reduced: rows 64 ->" in trial.note
+
+
+# Of the shape of a mixture of experts: its sizes stand in its text too, a weight for each expert, a scale for each block.
+EXPERTS = definition(
+    {
+        "rows": None,
+        "num_experts": 256,
+        "num_local_experts": 32,
+        "hidden": 7168,
+        "inner": 2048,
+        "hidden_blocks": 56,
+        "top_k": 2,
+    },
+    {
+        "x": (["rows", "hidden"], "float32"),
+        "weights": (["num_local_experts", "inner", "hidden"], "float32"),
+        "scales": (["hidden_blocks"], "float32"),
+        "topk_ids": (["rows", "top_k"], "int32"),
+    },
+    """H = 7168
+    BLOCK = 128
+    assert weights.shape == (32, 2048, 7168) or (E := weights.shape[0]) == 32 and weights.shape[1] == 2048
+    scaled = x * scales[: H // BLOCK].repeat_interleave(BLOCK)
+    chosen = (topk_ids >> 16) % weights.shape[0]
+    factors = (topk_ids & 0xFFFF).to(torch.int16).view(torch.bfloat16).to(torch.float32)
+    y = [sum(f * (r @ weights[e].T).sum() for e, f in zip(es, fs)) for r, es, fs in zip(scaled, chosen, factors)]
+    return scaled * torch.stack(y)[:, None]""",
+)
+
+
+def test_flashinfer_bench_constants_are_reduced_with_the_numbers_of_the_text(tmp_path):
+    told = {**EXPERTS, "inputs": {name: EXPERTS["inputs"][name] for name in ("weights", "x", "topk_ids", "scales")}}
+    told["inputs"]["topk_ids"]["description"] = "Packed: the upper 16 bits are the expert."
+    trial = problem(tmp_path, told).trial(1, limit=1 << 20)
+    x, weights, scales, topk_ids = trial.args  # in the order of the reference's arguments
+    assert x.shape[1] == 128 * len(scales) < 7168 and weights.shape[2] == x.shape[1]
+    assert len(weights) * 8 == 256 // (32 // len(weights)) and f"num_local_experts 32 -> {len(weights)}" in trial.note
+    assert topk_ids.shape[1] == 2 and 0 < float((topk_ids & 0xFFFF).max()) < 0x4000
+    (tmp_path / "solution.json").write_text(
+        json.dumps(
+            {
+                "name": "s",
+                "definition": "one",
+                "spec": {"language": "python", "entry_point": "main.py::run"},
+                "sources": [{"path": "main.py", "content": told["reference"]}],
+            }
+        )
+    )
+    got = answers(trial, solved(trial.task, tmp_path), tmp_path / "run")
+    assert not expected.of(trial, 1).wrong(got)
 
 
 def test_flashinfer_bench_is_reduced_where_a_reference_goes_step_by_step(tmp_path):

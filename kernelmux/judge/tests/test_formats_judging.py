@@ -42,6 +42,26 @@ def get_inputs():
 def get_init_inputs():
     return [32, 24]
 """
+# Nothing of the input is left behind its layers as torch draws them; more tensors than a socket takes files at once.
+DEEP = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self, width, depth):
+        super().__init__()
+        self.layers = nn.Sequential(*[part for _ in range(depth) for part in (nn.Linear(width, width), nn.ReLU())])
+        self.more = nn.ParameterList([torch.randn(1) for _ in range(260)])
+
+    def forward(self, x):
+        return self.layers(x) + sum(self.more) / 260
+
+def get_inputs():
+    return [torch.rand(5, 64)]
+
+def get_init_inputs():
+    return [64, 20]
+"""
 ONES = ROWS.replace("torch.softmax(x, dim=1)", "torch.softmax(x, dim=1) * 0 + 1")
 BROKEN = "raise ValueError('on purpose')\n" + ROWS
 
@@ -132,6 +152,7 @@ def write(folder: Path, texts: dict[str, str]) -> Path:
 def test_solutions_of_kernelbench_in_one_command(tmp_path: Path) -> None:
     """One test for all: each solution has a process, and the command is what is shared."""
     problems = {"1_Softmax": ROWS, "2_Linear": LINEAR, "3_Ones": ONES, "4_Broken": BROKEN, "5_Unsolved": ROWS}
+    problems["6_Deep"] = DEEP
     write(tmp_path, {f"tasks/level1/{name}.py": text for name, text in problems.items()})
     task = str(tmp_path / "tasks/level1/1_Softmax.py")
     reads = new(f"told = {{}}\nexec(open({task!r}).read(), told)\nreturn told['Model']()(x)")
@@ -139,12 +160,17 @@ def test_solutions_of_kernelbench_in_one_command(tmp_path: Path) -> None:
     write(tmp_path, {f"runs/level_1_problem_1/{name}.py": text for name, text in given.items()})
     write(tmp_path, {f"runs/level_1_problem_2/{name}.py": text for name, (text, _) in LAYERS.items()})
     write(tmp_path, {f"runs/level_1_problem_{n}_sample_0_kernel.py": SOFTMAX["torch"][0] for n in (3, 4)})
+    deep = DEEP.partition("def get_inputs")[0].replace("class Model(", "class ModelNew(")
+    write(tmp_path, {"runs/level_1_problem_6/deep.py": deep})
+    write(tmp_path, {"runs/level_1_problem_6/off.py": deep.replace("sum(self.more)", "1.01 * sum(self.more)")})
     words = ["--format", "kernelbench", "--solutions", str(tmp_path / "runs"), "--allow", "torch", "-n", "2"]
     status, found = judged(tmp_path, *words, "--junitxml", str(tmp_path / "out.xml"))
 
     asked = {name: start for name, (_, start) in {**SOFTMAX, **LAYERS}.items()}
     asked["level_1_problem_3_sample_0_kernel"] = "not judged: one number everywhere would pass"
     asked["level_1_problem_4_sample_0_kernel"] = "not judged: 4_Broken.py: ValueError: on purpose"
+    asked["deep"] = "passed: weights times 2.45, as the result hardly depends on the inputs"
+    asked["off"] = "failed: case 1, call 1 of 4: output 0: "
     asked["level1/5_Unsolved"] = "no solution: "
     if not sandbox.not_held():  # without walls it does read it
         asked["reads_the_task"] = "failed: raised FileNotFoundError"

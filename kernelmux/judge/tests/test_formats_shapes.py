@@ -261,6 +261,7 @@ def test_a_solution_may_multiply_4_bit_floats_on_a_cpu(tmp_path):
     exec(compile(text, "served.py", "exec"), served)
     leaves: list[torch.Tensor] = []
     told = {"args": candidate_side.spelled(((*bits, *scales),), leaves), "kwargs": candidate_side.spelled({}, leaves)}
+    told["sizes"] = told["kwargs"]
     got = served["call"](json.dumps(told), *leaves)
     right = block_scaled.numbers(bits[0], scales[0]) @ block_scaled.numbers(bits[1], scales[1]).T
     assert torch.equal(got, right.to(torch.float16))

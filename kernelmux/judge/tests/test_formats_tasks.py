@@ -1,12 +1,15 @@
 """Tasks of the published formats, written here: each is found, run, and told right from wrong."""
 
+import copy
 from pathlib import Path
 
 import pytest
 import torch
 
 from kernelmux.judge import formats
+from kernelmux.judge.formats import candidate_side, modes
 from kernelmux.judge.formats.bounds import expected
+from kernelmux.judge.formats.projects import kernelbench
 from kernelmux.judge.formats.task import FormatError
 from kernelmux.judge.tests.task_files import answers, imports_undone, only, solved, written
 
@@ -159,6 +162,28 @@ def test_a_case_that_an_answer_without_inputs_would_pass_is_named(tmp_path):
     assert expected.vacuous(found) == "one number everywhere would pass"
     problem = formats.problem(only("kernelbench", written(tmp_path, b__1_Scaled_py=SCALED_LINEAR) / "b"))
     assert expected.vacuous([expected.of(problem.trial(seed), seed) for seed in (0, 1)]) == ""
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_kernelbench_recurrent_layers_have_their_sizes_without_steps(kind):
+    layer = getattr(torch.nn, kind)(24, 40, 3, batch_first=True, bidirectional=True, device="meta")
+    x = torch.empty(5, 77, 24, device="meta")
+    with kernelbench.Shapes(), modes.FewCalls(60):
+        output, after = layer(x)
+        assert torch.zeros(3, device="meta").sum().item() == 0  # a rate that a network reads from a tensor
+    sizes = [(2 * 3, 5, 40)] * (2 if kind == "LSTM" else 1)
+    assert output.shape == (5, 77, 80) and [h.shape for h in (after if kind == "LSTM" else (after,))] == sizes
+
+
+def test_what_was_copied_before_is_not_looked_through_for_each_tensor(monkeypatch):
+    """A DenseNet took 20 s for a copy of its buffers, and 0.1 s for its work."""
+    network = torch.nn.Sequential(*[torch.nn.BatchNorm1d(3) for _ in range(50)])
+    looked = []
+    monkeypatch.setattr(candidate_side, "mapped", lambda function, tree: looked.append(tree) or tree)
+    with modes.placed(torch.device("cpu")), modes.exactly(), modes.NotedCall() as noted:
+        copy.deepcopy(network)
+    assert not any(isinstance(one, dict) and one for tree in looked for one in tree[0])
+    assert "__deepcopy__" not in [name for name, *_ in noted.calls]
 
 
 def test_kernelbench_finds_by_names_and_runs_nothing(tmp_path):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kernelmux.judge.formats.bounds.estimated_bound import FP32, estimate
+from kernelmux.judge.formats.bounds.estimated_bound import FP32, Evaluate, estimate
 from kernelmux.judge.formats.bounds.spec_mapping import covered
 from kernelmux.judge.formats.candidate_side import Outputs
 from kernelmux.judge.formats.task import FormatError
@@ -22,8 +22,8 @@ UNDECIDED = 0.01  # of an output that must be equal: beyond it a case does not t
 class ExpectedOutput:
     """One output: its value in float64 or as integers, the bound by element (None: equal), and its own dtype.
 
-    undecided: elements of an output that must be equal that small moves of the inputs change; they are not compared. also:
-    another dtype that is right.
+    Of complex numbers the value is of pairs. undecided: elements of an output that must be equal that small moves of the
+    inputs change; they are not compared. also: another dtype that is right.
     """
 
     value: torch.Tensor
@@ -37,10 +37,11 @@ class ExpectedOutput:
 
         The share is infinite for what cannot be compared or must be equal, and is not.
         """
-        if tuple(got.shape) != tuple(self.value.shape):
-            return f"shape: expected {list(self.value.shape)}, got {list(got.shape)}", float("inf")
         if got.dtype not in (self.dtype, self.also):
             return f"dtype: expected {self.dtype}, got {got.dtype}", float("inf")
+        got = _real(got)
+        if tuple(got.shape) != tuple(self.value.shape):
+            return f"shape: expected {list(self.value.shape)}, got {list(got.shape)}", float("inf")
         if self.bound is None:
             wrong = self._unequal(got)
             return wrong, float("inf") if wrong else 0.0
@@ -110,9 +111,29 @@ def of(trial: TaskTrial, seed: int, unit: float = FP32) -> ExpectedResult:
         made = ExpectedResult((output,), found.op, f"derived: the spec of {found.op}")
         if not made.wrong(own):
             return made
-    estimates = estimate(lambda leaves, exactly: trial.evaluate(leaves, exactly), trial.leaves, seed, unit)
-    outputs = tuple(ExpectedOutput(e.value, e.bound, e.dtype, e.undecided, trial.also) for e in estimates)
+    dtypes = [y.dtype for y in trial.evaluate()]
+    estimates = estimate(_in_real_numbers(trial), [_real(x) for x in trial.leaves], seed, unit)
+    outputs = tuple(
+        ExpectedOutput(e.value, e.bound, dtype, e.undecided, trial.also)
+        for e, dtype in zip(estimates, dtypes, strict=True)
+    )
     return ExpectedResult(outputs, "", ESTIMATED if any(o.bound is not None for o in outputs) else EQUAL)
+
+
+def _real(x: torch.Tensor) -> torch.Tensor:
+    """Complex numbers as pairs."""
+    return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+
+
+def _in_real_numbers(trial: TaskTrial) -> Evaluate:
+    """The reference as a function of real numbers: complex ones go in and come out as pairs."""
+    pairs = [x.is_complex() for x in trial.leaves]
+
+    def evaluate(leaves: Sequence[torch.Tensor], exactly: bool) -> tuple[torch.Tensor, ...]:
+        given = [torch.view_as_complex(x.contiguous()) if p else x for x, p in zip(leaves, pairs, strict=True)]
+        return tuple(_real(y) for y in trial.evaluate(given, exactly))
+
+    return evaluate
 
 
 def vacuous(trials: Sequence[ExpectedResult]) -> str:

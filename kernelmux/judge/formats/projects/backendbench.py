@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -40,6 +41,13 @@ DTYPES = {
     "b8": torch.bool,
 }
 RANDOM = re.compile(r"rand|bernoulli|dropout|normal_|multinomial|exponential|cauchy_|geometric|uniform|poisson")
+# Which share of the numbers is another one, so that the answer is not the same for all; of comparisons what is added.
+QUESTIONS = {
+    **{"isnan": (0.5, math.nan), "isinf": (0.5, math.inf), "isposinf": (0.5, math.inf), "isneginf": (0.5, -math.inf)},
+    **dict.fromkeys(("logical_not", "logical_and", "logical_or", "logical_xor", "count_nonzero"), (0.5, 0.0)),
+    **{"any": (0.9, 0.0), "all": (0.1, 0.0)},
+}
+SIDES = {"ge": -1, "gt": -1, "le": 1, "lt": 1}
 CREATES = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "resize_")
 
 
@@ -133,7 +141,7 @@ class BackendBench(Problem):
         if not self._samples:
             raise FormatError(f"{self.task.name}: no trace names its arguments, and {_without()}")
         sample = self._samples[case % len(self._samples)]
-        trial = self._called(operator_samples.anew(sample, seed), limit)
+        trial = self._called(telling(self.task.name, operator_samples.anew(sample, seed), seed), limit)
         try:
             trial.evaluate()
         except FormatError:  # numbers that do not go with a scalar: the same ones in another order may
@@ -158,6 +166,21 @@ class BackendBench(Problem):
                 for n, v in kwargs.items()
             }
         return self.function(*args, **kwargs)
+
+
+def telling(name: str, given: operator_samples.Arguments, seed: int) -> operator_samples.Arguments:
+    """Arguments of a question of truth with numbers in the first one that make it true and false.
+
+    Torch's samples have no NaN for isnan, no zero for logical_not, and no number on the other side of a scalar.
+    """
+    args, base = given[0], name.partition(".")[0]
+    share, value = QUESTIONS.get(base, (0.0, 0.0))
+    if base in SIDES and args[1:] and isinstance(args[1], int | float):
+        share, value = 0.5, args[1] + SIDES[base]
+    if not share or not isinstance(args[0], torch.Tensor) or not args[0].is_floating_point():
+        return given
+    chosen = torch.rand(args[0].shape, generator=torch.Generator().manual_seed(seed)) < share
+    return (args[0].masked_fill(chosen, value), *args[1:]), given[1]
 
 
 def arguments(text: str, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:

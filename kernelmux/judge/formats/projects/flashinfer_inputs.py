@@ -60,7 +60,8 @@ class DefinitionAxes:
     def halved(self, lengths: Mapping[str, int]) -> Lengths | None:
         """The lengths with the longest variable axis that can be shorter half as long; None where none can."""
         for name in sorted(self.variable, key=lambda n: -lengths[n]):
-            shorter = self.lengths({**lengths, name: max(1, lengths[name] // 2)})
+            least = 2 if "indptr" in name else 1  # offsets of one sequence
+            shorter = self.lengths({**lengths, name: max(least, lengths[name] // 2)})
             if shorter[name] < lengths[name]:
                 return shorter
         return None
