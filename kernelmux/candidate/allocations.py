@@ -107,7 +107,7 @@ def guarded(shape: Any, strides: Any, dtype: torch.dtype, like: torch.Tensor) ->
 def guarded_together(tensors: Sequence[torch.Tensor], like: torch.Tensor) -> list[Guarded]:
     """`guarded` memory for tensors like these, one behind another in one piece of memory."""
     rooms = [_room(x.shape, x.stride(), x.dtype) for x in tensors]
-    parts = poisoned(sum(rooms), torch.uint8, like).split(rooms)
+    parts = torch.split(poisoned(sum(rooms), torch.uint8, like), rooms)
     return [_within(part, x.shape, x.stride(), x.dtype) for part, x in zip(parts, tensors, strict=True)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import cycle
+from typing import Any
 
 import pytest
 import torch
@@ -117,14 +118,22 @@ def test_few_rows_read_lines_that_begin_anywhere(tile: few_rows.TurnedTile, k: i
 @needs_nvrtc
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("tiling", [t for t in (*TILINGS, *BETWEEN) if t.sharing], ids=str)
-def test_tiles_that_whole_rounds_leave_over_are_shared(tiling: WgmmaTiling, transposed: bool) -> None:
+def test_tiles_that_whole_rounds_leave_over_are_shared(
+    tiling: WgmmaTiling, transposed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of three tiles and two multiprocessors the last one, and of one tile all; the last share is the shortest."""
-    k = 200
+    k, left_over = 200, WgmmaTiling.left_over
+
+    def in_two(self: WgmmaTiling, p: Any, multiprocessors: int) -> tuple[int, int]:
+        left, _ = left_over(self, p, multiprocessors)
+        return left, 2 if left else 1
+
+    monkeypatch.setattr(WgmmaTiling, "left_over", in_two)
     for multiprocessors, launches in ((2, 2), (4, 1)):
         m, n = (tiling.m * 2 + 8, tiling.n) if launches == 2 else (tiling.m - 8, tiling.n - 8)
         a, b = integers(m, k, transposed=not transposed), integers(k, n // 8 * 8, transposed=transposed)
         with checks("full"):
-            found = plan(layout(a), layout(b), tiling, 1, multiprocessors, shares=2)
+            found = plan(layout(a), layout(b), tiling, 1, multiprocessors)
             c = found.run(a, b, PLAIN)
         assert (found.rest is not None) == (launches == 2)
         assert torch.equal(c, (a.double() @ b.double()).bfloat16())

@@ -100,6 +100,8 @@ class Tf32Layout:
         """None, or which operand is fp32 with K strided in a product too small to copy it."""
         M, N, K = (call.axes[axis] for axis in (self.rows, "N", "K"))
         strided = [name for name, axis in self.k_axes if self._is_copied(call, name, axis)]
+        if call.dtype == torch.float32 and K == 1:
+            return "K = 1 in fp32, needs K of at least 2"
         if call.dtype != torch.float32 or not strided or (K % 4 == 0 and min(M, N) >= 512):
             return None
         return f"{strided[0]} is fp32 with K strided, needs K contiguous, or K a multiple of 4 and rows, N >= 512"
