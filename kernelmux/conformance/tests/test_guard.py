@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernelmux.candidate.allocations import POISON, Guard
+from kernelmux.candidate.allocations import POISON, Guard, guarded_together
 from kernelmux.conformance.judging.redzones import haloed
 
 
@@ -30,6 +30,19 @@ def test_a_write_behind_an_allocation_is_damage() -> None:
         x = torch.empty(5)
     x.as_strided((6,), (1,)).fill_(1)
     assert "4 bytes behind its end were overwritten" in str(guard.memory[0].damage())
+
+
+def test_tensors_in_one_piece_of_memory_have_canaries_of_their_own() -> None:
+    made = guarded_together(
+        [torch.empty(3, dtype=torch.float64), torch.empty(2, 2).t(), torch.empty(0)], torch.empty(0)
+    )
+    assert len({one.view.untyped_storage().data_ptr() for one in made}) == 1
+    assert [one.view.stride() for one in made] == [(1,), (1, 2), (1,)]
+    for one in made:
+        one.view.fill_(1)
+    assert [one.damage() for one in made] == [None] * 3
+    made[1].view.as_strided((1,), (1,), made[1].view.storage_offset() + 4).zero_()
+    assert [bool(one.damage()) for one in made] == [False, True, False]
 
 
 def test_an_allocation_that_takes_other_memory_is_looked_at_no_more() -> None:

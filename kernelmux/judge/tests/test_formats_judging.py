@@ -42,7 +42,7 @@ def get_inputs():
 def get_init_inputs():
     return [32, 24]
 """
-# Nothing of the input is left behind its layers as torch draws them; more tensors than a socket takes files at once.
+# Nothing of the input is left behind its layers as torch draws them.
 DEEP = """
 import torch
 from torch import nn
@@ -51,10 +51,10 @@ class Model(nn.Module):
     def __init__(self, width, depth):
         super().__init__()
         self.layers = nn.Sequential(*[part for _ in range(depth) for part in (nn.Linear(width, width), nn.ReLU())])
-        self.more = nn.ParameterList([torch.randn(1) for _ in range(260)])
+        self.more = nn.Parameter(torch.randn(width))
 
     def forward(self, x):
-        return self.layers(x) + sum(self.more) / 260
+        return self.layers(x) + self.more
 
 def get_inputs():
     return [torch.rand(5, 64)]
@@ -162,7 +162,7 @@ def test_solutions_of_kernelbench_in_one_command(tmp_path: Path) -> None:
     write(tmp_path, {f"runs/level_1_problem_{n}_sample_0_kernel.py": SOFTMAX["torch"][0] for n in (3, 4)})
     deep = DEEP.partition("def get_inputs")[0].replace("class Model(", "class ModelNew(")
     write(tmp_path, {"runs/level_1_problem_6/deep.py": deep})
-    write(tmp_path, {"runs/level_1_problem_6/off.py": deep.replace("sum(self.more)", "1.01 * sum(self.more)")})
+    write(tmp_path, {"runs/level_1_problem_6/off.py": deep.replace("+ self.more", "+ 1.01 * self.more")})
     words = ["--format", "kernelbench", "--solutions", str(tmp_path / "runs"), "--allow", "torch", "-n", "2"]
     status, found = judged(tmp_path, *words, "--junitxml", str(tmp_path / "out.xml"))
 

@@ -357,6 +357,29 @@ def test_operators_of_other_results_are_judged(name, tmp_path, monkeypatch):
     assert right[0].wrong(tuple(y * 2 for y in got)) and right[0].wrong(tuple(y[:-1] for y in got))
 
 
+@pytest.mark.parametrize(
+    "name, args",
+    [
+        ("isinf", (torch.rand(6, 7),)),
+        ("logical_or", (torch.rand(6, 7), torch.rand(6, 7))),
+        ("le.Scalar", (torch.rand(6, 7), 3.0)),
+        ("fft_fft", (torch.randn(6, 7, dtype=torch.complex64),)),
+    ],
+)
+def test_questions_of_truth_and_complex_results_tell_something(name, args, tmp_path, monkeypatch):
+    samples = {str(backendbench.operator(name)): [(args, {})]}
+    monkeypatch.setattr(operator_samples, "samples", lambda: samples)
+    folder = name.replace(".", "__") if "." in name else f"{name}__default"
+    (tmp_path / folder).mkdir()
+    trials = [formats.problem(only("backendbench", tmp_path)).trial(seed) for seed in (1, 2)]
+    found = [expected.of(trial, 1) for trial in trials]
+    assert not expected.vacuous(found) and not found[0].wrong(trials[0].evaluate())
+    assert found[0].wrong(trials[1].evaluate())
+    if args[0].is_complex():
+        off = trials[0].evaluate()[0]
+        assert found[0].wrong((torch.view_as_real(off),)) and found[0].wrong((off * (1 + 1e-3j),))
+
+
 def test_backendbench_operator_without_trace_is_judged_by_a_sample(tmp_path, monkeypatch):
     found = operator_samples.gathered([operator_of("cumsum", lambda x: torch.cumsum(x, 1), torch.rand(6, 7))])
     monkeypatch.setattr(operator_samples, "samples", lambda: found)

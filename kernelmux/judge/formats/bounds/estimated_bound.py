@@ -189,7 +189,8 @@ class _Moves:
         """A tensor of float64 moved by up to `MOVED` units, evenly spread; others as they are."""
         if x.dtype != torch.float64:
             return x
-        return x + x * (self._given(2 * self._even(x) - 1, x) * (MOVED * unit))
+        moved = x + x * (self._given(2 * self._even(x) - 1, x) * (MOVED * unit))
+        return torch.where(x.isinf(), x, moved)  # and no NaN
 
     def near(self, x: torch.Tensor) -> torch.Tensor:
         """The tensor moved to numbers of its own format nearby: errors of a reference there are others of the same kind.

@@ -41,13 +41,13 @@ DTYPES = {
     "b8": torch.bool,
 }
 RANDOM = re.compile(r"rand|bernoulli|dropout|normal_|multinomial|exponential|cauchy_|geometric|uniform|poisson")
-# Which share of the numbers is another one, so that the answer is not the same for all; of comparisons what is added.
+# Which share of the numbers is another one, so that the answer is not the same for all.
 QUESTIONS = {
     **{"isnan": (0.5, math.nan), "isinf": (0.5, math.inf), "isposinf": (0.5, math.inf), "isneginf": (0.5, -math.inf)},
     **dict.fromkeys(("logical_not", "logical_and", "logical_or", "logical_xor", "count_nonzero"), (0.5, 0.0)),
     **{"any": (0.9, 0.0), "all": (0.1, 0.0)},
 }
-SIDES = {"ge": -1, "gt": -1, "le": 1, "lt": 1}
+COMPARED = ("ge", "gt", "le", "lt")  # with numbers on both sides of a scalar
 CREATES = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "resize_")
 
 
@@ -169,18 +169,24 @@ class BackendBench(Problem):
 
 
 def telling(name: str, given: operator_samples.Arguments, seed: int) -> operator_samples.Arguments:
-    """Arguments of a question of truth with numbers in the first one that make it true and false.
+    """Arguments of a question of truth with numbers that make it true and false.
 
     Torch's samples have no NaN for isnan, no zero for logical_not, and no number on the other side of a scalar.
     """
     args, base = given[0], name.partition(".")[0]
     share, value = QUESTIONS.get(base, (0.0, 0.0))
-    if base in SIDES and args[1:] and isinstance(args[1], int | float):
-        share, value = 0.5, args[1] + SIDES[base]
-    if not share or not isinstance(args[0], torch.Tensor) or not args[0].is_floating_point():
-        return given
-    chosen = torch.rand(args[0].shape, generator=torch.Generator().manual_seed(seed)) < share
-    return (args[0].masked_fill(chosen, value), *args[1:]), given[1]
+    rng = torch.Generator().manual_seed(seed)
+
+    def other(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor) or not x.is_floating_point():
+            return x
+        chosen = torch.rand(x.shape, generator=rng) < share
+        return x.masked_fill(chosen, value)
+
+    if base in COMPARED and args[1:] and isinstance(args[1], int | float) and isinstance(args[0], torch.Tensor):
+        above = torch.randint(0, 2, args[0].shape, generator=rng)
+        return ((2 * above - 1 + args[1]).to(args[0].dtype), *args[1:]), given[1]
+    return (tuple(map(other, args)), given[1]) if share else given
 
 
 def arguments(text: str, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
