@@ -367,7 +367,7 @@ def test_operators_of_other_results_are_judged(name, tmp_path, monkeypatch):
     ],
 )
 def test_questions_of_truth_and_complex_results_tell_something(name, args, tmp_path, monkeypatch):
-    samples = {str(backendbench.operator(name)): [(args, {})]}
+    samples: dict[str, object] = {str(backendbench.operator(name)): [(args, {})]}
     monkeypatch.setattr(operator_samples, "samples", lambda: samples)
     folder = name.replace(".", "__") if "." in name else f"{name}__default"
     (tmp_path / folder).mkdir()
