@@ -286,8 +286,13 @@ def given(module: torch.nn.Module, parameters: Mapping[str, torch.Tensor]) -> No
 
 
 def plain(result: Any) -> Any:
-    """A result with tuples in the place of other containers, tensors in the place of numbers, and sparse ones in parts."""
+    """A result with tuples in the place of other containers, tensors in the place of numbers, and sparse ones in parts.
+
+    What is conjugate by a mark alone, as a result of torch.fft.ifft, has its numbers in memory.
+    """
     result = in_parts(result)
+    if isinstance(result, torch.Tensor) and result.is_complex():
+        return result.resolve_conj()
     if isinstance(result, SparseParts):
         return (*result.places, result.values)
     if isinstance(result, bool | int | float):
