@@ -39,7 +39,7 @@ def emulate(channel: Channel, regions: dict[int, memory.Region]) -> None:
 
     emulator.load_by(make)
     if found := driver():
-        importlib.import_module("kernelmux.emulator.compilers.triton_cache").keep_plainly()
+        importlib.import_module("kernelmux.emulator").triton_cache.keep_plainly()
         found.activate()
 
 

@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import hmac
 import json
+import secrets
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -75,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("-x", "--at-once", action="store_true", help="end with the first item that fails")
     _add_tasks(made)
     made.add_argument("--key", metavar="FILE", help="sign the verdict, or verify its signature, with this key")
-    made.add_argument("--verify", metavar="FILE", help=f"ask {SAMPLE} items of a verdict again, with its seed")
+    made.add_argument("--verify", metavar="FILE", help=f"ask {SAMPLE} drawn items of a verdict again, with its seed")
     attack = "run the attacks, or those of some families, and the honest kernels"
     made.add_argument("--attack", nargs="*", metavar="FAMILY", help=attack)
     mutate = "make N broken kernels of ours, drawn by --seed from those of --op and --backend, and ask the suite"
@@ -84,7 +85,7 @@ def parser() -> argparse.ArgumentParser:
     many = "of --attack, --mutate (default: by the cores) and --format (default: 1): how many at once"
     made.add_argument("-n", type=terminal.count, default=0, metavar="N", help=many)
     made.add_argument(
-        "--sample", type=int, default=0, metavar="N", help="of --attack: N of the attacks, drawn by --seed"
+        "--sample", type=terminal.count, default=0, metavar="N", help="of --attack: N of the attacks, drawn by --seed"
     )
     made.add_argument("--seed", type=int, default=None, help="a seed of your own, to repeat a verdict")
     return made
@@ -138,7 +139,7 @@ def _judge(args: argparse.Namespace) -> int:
     if not args.candidate or not args.op:
         raise ArgumentError("expected FILE.py:FUNCTION and --op OP, or FOLDER and --format (--help shows examples)")
     found = _asked(args, console, args.check, args.seed)
-    _print(found, console)
+    _print(found, console, args.check)
     if args.json:
         fields = (found.signed(key) if key else found).as_dict()
         Path(args.json).write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
@@ -149,6 +150,10 @@ def _asked(args: argparse.Namespace, console: Console, checks: Sequence[str], se
     path, name = temporary_backends.located(args.candidate)
     limits = replace(Limits(), call=args.seconds, memory=int(args.memory * GIB))
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ArgumentError("--device cuda: expected a GPU that torch can use, found none")
+    if args.seconds <= 0:
+        raise ArgumentError(f"--seconds: expected more than 0, got {args.seconds:g}")
     times = args.time
     if times is None and device == "cuda" and not checks:
         times = ()
@@ -182,7 +187,7 @@ def _tell(outcome: Outcome, console: Console) -> None:
         console.print(outcome.text, markup=False, soft_wrap=True)
 
 
-def _print(found: KernelVerdict, console: Console) -> None:
+def _print(found: KernelVerdict, console: Console, checks: Sequence[str]) -> None:
     for row in found.times:
         console.print(_time_line(row), markup=False, soft_wrap=True)
     for remark in found.remarks:
@@ -192,9 +197,10 @@ def _print(found: KernelVerdict, console: Console) -> None:
     if found.passed and not found.acceptable:
         used = ", ".join(sorted(set(found.uses) - set(found.allow)))
         console.print(f"not acceptable: {used} computed it (--allow {used})", markup=False, soft_wrap=True)
-    said = "passed" if found.passed else "failed"
+    said = "failed" if not found.passed else "passed" if found.acceptable else "refused"
     about = f"{found.candidate['file']}:{found.candidate['function']} as {found.op}, tier {found.tier}, {found.device}"
-    console.print(f"{said}: {about}, {found.seconds:.1f} s", markup=False, soft_wrap=True)
+    part = f"; of its checks {', '.join(checks)} alone" if checks else ""
+    console.print(f"{said}: {about}, {found.seconds:.1f} s{part}", markup=False, soft_wrap=True)
 
 
 def _time_line(row: dict[str, Any]) -> str:
@@ -227,7 +233,8 @@ def _verify(args: argparse.Namespace) -> int:
         path, name = temporary_backends.located(args.candidate)
         wrong = _wrong(told, path, name, key)
         asked = [item["check"] for item in told["items"] if item["status"] in ("passed", "failed")]
-        checks = [check for check in asked if check not in BESIDE][:SAMPLE]
+        asked = [check for check in asked if check not in BESIDE]
+        checks = secrets.SystemRandom().sample(asked, min(SAMPLE, len(asked)))  # others each time
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ArgumentError(f"--verify {args.verify}: expected a verdict: {error}") from error
     if not wrong:
@@ -242,7 +249,11 @@ def _verify(args: argparse.Namespace) -> int:
         ]
     for line in wrong:
         console.print(f"✗ {line}", markup=False, soft_wrap=True)
-    console.print("not verified" if wrong else f"verified: {len(checks)} of {len(told['items'])} items asked again")
+    if not key:
+        console.print("signature: not looked at without --key; anyone may have written this verdict", soft_wrap=True)
+    said = "passed" if told["good"] else "refused" if told["passed"] else "failed"
+    again = f"{len(checks)} of {len(told['items'])} items asked again: {', '.join(checks)}"
+    console.print("not verified" if wrong else f'verified: the verdict "{said}" holds; {again}', soft_wrap=True)
     return REFUSED if wrong else GOOD
 
 

@@ -40,7 +40,7 @@ from kernelmux.judge import remarks, timing
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import temporary_backends
-from kernelmux.registry.errors import ArgumentError
+from kernelmux.registry.errors import ArgumentError, UnknownName
 from kernelmux.runner import worker
 
 SCHEMA = 1
@@ -145,6 +145,7 @@ def verdict(
     outcome.
     Raises ArgumentError for what is no question; what the candidate does is no error, but a verdict.
     """
+    allow = (allow,) if isinstance(allow, str) else allow
     if unknown := sorted(set(allow) - set(WITH_HELP)):
         raise ArgumentError(f"allow: expected of {', '.join(WITH_HELP)}, got {', '.join(unknown)}")
     spec = catalog.spec(op)
@@ -228,7 +229,7 @@ def _ask(
             heard = process.operators if process else set[str]()
             made.uses, told = remarks.of(made.launched, heard, options.device)
             made.remarks += told
-    except ArgumentError as error:
+    except (ArgumentError, UnknownName) as error:  # as a file without the function
         outcome = Outcome(plan.Item(options.ops[0], temporary_backends.NAME, name, "import"), "failed", str(error))
         made.items.append(_row(outcome))
         tell(outcome)

@@ -9,8 +9,9 @@ from itertools import islice
 import torch
 
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.inputs import trials, turns
+from kernelmux.conformance.inputs import trials
 from kernelmux.conformance.inputs.trials import Trial
+from kernelmux.conformance.judging import asked_less
 from kernelmux.conformance.judging.probe import Judge, Probe
 from kernelmux.registry.cases import Case
 from kernelmux.registry.dtypes import UNIT
@@ -26,7 +27,7 @@ def run(probe: Probe) -> None:
     if isinstance(exact, NoExact):
         probe.skip_all(exact.reason)
         return
-    for trial in turns.shared_out(probe, filter(probe.able, _trials(probe))):
+    for trial in asked_less.shared_out(probe, filter(probe.able, _trials(probe))):
         with probe.judge(trial) as judge:
             _equal(judge)
     if not (probe.records or probe.options.cases or probe.options.dtypes):

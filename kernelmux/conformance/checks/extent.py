@@ -18,8 +18,9 @@ import torch
 
 from kernelmux import emulator
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.inputs import generate, turns
+from kernelmux.conformance.inputs import generate
 from kernelmux.conformance.inputs.trials import Trial
+from kernelmux.conformance.judging import asked_less
 from kernelmux.conformance.judging.probe import Failed, Judge, Probe
 from kernelmux.conformance.variations import large_tensors, neighbouring_trials, resize
 from kernelmux.conformance.variations import partial_emulation as some_blocks
@@ -210,7 +211,7 @@ def _regular(probe: Probe, base: Trial, case: Case) -> None:
     most = ELEMENTWISE if flat and _counted_by_grids(probe, base, case, names[-1]) else REGULAR[0]
     single = [dict.fromkeys(names, 1) | {names[-1]: most}] if flat else []
     square = [lengths for n in REGULAR for lengths in (dict.fromkeys(names, n), short | dict.fromkeys(last, n))]
-    for tries in turns.shared_out(probe, (single, square)) if single else (square,):
+    for tries in asked_less.shared_out(probe, (single, square)) if single else (square,):
         made = (_of_lengths(probe, base, case, lengths) for lengths in tries)
         if trial := next((t for t in made if t is not None and t.call.cost.flops <= FLOPS and t.size <= ROOM), None):
             with probe.judge(trial) as judge:
@@ -290,7 +291,7 @@ def _examine(judge: Judge, dimensions: dict[int, int], apart: tuple[AxisName, ..
                 if least > seconds:
                     raise Unsuitable(TOO_MANY)
                 axis = judge.trial.note.partition(" = ")[0]
-                if least > SOON and not turns.due(judge.probe, crc32(axis.encode())):
+                if least > SOON and not asked_less.due(judge.probe, crc32(axis.encode())):
                     raise Unsuitable(IN_TURN)
             except Failed:
                 if certain and len(launches) < 2:

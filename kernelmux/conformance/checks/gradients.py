@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.inputs.trials import Trial
-from kernelmux.conformance.judging import unselected_variants
+from kernelmux.conformance.judging import asked_less
 from kernelmux.conformance.judging.probe import Judge, Probe
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
@@ -32,7 +32,7 @@ FEW = 512  # of one whose elements are moved one by one; of a larger one along a
 
 
 def run(probe: Probe) -> None:
-    if probe.variant != (asked := unselected_variants.last(probe.spec.name, probe.backend)):
+    if probe.variant != (asked := asked_less.last(probe.spec.name, probe.backend)):
         probe.skip_all(f"autograd does not see variants: {asked} is asked")
         return
     declared = probe.spec.gradient if isinstance(probe.spec.gradient, Gradient | Composed) else None

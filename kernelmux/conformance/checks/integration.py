@@ -17,7 +17,7 @@ from torch._dynamo.exc import UserError
 
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.inputs.trials import Trial
-from kernelmux.conformance.judging import unselected_variants
+from kernelmux.conformance.judging import asked_less
 from kernelmux.conformance.judging.probe import Failed, Judge, Probe
 from kernelmux.conformance.variations import patched_modules, torch_ways
 from kernelmux.conformance.variations.torch_ways import FUNCTION, NO_GRADIENT, OPERATOR, STATIC, WAYS, Tensors
@@ -35,7 +35,7 @@ REFUSED = "refused"
 
 
 def run(probe: Probe) -> None:
-    if probe.variant != (asked := unselected_variants.last(probe.spec.name, probe.backend)):
+    if probe.variant != (asked := asked_less.last(probe.spec.name, probe.backend)):
         probe.skip_all(f"programs of torch do not see variants: {asked} is asked")
         return
     if probe.spec.hosted and probe.device.type == "cuda":

@@ -11,10 +11,10 @@ from dataclasses import replace
 import torch
 
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.inputs import generate, trials, turns
+from kernelmux.conformance.inputs import generate, trials
 from kernelmux.conformance.inputs.layouts import LAYOUTS
 from kernelmux.conformance.inputs.trials import Trial
-from kernelmux.conformance.judging import ahead
+from kernelmux.conformance.judging import ahead, asked_less
 from kernelmux.conformance.judging.probe import Probe
 from kernelmux.conformance.variations import resize
 from kernelmux.registry.cases import Case
@@ -53,9 +53,9 @@ def run(probe: Probe) -> None:
         _examine(probe, arrangements(base, everything, in_turn=probe.brief))
     if not probe.options.cases and probe.options.tier != "smoke":
         _examine(probe, in_other_dtypes(probe))
-        _examine(probe, turns.shared_out(probe, of_higher_rank(probe)))
+        _examine(probe, asked_less.shared_out(probe, of_higher_rank(probe)))
         _examine(probe, with_axes_of_their_own(probe))
-        _examine(probe, turns.shared_out(probe, aligned(probe)))
+        _examine(probe, asked_less.shared_out(probe, aligned(probe)))
         _examine(probe, in_several_blocks(probe))
         _examine(probe, of_long_rows(probe))
         _examine(probe, shared(probe))

@@ -18,8 +18,9 @@ import torch
 
 from kernelmux import emulator
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.inputs import generate, turns
+from kernelmux.conformance.inputs import generate
 from kernelmux.conformance.inputs.trials import Trial
+from kernelmux.conformance.judging import asked_less
 from kernelmux.conformance.judging.probe import Judge, Probe
 from kernelmux.conformance.variations import neighbouring_trials, resize
 from kernelmux.registry.cases import TIERS, Case
@@ -45,7 +46,7 @@ def run(probe: Probe) -> None:
     if not small and not large:
         return  # why nothing runs is on record
     others = [trial for trial in large if trial not in small or not probe.emulated]
-    others = list(turns.shared_out(probe, others)) if len(others) > 1 else others
+    others = list(asked_less.shared_out(probe, others)) if len(others) > 1 else others
     for trial in (*others, *_long(probe)):
         with probe.judge(trial) as judge:
             _repeated(judge, TIMES_LARGE if probe.device.type == "cuda" else TIMES)

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.inputs import generate, layouts, turns
+from kernelmux.conformance.inputs import generate, layouts
 from kernelmux.conformance.inputs.trials import Trial
-from kernelmux.conformance.judging import ahead
+from kernelmux.conformance.judging import ahead, asked_less
 from kernelmux.conformance.judging.probe import Probe
 from kernelmux.conformance.variations import neighbouring_trials
 from kernelmux.registry.cases import Case
@@ -48,11 +48,11 @@ def _all(probe: Probe, pools: dict[str, list[Any]]) -> Iterator[Trial]:
     are shared out.
     """
     for turn, (name, value) in enumerate(settings(pools)):
-        alone = turns.due(probe, turn)
+        alone = asked_less.due(probe, turn)
         yield from trials_with(probe, name, value, turn)
         if alone or not value or len(pools) == 1:
             yield from every_kind(probe, name, value, turn)
-        if len(pools) > 1 and not (alone and turns.shares(probe)):
+        if len(pools) > 1 and not (alone and asked_less.shares(probe)):
             others = {n: pool[turn % len(pool)] for n, pool in pools.items() if n != name}
             yield from trials_with(probe, name, value, turn, **others)
 

@@ -18,8 +18,9 @@ import torch
 from kernelmux import emulator
 from kernelmux.candidate import implementation as candidate
 from kernelmux.conformance.check import Check
-from kernelmux.conformance.inputs import dtype_rotation, edge_values, generate, special_numbers, turns
+from kernelmux.conformance.inputs import dtype_rotation, edge_values, generate, special_numbers
 from kernelmux.conformance.inputs.trials import Trial
+from kernelmux.conformance.judging import asked_less
 from kernelmux.conformance.judging.probe import Probe
 from kernelmux.conformance.source_constants import reader, untrusted
 from kernelmux.conformance.source_constants.constant import LIMIT, Constant, usable
@@ -86,7 +87,7 @@ class _Budget:
     """The processor time of one variant, and what calls cost: those that would not end within it are not made."""
 
     def __init__(self, probe: Probe) -> None:
-        self.seconds = SHARED_OUT if turns.shares(probe) else SECONDS[probe.options.tier]
+        self.seconds = SHARED_OUT if asked_less.shares(probe) else SECONDS[probe.options.tier]
         self.begin, self.calls = time.process_time(), 0
         self.rate = RATES[probe.emulated]
         self.too_long: dict[tuple[AxisName, ...], float] = {}  # costs of calls that were given up

@@ -14,7 +14,7 @@ from torch.library import opcheck
 
 from kernelmux.conformance.check import Check
 from kernelmux.conformance.inputs.trials import Trial
-from kernelmux.conformance.judging import unselected_variants
+from kernelmux.conformance.judging import asked_less
 from kernelmux.conformance.judging.probe import Judge, Probe
 from kernelmux.registry.call import dispatch
 from kernelmux.registry.dtypes import computes
@@ -25,7 +25,7 @@ EMULATED = ("test_autograd_registration", "test_faketensor")  # the others run t
 
 
 def run(probe: Probe) -> None:
-    if probe.variant != (asked := unselected_variants.last(probe.spec.name, probe.backend)):
+    if probe.variant != (asked := asked_less.last(probe.spec.name, probe.backend)):
         probe.skip_all(f"an operator of torch does not see variants: {asked} is asked")
         return
     if probe.spec.hosted and probe.device.type == "cuda":

@@ -96,9 +96,9 @@ def _bias(wrong: Tensor, got: Tensor, ref: Tensor) -> str | None:
     """Errors that all point the same way: truncation, or terms left out of a positive sum."""
     error = (got - ref)[wrong]
     error = error[error.isfinite()]
-    if error.numel() < 8 or math.fabs(float(error.sign().mean())) < 0.99:
+    if error.numel() < 8 or math.fabs(sign := float(error.sign().mean())) < 0.99:
         return None
-    return f"all too {'large' if float(error[0]) > 0 else 'small'}"
+    return f"{'all' if math.fabs(sign) == 1 else 'nearly all'} too {'large' if sign > 0 else 'small'}"
 
 
 RULES = (_nothing, _not_a_number, _factor, _shifted, _places, _bias)

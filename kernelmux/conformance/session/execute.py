@@ -11,7 +11,7 @@ from kernelmux.conformance import check as catalogue
 from kernelmux.conformance.check import SPEC
 from kernelmux.conformance.failures import failure_discriminants, failure_source, failure_text
 from kernelmux.conformance.inputs import trials
-from kernelmux.conformance.judging import unselected_variants
+from kernelmux.conformance.judging import asked_less
 from kernelmux.conformance.judging.exclusive_memory import turn
 from kernelmux.conformance.judging.probe import MUTANTS, Enough, Probe
 from kernelmux.conformance.judging.trial_outcome import Record
@@ -169,7 +169,7 @@ def _asked_less(item: Item, options: Options) -> bool:
         return False
     if registered.joined(item.op, item.variant):  # by a package, which has no other check of it
         return False
-    return not item.backend.startswith(MUTANTS) and unselected_variants.superseded(item.op, item.backend, item.variant)
+    return not item.backend.startswith(MUTANTS) and asked_less.superseded(item.op, item.backend, item.variant)
 
 
 def _crash(probe: Probe, error: Exception) -> Record:

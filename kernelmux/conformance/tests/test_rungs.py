@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelmux.conformance.cli import arguments
-from kernelmux.conformance.judging import unselected_variants
+from kernelmux.conformance.judging import asked_less
 from kernelmux.conformance.judging.probe import Probe
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.session import execute, time_budget
@@ -18,13 +18,13 @@ from kernelmux.registry.backend import lookup as registered
 @pytest.mark.parametrize("op", catalog.names())
 @pytest.mark.parametrize("backend", ("cuda", "triton", "torch_ref"))
 def test_the_last_rung_is_never_superseded(op: str, backend: str) -> None:
-    assert not unselected_variants.superseded(op, backend, list(registered.variants(backend, op))[-1])
+    assert not asked_less.superseded(op, backend, list(registered.variants(backend, op))[-1])
 
 
 def test_a_rung_that_some_gpu_or_call_picks_is_not_superseded() -> None:
-    assert unselected_variants.superseded("matmul", "cuda", "naive")
-    assert not unselected_variants.superseded("attention", "cuda", "tensor_cores")  # of a GPU without wgmma
-    assert not unselected_variants.superseded("attention", "cuda", "online")  # of fp32
+    assert asked_less.superseded("matmul", "cuda", "naive")
+    assert not asked_less.superseded("attention", "cuda", "tensor_cores")  # of a GPU without wgmma
+    assert not asked_less.superseded("attention", "cuda", "online")  # of fp32
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import torch
 
 from kernelmux.candidate import implementation as candidate
 from kernelmux.conformance.checks import exact, shapes
-from kernelmux.conformance.inputs import generate, turns
+from kernelmux.conformance.inputs import generate
+from kernelmux.conformance.judging import asked_less
 from kernelmux.conformance.judging.probe import Probe
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.variations import neighbouring_trials
@@ -31,7 +32,7 @@ def probe(op: str = "softmax", backend: str = "triton", rung: int = -1, **option
 
 def asked(found: Probe) -> Pairs:
     """The exact inputs of a variant."""
-    return {(t.case, t.dtype) for t in turns.shared_out(found, filter(found.able, exact._trials(found)))}
+    return {(t.case, t.dtype) for t in asked_less.shared_out(found, filter(found.able, exact._trials(found)))}
 
 
 def names(pairs: Pairs) -> set[str]:
@@ -51,25 +52,25 @@ def test_a_variant_is_asked_a_half_in_every_dtype_and_its_neighbour_the_other() 
 
 
 def test_of_two_parts_each_question_is_in_one() -> None:
-    both = [list(turns.shared_out(probe(seed=seed), range(12))) for seed in range(2)]
+    both = [list(asked_less.shared_out(probe(seed=seed), range(12))) for seed in range(2)]
     assert sorted(chain(*both)) == list(range(12)) and all(len(part) == 6 for part in both)
 
 
 @pytest.mark.parametrize("options", [{"tier": "full"}, {"tier": "smoke"}, {"dtypes": ("bf16",)}, {"coverage": True}])
 def test_other_runs_ask_everything(options: dict[str, Any]) -> None:
     found = probe(**options)
-    assert not turns.shares(found) and list(turns.shared_out(found, range(4))) == list(range(4))
+    assert not asked_less.shares(found) and list(asked_less.shared_out(found, range(4))) == list(range(4))
 
 
 def test_what_is_not_emulated_is_asked_everything() -> None:
-    assert not turns.shares(probe(backend="torch_ref"))
+    assert not asked_less.shares(probe(backend="torch_ref"))
 
 
 def test_the_function_of_a_stranger_is_asked_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     found = probe()
-    assert turns.shares(found)
+    assert asked_less.shares(found)
     monkeypatch.setattr(candidate, "process_of", lambda fn: Path("a process"))
-    assert not turns.shares(found)
+    assert not asked_less.shares(found)
 
 
 def test_long_filters_of_small_images_count_as_the_work_they_are() -> None:

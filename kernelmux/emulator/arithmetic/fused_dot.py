@@ -47,7 +47,7 @@ def fused_dot(
         result = _rounded(left, right, sums, kinds, rule, half)
     else:
         g, m, k, n = box
-        result = _alone(sums, rule, half)
+        result = _accumulator_alone(sums, rule, half)
         if g.size * m.size * k.size * n.size:
             place = np.ix_(g, m, n)
             part = left[np.ix_(g, m, k)], right[np.ix_(g, k, n)], sums[place]
@@ -70,7 +70,7 @@ def _occupied(a: Array, b: Array) -> tuple[Array, Array, Array, Array] | None:
     return None if inside > DENSE * a.size * b.shape[2] else (g, m, k, n)
 
 
-def _alone(sums: Array, rule: FusedDotRule, half: bool) -> Array:
+def _accumulator_alone(sums: Array, rule: FusedDotRule, half: bool) -> Array:
     """`fused_dot` of a finite accumulator and no products: the same where it keeps all digits, but for -0."""
     if rule.digits < FULL.digits:
         terms = np.zeros((*sums.shape[:2], 0), F4), np.zeros((sums.shape[0], 0, sums.shape[2]), F4)

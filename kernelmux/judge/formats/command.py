@@ -115,9 +115,11 @@ def _listed(args: argparse.Namespace) -> tuple[Path, list[Work]]:
     if not args.candidate:
         raise FormatError(f"expected a folder with tasks of {args.format}")
     folder = Path(args.candidate).expanduser().absolute()
-    tasks = [task for task in formats.find(args.format, folder) if fnmatchcase(task.name, args.only)]
+    found = formats.find(args.format, folder)
+    tasks = [task for task in found if fnmatchcase(f"/{task.name}", f"*/{args.only}")]  # names begin below the folder
     if not tasks:
-        raise FormatError(f"{folder}: no task of {args.format} by the name of {args.only}")
+        some = f"; it has {len(found)}, such as {found[0].name}" if found else ""
+        raise FormatError(f"{folder}: no task of {args.format} by the name of {args.only}{some}")
     given = formats.solutions(tasks, Path(args.solutions).expanduser().absolute() if args.solutions else folder)
     return folder, [(task, solution) for task in tasks for solution in (given[task.name] or (None,))]
 

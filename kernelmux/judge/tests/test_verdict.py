@@ -99,13 +99,32 @@ def test_what_goes_wrong_once_among_calls_in_a_row_is_refused(tmp_path: Path, wo
     assert not found.passed and [item["trials"]["failed"] for item in found.items] == [1]
 
 
+def test_a_file_without_the_function_is_a_verdict() -> None:
+    found = verdict("def mine(x, y):\n    return x + y\n", "add", checks=("accuracy",), allow="torch")
+    assert not found.good and found.allow == ["torch"]
+    assert [item["check"] for item in found.items] == ["import"] and "known: mine" in found.items[0]["text"]
+
+
+def test_a_gpu_that_is_not_there_and_no_time_are_no_questions(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    for given, line in (
+        (["--device", "cuda"], "expected a GPU that torch can use"),
+        (["--seconds", "0"], "more than 0"),
+    ):
+        assert cli.main([f"{file}:add", "--op", "add", *given]) == 2
+        assert line in capsys.readouterr().err
+
+
 def test_a_verdict_is_verified_by_its_seed_and_its_key(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     key, out = file.with_name("key"), file.with_name("verdict.json")
     key.write_text("0123456789abcdef")
     assert judged(file, "--json", str(out), "--key", str(key)) == cli.GOOD
     again = ["--verify", str(out), f"{file}:add", "--device", "cpu"]
     assert cli.main([*again, "--key", str(key)]) == cli.GOOD
-    assert "verified: 1 of 1 items asked again" in capsys.readouterr().out
+    assert 'verified: the verdict "passed" holds; 1 of 1 items asked again: accuracy' in capsys.readouterr().out
+    assert cli.main(again) == cli.GOOD and "signature: not looked at without --key" in capsys.readouterr().out
     told = json.loads(out.read_text())
     for change, line in (
         ({"good": False}, "the signature is not that of this key"),
