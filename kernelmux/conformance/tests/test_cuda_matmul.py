@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import kernelmux as kx
 from kernelmux.backends.cuda._families.epilogue import PLAIN, Epilogue, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import layout
 from kernelmux.backends.cuda.matmul import _few_rows as few_rows
@@ -240,3 +241,13 @@ def test_clusters_run_all_at_one_time() -> None:
     pair, four = (WgmmaTiling(256, 160, 1.0, 4, height=2, across=2, down=down) for down in (1, 2))
     assert (TILINGS[0].resident(132), pair.resident(132), four.resident(132)) == (132, 132, 120)
     assert (pair.resident(1), four.resident(4)) == (2, 4), "one cluster at least"
+
+
+@needs_nvrtc
+@pytest.mark.filterwarnings("ignore::kernelmux.EmulationWarning")
+def test_tf32_of_one_term_goes_to_another_variant() -> None:
+    """The kernel of warpgroup products does not compile where a line has one element."""
+    x, weight = integers(3, 1, transposed=False).float(), integers(1, 1, transposed=False).float()
+    with pytest.raises(kx.UnsupportedError, match="K = 1 in fp32, needs K of at least 2"):
+        kx.linear(x, weight, precision="tf32", backend="cuda/wgmma")
+    assert torch.equal(kx.linear(x, weight, precision="tf32", backend="cuda"), x @ weight.T)
