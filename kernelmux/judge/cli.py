@@ -9,7 +9,7 @@ import json
 import secrets
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -141,8 +141,8 @@ def _judge(args: argparse.Namespace) -> int:
     found = _asked(args, console, args.check, args.seed)
     _print(found, console, args.check)
     if args.json:
-        fields = (found.signed(key) if key else found).as_dict()
-        Path(args.json).write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
+        told = (found.signed(key) if key else found).as_dict()
+        Path(args.json).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     return GOOD if found.good else REFUSED
 
 
@@ -197,10 +197,13 @@ def _print(found: KernelVerdict, console: Console, checks: Sequence[str]) -> Non
     if found.passed and not found.acceptable:
         used = ", ".join(sorted(set(found.uses) - set(found.allow)))
         console.print(f"not acceptable: {used} computed it (--allow {used})", markup=False, soft_wrap=True)
-    said = "failed" if not found.passed else "passed" if found.acceptable else "refused"
     about = f"{found.candidate['file']}:{found.candidate['function']} as {found.op}, tier {found.tier}, {found.device}"
     part = f"; of its checks {', '.join(checks)} alone" if checks else ""
-    console.print(f"{said}: {about}, {found.seconds:.1f} s{part}", markup=False, soft_wrap=True)
+    console.print(f"{_status(found)}: {about}, {found.seconds:.1f} s{part}", markup=False, soft_wrap=True)
+
+
+def _status(found: KernelVerdict) -> str:
+    return "failed" if not found.passed else "passed" if found.acceptable else "refused"
 
 
 def _time_line(row: dict[str, Any]) -> str:
@@ -232,6 +235,9 @@ def _verify(args: argparse.Namespace) -> int:
         told: dict[str, Any] = json.loads(Path(args.verify).read_text(encoding="utf-8"))
         path, name = temporary_backends.located(args.candidate)
         wrong = _wrong(told, path, name, key)
+        before = KernelVerdict(**{one.name: told[one.name] for one in fields(KernelVerdict)})
+        if told["good"] != before.good:
+            wrong.append(f"good is {told['good']}, and {before.good} by its items")
         asked = [item["check"] for item in told["items"] if item["status"] in ("passed", "failed")]
         asked = [check for check in asked if check not in BESIDE]
         checks = secrets.SystemRandom().sample(asked, min(SAMPLE, len(asked)))  # others each time
@@ -241,19 +247,20 @@ def _verify(args: argparse.Namespace) -> int:
         args.op, args.tier, args.allow = told["op"], told["tier"], tuple(told["allow"])
         args.at_once, args.age, args.time = False, 0.0, None
         found = _asked(args, console, checks, int(told["seed"]["seed"]))
-        before = {item["check"]: item["status"] for item in told["items"]}
+        statuses = {item["check"]: item["status"] for item in before.items}
         wrong = [
-            f"{item['check']}: {before.get(item['check'])} in the verdict, {item['status']} now"
+            f"{item['check']}: {statuses.get(item['check'])} in the verdict, {item['status']} now"
             for item in found.items
-            if before.get(item["check"]) != item["status"]
+            if statuses.get(item["check"]) != item["status"]
         ]
     for line in wrong:
         console.print(f"✗ {line}", markup=False, soft_wrap=True)
     if not key:
-        console.print("signature: not looked at without --key; anyone may have written this verdict", soft_wrap=True)
-    said = "passed" if told["good"] else "refused" if told["passed"] else "failed"
-    again = f"{len(checks)} of {len(told['items'])} items asked again: {', '.join(checks)}"
-    console.print("not verified" if wrong else f'verified: the verdict "{said}" holds; {again}', soft_wrap=True)
+        console.print("signature: not looked at without --key; the verdict may have been changed", soft_wrap=True)
+    again = f"{len(checks)} of {len(before.items)} items asked again: {', '.join(checks)}"
+    console.print(
+        "not verified" if wrong else f'verified: the verdict "{_status(before)}" holds; {again}', soft_wrap=True
+    )
     return REFUSED if wrong else GOOD
 
 

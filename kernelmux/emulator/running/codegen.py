@@ -93,7 +93,6 @@ class _Emitter:
         self.flow, self.registers, self.resolve = compiler.flow, compiler.registers, compiler.resolve
         self.watched = compiler.watched  # see `watch_hook`
         self.names = dict(NAMES)
-        self.bound: dict[int, str] = {}
         self.body: list[tuple[str, int]] = []
         self.lines: list[str] = []
         self.steps: list[int] = []  # line number - 1 -> pc
@@ -347,11 +346,9 @@ class _Emitter:
         return name
 
     def _bind(self, thing: Any) -> str:
-        """A name for an object, which is the same in every block of this text."""
-        if id(thing) not in self.bound:
-            self.bound[id(thing)] = name = f"f_{len(self.bound)}"
-            self.names[name] = thing  # which keeps the id
-        return self.bound[id(thing)]
+        name = f"f_{id(thing):x}"
+        self.names[name] = thing
+        return name
 
     # ---- jumps
 

@@ -126,6 +126,8 @@ def test_a_verdict_is_verified_by_its_seed_and_its_key(file: Path, capsys: pytes
     assert 'verified: the verdict "passed" holds; 1 of 1 items asked again: accuracy' in capsys.readouterr().out
     assert cli.main(again) == cli.GOOD and "signature: not looked at without --key" in capsys.readouterr().out
     told = json.loads(out.read_text())
+    out.write_text(json.dumps({**told, "good": False}))
+    assert cli.main(again) == cli.REFUSED and "good is False, and True by its items" in capsys.readouterr().out
     for change, line in (
         ({"good": False}, "the signature is not that of this key"),
         ({"seed": {**told["seed"], "seed": "7"}}, "the seed is not the one that was promised"),
