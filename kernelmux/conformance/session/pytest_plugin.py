@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -30,6 +31,8 @@ SERVE = f"{__name__}:serve"
 ALONE = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
 # Compilers make many objects that stay: Python's own thresholds cost 6 % of an emulated run.
 COLLECT = (50_000, 20, 100)
+# Of a whole tier ci on two cores a process came to 15 GiB in an hour, and the machine to a standstill.
+MOST_ROOM, LEAST_ROOM = 3 << 30, 1 << 30
 # No configuration, no terminal, no files; `unraisableexception` collects garbage five times as the process ends.
 WITHOUT = ("no:terminal", "no:cacheprovider", "no:unraisableexception")
 ARGUMENTS = ["-c", os.devnull, "--noconftest", *(word for name in WITHOUT for word in ("-p", name))]
@@ -71,6 +74,20 @@ def serve(given: Any, items: Iterator[tuple[Any, float]], tell: Callable[..., No
         pytest.main([*ARGUMENTS, *(() if given["captured"] else ("-s",))], plugins=[loop])
     if loop.raised:
         raise loop.raised
+
+
+def room() -> int:
+    """Bytes that a process which emulates may keep: beside one on each core, half of this machine's memory."""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(LEAST_ROOM, min(MOST_ROOM, whole // (2 * (os.cpu_count() or 1))))
+
+
+def resident() -> int:
+    """Bytes of memory of this process; 0 where the system does not tell."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0
 
 
 @contextmanager
@@ -122,9 +139,13 @@ class ItemLoop:
         self.tell(outcome.as_dict(), lost=self._lost(outcome))
 
     def _lost(self, outcome: Outcome) -> bool:
-        """Whether the CUDA context has gone: after an illegal access it answers every call with that error."""
+        """Whether the process has to be replaced.
+
+        The CUDA context has gone: after an illegal access it answers every call with that error. Or the emulator keeps
+        more kernels than this machine has room for; what was compiled lies on the disk as well.
+        """
         if self.chosen.device != "cuda":
-            return False
+            return resident() > room()
         try:
             if outcome.status in ("failed", "expected"):
                 torch.cuda.synchronize()

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from kernelmux.conformance.inputs.trials import Trial
+from kernelmux.conformance.variations import soak
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import dispatch
@@ -88,3 +90,13 @@ def test_elements_between_the_places_are_not_read_into_the_sums(op: str, variant
     given = (x, other, None) if op == "conv2d" else (other, x, (1, 1))
     got = dispatch.call(catalog.spec(op), (*given, (2, 2), (0, 0), (1, 1)), variant)
     assert torch.equal(got, torch.full_like(got, channels if op == "conv2d" else 32))
+
+
+def test_many_calls_have_new_tensors_that_lie_alike() -> None:
+    """What torch computes of channels-last images may have other bits than of contiguous ones, and lies otherwise."""
+    spec = catalog.spec("conv2d")
+    x = torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+    weight = torch.randn(4, 3, 2, 2)
+    trial = Trial(spec, "", "", torch.float32, 0, (x, weight, None, 1, 0, 1))
+    for fresh, given in zip(soak._fresh(trial)[:2], (x, weight), strict=True):
+        assert torch.equal(fresh, given) and fresh.stride() == given.stride() and fresh.data_ptr() != given.data_ptr()

@@ -71,3 +71,11 @@ def test_pointwise(backend: str, size: tuple[int, int]) -> None:
     grad_out = whole(2, 72, *size, last=False)
     want = conv2d_input(x.shape, weight.double(), grad_out.double()).bfloat16()
     assert torch.equal(kx.conv2d_backward_input(grad_out, weight, backend=backend), want)
+
+
+@pytest.mark.filterwarnings("ignore::kernelmux.registry.errors.EmulationWarning")
+def test_pointwise_with_one_kernel() -> None:
+    """Of a single row the copy engine's distance to the next one is any multiple of 16 bytes; 5 channels are none."""
+    x, weight, bias = whole(1, 5, 8, 8, last=False), whole(1, 5, 1, 1, last=False), whole(1, last=False)
+    want = conv2d(x.double(), weight.double(), bias.double()).bfloat16()
+    assert torch.equal(kx.conv2d(x, weight, bias, backend="cuda/pointwise"), want)

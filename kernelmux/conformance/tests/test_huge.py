@@ -8,6 +8,10 @@ import pytest
 import torch
 
 from kernelmux.candidate.allocations import TooLarge, Virtual
+from kernelmux.conformance.checks import offsets
+from kernelmux.conformance.options import Options
+from kernelmux.conformance.session.execute import execute
+from kernelmux.conformance.session.plan import Item
 from kernelmux.conformance.variations import large_tensors, resize
 from kernelmux.conformance.variations.large_tensors import FAR
 from kernelmux.conformance.variations.resize import AxisName
@@ -75,3 +79,12 @@ def test_cases_with_other_lengths_keep_what_belongs_together() -> None:
     spec = catalog.spec("rms_norm")
     case = resize.resized(spec, spec.case("x=3x5x65 weight=65 eps=1e-5"), {AxisName("N"): 7, MIDDLE: 1})
     assert case.shapes == {"x": (3, 1, 7), "weight": (7,)} and case.scalars == {"eps": 1e-5}
+
+
+@pytest.mark.filterwarnings("ignore::kernelmux.registry.errors.EmulationWarning")
+def test_what_reads_an_earlier_launch_is_not_judged_by_a_few_blocks() -> None:
+    """The last blocks of a product read a matrix of which the last blocks of a copy wrote the end alone."""
+    chosen = Options(tier="ci", cases=("a1x65-b65x1",), dtypes=("fp16",))
+    outcome = execute(Item("matmul", "cuda", "wgmma", "offsets"), chosen)
+    told = [record.text for record in outcome.records if "2^31" in record.note]
+    assert outcome.status == "passed" and any(offsets.UNREAD in text for text in told)

@@ -227,6 +227,14 @@ def test_a_lost_context_is_told(status: str, answers: bool, lost: bool, monkeypa
     assert loop._lost(Outcome(EXACT, status)) is lost
 
 
+def test_a_process_that_keeps_too_much_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    items = [Item("add", "torch_ref", "plain", check) for check in ("claims", "signature")]
+    assert pytest_plugin.LEAST_ROOM <= pytest_plugin.room() <= pytest_plugin.MOST_ROOM
+    assert 0 < pytest_plugin.resident() and [lost for _, lost in served(monkeypatch, *items)] == [False, False]
+    monkeypatch.setattr(pytest_plugin, "room", lambda: 0)
+    assert [lost for _, lost in served(monkeypatch, *items)] == [True, True]
+
+
 def test_ctrl_c_in_an_item_is_not_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*given: object) -> None:
         raise KeyboardInterrupt

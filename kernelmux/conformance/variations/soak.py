@@ -14,7 +14,6 @@ import torch
 
 from kernelmux import emulator
 from kernelmux.candidate import implementation as candidate
-from kernelmux.candidate.allocations import contiguous_strides
 from kernelmux.candidate.gpu.timed_calls import TimedCalls
 from kernelmux.conformance.inputs.layouts import laid_out
 from kernelmux.conformance.inputs.trials import Trial, same_bits
@@ -24,6 +23,7 @@ from kernelmux.conformance.variations import neighbouring_trials
 from kernelmux.conformance.variations.interleaving import Living
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import dispatch
+from kernelmux.registry.util.memory_format import format_of, strides_of
 
 MANY = 1000  # calls in a row
 STRETCH = 1000  # calls of a candidate in one message
@@ -153,8 +153,8 @@ def _calls(judge: Judge, want: Tensors, times: int, keep: bool = False) -> list[
 
 
 def _fresh(trial: Trial) -> tuple[Any, ...]:
-    """The arguments of a call, its tensors new."""
-    fresh = {name: laid_out(x, contiguous_strides(x.shape)) for name, x in trial.tensors.items()}
+    """The arguments of a call, its tensors new and contiguous, or channels-last as they were."""
+    fresh = {name: laid_out(x, strides_of(x.shape, format_of(x))) for name, x in trial.tensors.items()}
     return tuple(fresh.get(item.name, value) for item, value in zip(trial.spec.inputs, trial.values, strict=True))
 
 

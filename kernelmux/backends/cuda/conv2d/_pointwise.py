@@ -140,8 +140,8 @@ def plan(
     launch = kernel.bind(blocks, t.threads, *sizes, shared=t.shared(out))
     if turned:
         lines = t.m if p.left.k_major else STEP
-        shape, strides = (left.shape, left.strides) if p.left.k_major else (left.shape[::-1], left.strides[::-1])
-        maps = Tiles(shape, strides, (lines, STEP), swizzle=LINE), _lines(right, STEP)
+        shape = left.shape if p.left.k_major else left.shape[::-1]
+        maps = Tiles(shape, (p.left.ld, 1), (lines, STEP), swizzle=LINE), _lines(right, STEP)
         return PointwisePlan(launch, *maps, (n, p.M, rows, columns))
     maps = _lines(left, t.m), _lines(right, t.n)
     return PointwisePlan(launch, *maps, (p.M, p.N, 1, 1), parts, adding(parts, p, end))
