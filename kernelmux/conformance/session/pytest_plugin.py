@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import resource
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernelmux.candidate import packages
+from kernelmux.candidate import limits, packages
 from kernelmux.candidate.implementation import opening
 from kernelmux.conformance import options
 from kernelmux.conformance.coverage import launcher_marks
@@ -82,14 +81,6 @@ def room() -> int:
     return max(LEAST_ROOM, min(MOST_ROOM, whole // (2 * (os.cpu_count() or 1))))
 
 
-def resident() -> int:
-    """Bytes of memory of this process; 0 where the system does not tell."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-    except OSError:
-        return 0
-
-
 @contextmanager
 def no_other_plugins() -> Iterator[None]:
     """Inside, plugins that happen to be installed stay out of pytest."""
@@ -145,7 +136,7 @@ class ItemLoop:
         more kernels than this machine has room for; what was compiled lies on the disk as well.
         """
         if self.chosen.device != "cuda":
-            return resident() > room()
+            return limits.in_use(os.getpid()).memory > room()
         try:
             if outcome.status in ("failed", "expected"):
                 torch.cuda.synchronize()

@@ -17,6 +17,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from kernelmux.candidate import limits
 from kernelmux.conformance.cli import arguments, main, run
 from kernelmux.conformance.cli.run import Ways
 from kernelmux.conformance.cli.suite import ConformanceSuite, planned
@@ -230,7 +231,8 @@ def test_a_lost_context_is_told(status: str, answers: bool, lost: bool, monkeypa
 def test_a_process_that_keeps_too_much_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     items = [Item("add", "torch_ref", "plain", check) for check in ("claims", "signature")]
     assert pytest_plugin.LEAST_ROOM <= pytest_plugin.room() <= pytest_plugin.MOST_ROOM
-    assert 0 < pytest_plugin.resident() and [lost for _, lost in served(monkeypatch, *items)] == [False, False]
+    assert 0 < limits.in_use(os.getpid()).memory
+    assert [lost for _, lost in served(monkeypatch, *items)] == [False, False]
     monkeypatch.setattr(pytest_plugin, "room", lambda: 0)
     assert [lost for _, lost in served(monkeypatch, *items)] == [True, True]
 

@@ -21,6 +21,7 @@ from kernelmux.backends.cuda.conv2d._problem import BACKWARD_WEIGHT, CONV2D
 from kernelmux.backends.cuda.conv2d._tilings import TILINGS
 from kernelmux.backends.cuda.matmul import COPY, mma_sync
 from kernelmux.backends.cuda.matmul._choice import HOPPER_MEMORY, MatmulProblem, adding, operand, problem, split_length
+from kernelmux.backends.cuda.matmul._maps import tiles
 from kernelmux.backends.cuda.matmul._padding import padded
 from kernelmux.backends.cuda.matmul._tensor_cores import tensor_cores
 from kernelmux.backends.cuda.matmul._wgmma import LINE, WgmmaTiling, wgmma
@@ -140,8 +141,7 @@ def plan(
     launch = kernel.bind(blocks, t.threads, *sizes, shared=t.shared(out))
     if turned:
         lines = t.m if p.left.k_major else STEP
-        shape = left.shape if p.left.k_major else left.shape[::-1]
-        maps = Tiles(shape, (p.left.ld, 1), (lines, STEP), swizzle=LINE), _lines(right, STEP)
+        maps = tiles(p, p.left, p.M, lines), _lines(right, STEP)
         return PointwisePlan(launch, *maps, (n, p.M, rows, columns))
     maps = _lines(left, t.m), _lines(right, t.n)
     return PointwisePlan(launch, *maps, (p.M, p.N, 1, 1), parts, adding(parts, p, end))
