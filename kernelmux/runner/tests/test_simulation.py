@@ -8,16 +8,23 @@ from kernelmux.runner.item import WorkItem
 from kernelmux.runner.tests import simulation
 
 
-def test_the_plan_costs_less_than_a_fifth_of_a_millisecond():
-    items = simulation.drawn(20_000, 0.5)
-    assert simulation.simulate(items, simulation.workers(64)).cpu / len(items) < 0.2e-3
+def test_what_the_plan_costs_for_an_item_hardly_grows_with_their_number():
+    """The milliseconds themselves are on record: another machine has others."""
+    _hardly_grows(lambda number: (simulation.drawn(number, 0.5), simulation.workers(64)))
 
 
-def test_so_does_one_for_gpus_with_all_that_an_item_may_ask():
-    items, slots = simulation.mixed(10_000)
-    found = simulation.simulate(items, slots)
-    assert sorted(found.order) == sorted(item.id for item in items)
-    assert found.cpu / len(items) < 0.2e-3
+def test_nor_with_all_that_an_item_for_gpus_may_ask():
+    _hardly_grows(simulation.mixed)
+
+
+def _hardly_grows(made, few=1_000, many=20_000):
+    costs = []
+    for number in (few, many):
+        items, slots = made(number)
+        found = [simulation.simulate(items, slots) for _ in range(2)]
+        assert sorted(found[0].order) == sorted(item.id for item in items)
+        costs.append(min(one.cpu for one in found) / number)
+    assert costs[1] < 6 * costs[0]  # 20 if each item were compared with all others
 
 
 def test_a_straggler_costs_no_more_than_its_own_seconds():
