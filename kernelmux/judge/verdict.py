@@ -151,7 +151,7 @@ def verdict(
     spec = catalog.spec(op)
     for workload in times or ():
         spec.hypothetical(spec.case(workload))
-    with _turn, _file(source) as path:
+    with _turn, _one_thread(), _file(source) as path:
         name = name or op
         number = secrets.randbits(31) if seed is None else seed
         options = Options(
@@ -289,6 +289,17 @@ def _row(outcome: Outcome) -> dict[str, Any]:
     worst = outcome.budget if outcome.budget < float("inf") else "inf"
     counts = {status: sum(r.status == status for r in outcome.records) for status in ("passed", "failed", "skipped")}
     return {"check": outcome.item.check, "status": outcome.status, "trials": counts, "worst": worst, "text": text}
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Inside the `with` torch computes with one thread: those that wait for small tensors take the candidate's cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager
