@@ -79,7 +79,7 @@ class Tf32Allowed:
 
 @dataclass(frozen=True)
 class Tf32Layout:
-    """K is the contiguous index of fp32 operands, or the product is large enough to repay a transposed copy.
+    """K, at least 2, is the contiguous index of fp32 operands, or the product is large enough to repay a transposed copy.
 
     A right operand that is one row-major matrix needs no copy, unless a bias or an activation follows.
 
@@ -93,7 +93,7 @@ class Tf32Layout:
     @property
     def text(self) -> str:
         """The condition in a few words."""
-        needed = "fp32 with K strided only if K is a multiple of 4 and rows, N >= 512"
+        needed = "fp32 with K >= 2; with K strided only if K is a multiple of 4 and rows, N >= 512"
         return f"{needed}, but for one {self.right} with lines aligned to 16 bytes in a plain product"
 
     def check(self, call: Any) -> str | None:
