@@ -54,6 +54,9 @@ def find(name: str, folder: Path) -> list[Task]:
     """The tasks of a format in a folder; FormatError for an unknown format, or a folder that is not there."""
     if name not in FORMATS:
         raise FormatError(f"--format: expected one of {', '.join(FORMATS)}, got {name!r}")
+    if folder.is_file():
+        one = "one function is judged by `kernelmux judge FILE:FUNCTION --reference FILE:FUNCTION`"
+        raise FormatError(f"{folder}: expected a folder with tasks of {name}, got a file; {one}")
     if not folder.is_dir():
         raise FormatError(f"{folder}: expected a folder")
     return FORMATS[name].find(folder)

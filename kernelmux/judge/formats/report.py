@@ -81,7 +81,7 @@ def verdicts(rows: Sequence[TaskVerdict], folder: Path) -> Table:
     made.add_column("", overflow="fold")
     for row in rows:
         path, home = Path(row.solution), folder.expanduser().absolute()
-        shown = str(path.relative_to(home)) if path.is_relative_to(home) else path.name
+        shown = str(path.relative_to(home)) if home in path.parents else path.name
         worst = "" if row.worst is None else f"{row.worst:.2g}"
         said = "; ".join(filter(None, (row.reason, *row.remarks)))
         cells = (row.task, shown, row.judged, str(row.trials or ""), worst, row.status, said)

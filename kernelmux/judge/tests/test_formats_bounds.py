@@ -12,6 +12,7 @@ from kernelmux.candidate import sandbox
 from kernelmux.judge.formats import block_scaled, cli, modes, report
 from kernelmux.judge.formats.bounds import calibration, expected
 from kernelmux.judge.formats.bounds.estimated_bound import estimate
+from kernelmux.judge.formats.judging import TaskVerdict
 from kernelmux.judge.formats.reduced_sizes import shortened
 from kernelmux.judge.formats.reference import survey
 from kernelmux.judge.formats.task import Task
@@ -220,3 +221,10 @@ def test_the_command_checks_a_task_and_refuses_what_it_cannot_do(tmp_path, capsy
     assert cli.main([str(tmp_path), "--format", "gpu_mode", "--unconfined"]) == 2
     assert "no task of gpu_mode" in capsys.readouterr().err
     assert cli.main([]) == 2
+
+
+def test_a_solution_is_named_from_the_folder_that_was_given_or_by_its_file(tmp_path):
+    one = tmp_path / "level1" / "mine.py"
+    for folder, name in ((tmp_path, "level1/mine.py"), (one, "mine.py"), (tmp_path / "other", "mine.py")):
+        made = report.verdicts([TaskVerdict("t", "python", solution=str(one))], folder)
+        assert list(made.columns[2].cells) == [name]

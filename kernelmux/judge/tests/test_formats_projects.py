@@ -1,6 +1,7 @@
 """Definitions, operators and functions with a reference, written here; what crosses between processes; errors."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -198,6 +199,8 @@ def test_errors_name_what_is_wrong(tmp_path):
         formats.find("other", tmp_path)
     with pytest.raises(FormatError, match="expected a folder"):
         formats.find("kernelbench", tmp_path / "none")
+    with pytest.raises(FormatError, match=r"got a file; one function is judged by .* --reference FILE:FUNCTION"):
+        formats.find("python", Path(__file__))
     with pytest.raises(ValueError, match="inside of the candidate's folder"):
         candidate_side.write(tmp_path, {"../out.py": ""})
     assert kernelbench.SOLUTION == "ModelNew"
