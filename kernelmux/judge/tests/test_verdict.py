@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 from kernelmux.candidate.pool import WarmPool
@@ -152,6 +153,16 @@ def test_a_text_is_judged_by_a_process_that_waits() -> None:
         pool.close()
     assert first.good and [item["check"] for item in first.items] == ["accuracy", "memory"]
     assert not second.good and not second.whole and first.seed["seed"] != second.seed["seed"]
+
+
+def test_torch_computes_with_one_thread_inside_of_a_verdict() -> None:
+    before, seen = torch.get_num_threads(), list[int]()
+    try:
+        torch.set_num_threads(2)
+        verdict(RIGHT, "add", checks=("accuracy",), tell=lambda outcome: seen.append(torch.get_num_threads()))
+        assert seen == [1] and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_function_that_is_right_for_a_while_is_asked_when_it_is_old(file: Path) -> None:
