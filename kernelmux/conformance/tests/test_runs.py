@@ -181,8 +181,11 @@ def test_items_without_a_worker_are_an_error_of_the_run() -> None:
 # --- in a worker ------------------------------------------------------------------------------------------------
 
 
-def served(monkeypatch: pytest.MonkeyPatch, *items: Item, **more: Any) -> list[tuple[dict[str, Any], bool]]:
-    """What a worker tells of items: rows, and whether it is lost."""
+def served(
+    monkeypatch: pytest.MonkeyPatch, *items: Item, room: float = float("inf")
+) -> list[tuple[dict[str, Any], bool]]:
+    """What a worker tells of items: rows, and whether it is lost. room: bytes that it may keep, also of earlier tests."""
+    monkeypatch.setattr(pytest_plugin, "room", lambda: room)
     told: list[tuple[dict[str, Any], bool]] = []
     given = ((pytest_plugin.work(item), float("inf")) for item in items)
     setup = pytest_plugin.setup(Options(tier="smoke"))
@@ -233,8 +236,7 @@ def test_a_process_that_keeps_too_much_is_replaced(monkeypatch: pytest.MonkeyPat
     assert pytest_plugin.LEAST_ROOM <= pytest_plugin.room() <= pytest_plugin.MOST_ROOM
     assert 0 < limits.in_use(os.getpid()).memory
     assert [lost for _, lost in served(monkeypatch, *items)] == [False, False]
-    monkeypatch.setattr(pytest_plugin, "room", lambda: 0)
-    assert [lost for _, lost in served(monkeypatch, *items)] == [True, True]
+    assert [lost for _, lost in served(monkeypatch, *items, room=0)] == [True, True]
 
 
 def test_ctrl_c_in_an_item_is_not_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
