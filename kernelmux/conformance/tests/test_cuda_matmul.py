@@ -25,6 +25,20 @@ SHARED = 227 * 1024  # bytes that a block may have on sm_90
 FEW_ROWS = [few_rows.TurnedTile(*numbers) for numbers in ((8, 64, 3, 1, 2), (16, 128, 3, 4, 2), (64, 64, 2, 3, 3))]
 ALL_ROWS = [few_rows.TurnedTile(rows, 128, 3, 2, 1, consumers=2) for rows in (96, 160, 288)]
 CLUSTERS = [t for t in ODD_TILINGS if t.peers > 1]
+ALONE = [
+    few_rows.TurnedTile(rows, columns, 3, 1, 1, consumers)
+    for rows, columns, consumers in ((136, 128, 2), (104, 64, 1), (72, 256, 2), (264, 128, 2))
+]
+TOGETHER = [
+    few_rows.TurnedTile(*numbers)
+    for numbers in (
+        (136, 128, 3, 1, 1, 2, 2, 2),
+        (80, 256, 3, 1, 1, 2, 2, 1),
+        (88, 64, 4, 1, 1, 1, 1, 4),
+        (96, 128, 3, 2, 1, 2, 2, 2),
+        (72, 64, 3, 3, 1, 1, 1, 2),
+    )
+]
 needs_nvrtc = pytest.mark.skipif(bool(nvrtc.unavailable()), reason=str(nvrtc.unavailable()))
 
 
@@ -83,12 +97,76 @@ def test_rows_are_divided_evenly_among_tiles(transposed: bool) -> None:
     assert torch.equal(c, (a.double() @ b.double()).bfloat16())
 
 
-def test_all_tiles_of_divided_rows_run_at_one_time() -> None:
-    for shape in ((300, 4096, 7168), (350, 11008, 4096), (1000, 3072, 512), (70, 8192, 1024)):
-        m, k, n = shape
-        p = problem(*(layout(torch.empty(x, dtype=torch.bfloat16, device="meta")) for x in ((m, k), (k, n))))
-        tile = few_rows.many_rows(p, MULTIPROCESSORS)
-        assert tile and -(-m // tile.rows) * -(-n // tile.columns) * tile.shares <= MULTIPROCESSORS
+@needs_nvrtc
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("tile", TOGETHER, ids=str)
+def test_blocks_of_a_cluster_fetch_together_and_share_k(tile: few_rows.TurnedTile, transposed: bool) -> None:
+    """A cluster whose last rows are outside, and one with a single block that is not; more steps than stages."""
+    m, n = tile.across * tile.rows - 3, tile.down * tile.columns + 8
+    k = 64 * (tile.stages + 1) * tile.shares - 8
+    a, b = integers(m, k, transposed=False), integers(k, n, transposed=transposed)
+    with checks("full"):
+        c = few_rows.plan(layout(a), layout(b), tile).run(a, b, PLAIN)
+    assert torch.equal(c, (a.double() @ b.double()).bfloat16())
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("columns", [8, 20])
+@pytest.mark.parametrize("tile", ALONE, ids=str)
+def test_a_block_that_has_all_of_k_rounds_in_registers(tile: few_rows.TurnedTile, columns: int) -> None:
+    """Two tiles below one another and two side by side, of which the second has few columns, stored 8 or 4 at a time."""
+    m, n, k = 2 * tile.rows - 5, tile.columns + columns, 64 * tile.stages + 72
+    a, b = integers(m, k, transposed=False), integers(k, n, transposed=True)
+    bias, z = integers(1, n, transposed=False)[0], a.new_empty(m, n)
+    kind = EpilogueKind(bias=True, activation="relu")
+    with checks("full"):
+        y = few_rows.plan(layout(a), layout(b), tile, kind).run(a, b, Epilogue(kind, (bias, z)))
+        c = few_rows.plan(layout(a), layout(b), tile).run(a, b, PLAIN)
+    want = a.double() @ b.double()
+    assert torch.equal(c, want.bfloat16())
+    assert torch.equal(z, (want + bias.double()).bfloat16())
+    assert torch.equal(y, z.relu())
+
+
+def weights(m: int, k: int, n: int) -> few_rows.TurnedTile | None:
+    """The tile that c [m, n] by n rows of weights chooses."""
+    a, b = (torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in ((m, k), (n, k)))
+    return few_rows.many_rows(problem(layout(a), layout(b.mT)), MULTIPROCESSORS)
+
+
+@pytest.mark.parametrize("m", [72, 100, 160, 263, 350, 734, 1000])
+@pytest.mark.parametrize(
+    ("k", "n"), [(4096, 7168), (11008, 4096), (3072, 512), (8192, 1024), (3000, 5000), (3824, 7432)]
+)
+def test_all_tiles_of_divided_rows_run_at_one_time(m: int, k: int, n: int) -> None:
+    """With stages for which a block has enough shared memory; where there are too many tiles, none."""
+    tile = weights(m, k, n)
+    if tile is None:
+        assert -(-m // 320) * -(-n // 128) > MULTIPROCESSORS
+        return
+    a, b = (torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in ((m, k), (n, k)))
+    blocks = tile.tiles(problem(layout(a), layout(b.mT))) * tile.shares
+    assert blocks <= few_rows.ROOM[tile.peers * tile.shares] * tile.peers * tile.shares
+    assert tile.stages * (tile.stage(True) + 16) <= SHARED
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile"),
+    [
+        ((400, 5120, 5120), (136, 128, 1, 1, 1)),
+        ((900, 4096, 4096), (232, 128, 1, 1, 1)),
+        ((350, 11008, 4096), (176, 128, 2, 1, 1)),
+        ((160, 4096, 4096), (160, 64, 2, 1, 1)),
+        ((310, 3000, 5000), (160, 128, 1, 2, 2)),
+        ((734, 2904, 3000), (184, 128, 1, 2, 2)),
+        ((1000, 2008, 3000), (200, 128, 1, 1, 4)),
+    ],
+    ids=str,
+)
+def test_divided_rows_have_the_quickest_tile_of_those_timed(shape: tuple[int, int, int], tile: tuple[int, ...]) -> None:
+    found = weights(*shape)
+    assert found
+    assert (found.rows, found.columns, found.shares, found.across, found.down) == tile
 
 
 @needs_nvrtc

@@ -172,6 +172,7 @@ SPEC = OpSpec(
         _case("72x40", 72, "activation=silu", bias=False),
         _case("16x2048", 24, "activation=gelu", dtypes=(torch.bfloat16,)),  # K is split
         _case("72x40", 40, "activation=gelu precision=tf32", dtypes=matmul.FP32),
+        _case("130x264", 24, "activation=silu", dtypes=(torch.bfloat16,)),  # rows divided evenly among tiles of y^T
         _case("2x2049", 65, dtypes=(torch.float16,)),  # a long K whose lines begin anywhere
         _case("3x384", 24, dtypes=matmul.FP32),
         _case("0x8", 8),

@@ -120,6 +120,8 @@ SPEC = OpSpec(
         Case("a=66x1736 b=1736x16", dtypes=(torch.float16,)),  # few tiles and a long K, which blocks of a cluster share
         Case("a=78x768 b=768x16 precision=tf32", dtypes=FP32),
         Case("a=264x24 b=24x8", dtypes=(torch.bfloat16,)),  # on one multiprocessor by the widest tile
+        Case("a=130x264 b=264x24", dtypes=(torch.bfloat16,)),  # rows divided evenly among tiles of c^T
+        Case("a=330x264 b=264x520", dtypes=(torch.bfloat16,)),  # and fetched by blocks of a cluster together
         Case("a=33x8 b=8x776", dtypes=(torch.float32, torch.bfloat16)),  # many tiles of few rows
         Case("a=3x24x16 b=16x200 precision=tf32", dtypes=FP32),
         Case("a=2x3x17x33 b=2x3x33x24.mT precision=tf32", dtypes=FP32),  # lines that the copy engine cannot read
@@ -133,6 +135,7 @@ SPEC = OpSpec(
         Case("a=4096x64 b=64x4096", tier="full"),
         Case("a=70000x33 b=33x65", tier="full"),
         Case("a=528x4536 b=4536x304", dtypes=HALVES, tier="full"),  # rows in several tiles of c^T, whose K blocks share
+        Case("a=520x264 b=264x1032", dtypes=HALVES, tier="full"),  # blocks of a cluster fetch rows and columns together
         Case("a=3304x6720 b=6720x160", dtypes=HALVES, tier="full"),  # all tiles are a last round, which blocks share
         Case("a=19400x2088 b=2088x40", dtypes=HALVES, tier="full"),  # a whole round, and a last one that blocks share
         Case("a=1024x8 b=8x4400", dtypes=HALVES, tier="full"),  # last columns by a box of their own

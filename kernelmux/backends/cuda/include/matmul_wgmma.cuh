@@ -22,6 +22,9 @@
 #ifndef DOWN  // blocks of a cluster that lie below one another and have the same columns of b: likewise
 #define DOWN 1
 #endif
+#ifndef SHARES  // groups of such blocks that a cluster has, each with a share of K
+#define SHARES 1
+#endif
 #ifndef STRIPS_IN_RING  // the way out takes a stage of the ring for its strips, in place of shared memory of their own
 #define STRIPS_IN_RING 0
 #endif
@@ -44,7 +47,7 @@ constexpr int LOADED_BYTES = OWN_LAST ? A_BYTES + BLOCK_N * 128 : STAGE_BYTES;
 constexpr bool TWO_PRODUCTS = BLOCK_N > 256;
 constexpr int LEFT_N = TWO_PRODUCTS ? BLOCK_N / 128 * 64 : BLOCK_N, RIGHT_N = TWO_PRODUCTS ? BLOCK_N - LEFT_N : LEFT_N;
 constexpr int LINE_N = 128 / sizeof(Output);                   // columns of a whole cache line
-constexpr int NARROW_N = BLOCK_N % (LINE_N / 4 * 3) == 0 ? LINE_N / 4 * 3 : LINE_N / 4;
+constexpr int NARROW_N = BLOCK_N % (LINE_N / 4 * 3) == 0 ? LINE_N / 4 * 3 : BLOCK_N % (LINE_N / 4) == 0 ? LINE_N / 4 : 8;
 constexpr int PART_N = BLOCK_N % (LINE_N / 2) == 0 ? LINE_N / 2 : NARROW_N;
 constexpr int STRIP_N = BLOCK_N % LINE_N == 0 ? LINE_N : BLOCK_N < PART_N ? BLOCK_N : PART_N;
 constexpr int STRIP_BYTES = Strip<STRIP_N>::Bytes * 4 * CONSUMERS;
@@ -108,11 +111,12 @@ __device__ __forceinline__ void cluster_sync() {
     }
 }
 
-// Where a block is in its cluster.
+// Where a block is among those that fetch together, of which the first one of the cluster has the rank `first`.
 struct Seat {
-    int x, y;
+    int x, y, first;
 
-    __device__ __forceinline__ Seat() : x(blockIdx.x % PEERS % ACROSS), y(blockIdx.x % PEERS / ACROSS) {}
+    __device__ __forceinline__ Seat()
+        : x(blockIdx.x % PEERS % ACROSS), y(blockIdx.x % PEERS / ACROSS), first(blockIdx.x % (PEERS * SHARES) / PEERS * PEERS) {}
 };
 
 // A box that nothing reads again: it is the first to leave L2, and displaces nothing that has to be written back before.
@@ -123,6 +127,16 @@ __device__ __forceinline__ void tma_load_once(void* to, const TensorMap& map, Ba
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
         "[%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(to)),
         "l"(&map), "r"(shared_address(&barrier)), "r"(x), "r"(y), "l"(policy)
+        : "memory");
+}
+
+// A box for those blocks of the cluster whose bits are set, at the same place of their shared memory; the barrier of each
+// counts the bytes.
+__device__ __forceinline__ void tma_load_for(unsigned mask, void* to, const TensorMap& map, Barrier& barrier, int x, int y) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+        "[%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(to)),
+        "l"(&map), "r"(shared_address(&barrier)), "r"(x), "r"(y), "h"((short)mask)
         : "memory");
 }
 
@@ -153,7 +167,7 @@ struct Ring {
             const int lane = threadIdx.x % 32;
             const Seat seat;
             const int rank = lane < ACROSS ? seat.y * ACROSS + lane : (seat.y + lane - ACROSS + 1) % DOWN * ACROSS + seat.x;
-            barrier_arrive_at(lane < ACROSS + DOWN - 1, empty[stage], rank);
+            barrier_arrive_at(lane < ACROSS + DOWN - 1, empty[stage], seat.first + rank);
         } else {
             barrier_arrive_if(threadIdx.x % 32 == 0, empty[stage]);
         }

@@ -63,6 +63,11 @@ class MatmulProblem(NamedTuple):
         """How many there are."""
         return self.batch.products if self.batch else 1
 
+    @property
+    def odd_lines(self) -> bool:
+        """Whether lines of a factor begin at odd multiples of 16 bytes: of four sectors TMA reads five then."""
+        return any(x.ld * self.dtype.itemsize % 32 for x in (self.left, self.right))
+
     def in_turn(self, tile: int) -> "MatmulProblem | None":
         """The products of the even and of the odd rows of a, as a batch of two; None where nothing is won by that, or where
         they do not fill tiles of so many rows."""

@@ -1,4 +1,7 @@
-"""Products of few rows in 16 bits: the columns of b are the rows of the products, the blocks of a cluster share K."""
+"""Products of some rows in 16 bits: the columns of b are the rows of the products.
+
+Blocks of a cluster share K, or fetch once what several of them need.
+"""
 
 from dataclasses import dataclass, replace
 from math import gcd
@@ -6,16 +9,25 @@ from math import gcd
 from kernelmux.backends.cuda._families.epilogue import PLAIN, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import Layout
 from kernelmux.backends.cuda._launch.runtime import cdiv, ctype
+from kernelmux.backends.cuda.matmul import _shares
 from kernelmux.backends.cuda.matmul._choice import HOPPER_MEMORY, MatmulPlan, MatmulProblem, problem, split_length
 from kernelmux.backends.cuda.matmul._maps import NUMBERS, SWIZZLED, tiles
-from kernelmux.backends.cuda.matmul._shares import ROOM, SOURCE
+from kernelmux.backends.cuda.matmul._shares import SOURCE
 
 MOST_ROWS = 64
-MANY_ROWS = range(96, 321, 16)  # of a tile of two consumers
-OUTSIDE = 24  # rows of the last tile that is not the only one
-# In a microsecond: products of a multiprocessor, and bytes that L2 gives to all, five sectors of 32 for four. Microseconds
-# that blocks take to begin and to add their sums.
-RATE, ODD_FROM_L2, SHARING = 2.9e6, 6.3e6, 7.0
+MANY_ROWS = range(72, 321, 8)  # of a tile of two consumers
+MOST_TILES = 8  # below one another
+# Clusters for which there is room at one time, out of 132: an H100 that was asked has it for 39 of 3, 17 of 6 and 15 of 8.
+ROOM = {1: 132, 6: 15, **_shares.ROOM}
+# In a microsecond: products of a multiprocessor with tiles of 128 columns or more, and with 64; bytes that L2 gives to all,
+# by the multiples of bytes at which lines begin. Microseconds that a stage takes beside its products, and one that several
+# blocks fetch; that a product takes to begin and end beside a `Tiling`'s, and each share of K to add its sums. Of what
+# another block reads too, but does not fetch for all, so much counts as if it came from memory. H100, 42 products of 80 to
+# 1000 rows: what is chosen takes 1.2 % longer in the mean than the quickest of up to 58 tiles and those of `_wgmma`.
+RATE, NARROW_RATE = 3.4e6, 2.9e6
+FROM_L2 = {128: 12e6, 32: 9e6, 16: 5e6}
+STAGE, FETCHED_TOGETHER = 0.02, {128: 0.04, 32: 0.0, 16: 0.0}
+BEGIN, SHARE, READ_AGAIN = 0.5, 1.8, 0.7
 ENOUGH, NEARLY_HALF = 0.6, 0.45  # blocks to a multiprocessor that read b as fast as more do, alone and shared
 
 
@@ -29,18 +41,31 @@ class TurnedTile:
     shares: int
     blocks: int
     consumers: int = 1  # warpgroups that multiply
+    across: int = 1  # blocks of a cluster that have the same columns, and fetch them together
+    down: int = 1  # likewise the same rows
+
+    @property
+    def peers(self) -> int:
+        return self.across * self.down
+
+    def tiles(self, p: MatmulProblem) -> int:
+        """Of which some of a cluster may be empty."""
+        return self.peers * cdiv(p.M, self.across * self.rows) * cdiv(p.N, self.down * self.columns)
 
     def stage(self, k_major: bool) -> int:
         """Bytes of a stage, with rows of a that have K contiguous or not."""
         return (self.columns + (self.rows if k_major else cdiv(self.rows, 64) * 64)) * SWIZZLED
 
     def microseconds(self, p: MatmulProblem) -> float:
-        """A rough time, as of a `Tiling`, or that in which L2 gives lines at odd multiples of 16 bytes to all blocks."""
-        odd = any(x.ld * p.dtype.itemsize % 32 for x in (p.left, p.right))
-        read = cdiv(p.M, self.rows) * cdiv(p.N, self.columns) * self.shares * (self.rows + self.columns) * 160
-        stage = max(self.rows * self.columns * 64 / RATE, read / ODD_FROM_L2 if odd else 0.0)
-        work = cdiv(cdiv(p.K, 64), self.shares) * stage + SHARING
-        return max(work, p.bytes / HOPPER_MEMORY + 0.1 * work)
+        """A rough time, as of a `Tiling`: of the products, or of what L2 gives to all blocks, or of reading everything."""
+        lines, stages = line_multiple(p), cdiv(cdiv(p.K, 64), self.shares)
+        read = self.tiles(p) * self.shares * (self.columns / self.across + self.rows / self.down) * SWIZZLED
+        products = self.rows * self.columns * 64 / (RATE if self.columns > 64 else NARROW_RATE) + STAGE
+        together = FETCHED_TOGETHER[lines] if self.peers > 1 else 0
+        again = READ_AGAIN * (cdiv(p.M, self.across * self.rows) - 1) * p.K * p.N * p.dtype.itemsize
+        work = stages * max(products + together, read / FROM_L2[lines])
+        begin = BEGIN + (SHARE * self.shares if self.shares > 1 else 0)
+        return max(work, (p.bytes + again) / HOPPER_MEMORY) + begin
 
 
 def takes(p: MatmulProblem) -> bool:
@@ -62,28 +87,44 @@ def tile_for(p: MatmulProblem, multiprocessors: int) -> TurnedTile:
 
 
 def many_rows(p: MatmulProblem, multiprocessors: int) -> TurnedTile | None:
-    """The tile of a product with more than those few rows, where there are so few tiles that blocks share K. Rows are all
-    in one tile, or divided evenly: a box that is outside for the most part arrives late.
+    """The tile of a product with more than those few rows, where all tiles, or shares of their K, run at one time. Rows are
+    divided evenly. Blocks that fetch together read less from L2, which is what products wait for whose lines begin at odd
+    multiples of 16 bytes.
 
-    H200, us, and by tiles of c: 263 x 7432 by 7432 x 3824 47.3 in threes and 65.0, 201 x 5120 by 5120 x 3072 23.9 in fours
-    and 26.7; 350 x 11008 by 11008 x 4096 51.6 as twice 176 in pairs and 58.5. 200 x 8192 by 8192 x 4096, in pairs, 34.9 as
-    twice 112 and 45.4 as 128 and 72.
+    H100, us, and by tiles of c: 400 x 5120 by 5120 x 5120 39.8 as three times 136 and 47.8; 900 x 4096 by 4096 x 4096 44.2
+    as four times 232 and 51.4; 160 x 4096 by 4096 x 4096 22.0 with 64 columns in pairs and 25.6; 263 x 3824 by 3824 x 7432
+    40.4 as twice 136, fetched together, and 45.8 (44.2 if not fetched together); 734 x 2904 by 2904 x 3000 29.9 as four
+    times 184, by fours, and 41.9.
     """
     if p.M <= MOST_ROWS or p.batch is not None or p.dtype.itemsize != 2:
         return None
-    tiles = [
-        TurnedTile(rows, 128, 2, shares, 1, consumers=2)
-        for across, rows in _divided(p.M)
-        for shares, room in ROOM.items()
-        if across * cdiv(p.N, 128) * 132 <= room * multiprocessors and shares * 256 <= p.K
-    ]
+    tiles = _tiles_for(p, multiprocessors)
     return _with_ring(min(tiles, key=lambda t: t.microseconds(p)), p.left.k_major) if tiles else None
 
 
+def _tiles_for(p: MatmulProblem, multiprocessors: int) -> list[TurnedTile]:
+    tiles = [
+        TurnedTile(rows, columns, 2, shares, 1, min(2, columns // 64), across, down)
+        for below, rows in _divided(p.M)
+        for columns in (128, 64, 256)
+        if rows <= {128: 320, 64: 192, 256: 128 if p.odd_lines else 0}[columns]
+        for across, down in ((1, 1), (1, 2), (2, 1), (2, 2), (1, 4))[: 4 if line_multiple(p) == 128 else 5]
+        if columns >= 64 * across
+        for shares in (1, 2, 3, 4)
+        if below % across == 0 and across * down * shares in ROOM and shares * 256 <= p.K
+    ]
+    return [t for t in tiles if t.tiles(p) // t.peers * 132 <= ROOM[t.peers * t.shares] * multiprocessors]
+
+
+def line_multiple(p: MatmulProblem) -> int:
+    """Bytes, 128, 32 or 16, at multiples of which lines of both factors begin."""
+    return next(n for n in (128, 32, 16) if all(x.ld * p.dtype.itemsize % n == 0 for x in (p.left, p.right)) or n == 16)
+
+
 def _divided(M: int) -> list[tuple[int, int]]:
-    """Tiles below one another and their rows, of which those that divide M leave no more than `OUTSIDE`."""
-    evenly = [(n, max(MANY_ROWS[0], cdiv(cdiv(M, n), 16) * 16)) for n in range(1, 9)]
-    return [(n, rows) for n, rows in evenly if rows in MANY_ROWS and (n == 1 or n * rows - M <= OUTSIDE)]
+    """Tiles below one another and their rows."""
+    evenly = ((n, cdiv(cdiv(M, n), 8) * 8) for n in range(1, MOST_TILES + 1))
+    return [(n, rows) for n, rows in evenly if rows in MANY_ROWS]
 
 
 def rows_for(p: MatmulProblem) -> int:
@@ -101,7 +142,7 @@ def shares_for(tiles: int, K: int, multiprocessors: int, enough: float) -> int:
 
 def _with_ring(t: TurnedTile, k_major: bool) -> TurnedTile:
     """The tile with as many stages as blocks that share a multiprocessor have room for."""
-    room = 111 if t.blocks == 2 else 200
+    room = 111 if t.blocks == 2 else 227 if t.rows > MOST_ROWS else 200
     return replace(t, stages=(room << 10) // (t.stage(k_major) + 16))
 
 
@@ -111,18 +152,21 @@ def plan(a: Layout, b: Layout, t: TurnedTile, end: EpilogueKind = PLAIN.ending) 
     turned = p._replace(M=p.N, N=p.M, left=p.right, right=p.left)
     k_split = split_length(p.K, t.shares, steps)
     shares, across = cdiv(p.K, k_split), cdiv(p.M, t.rows)
-    count = across * cdiv(p.N, t.columns)
-    stages = max(t.stages, cdiv(t.rows * (t.columns + 4) * 4, t.stage(p.left.k_major)))
+    count = t.tiles(p)
+    alone = shares == 1 and t.rows > MOST_ROWS
+    end_bytes = cdiv(t.rows, 16) * 16 * (t.columns + 8) * 2 if alone else t.rows * (t.columns + 4) * 4
+    stages = max(t.stages, cdiv(end_bytes, t.stage(p.left.k_major)))
     kernel = SOURCE.kernel(
         "matmul_shares", f"a:map b:map {end.tensors} {NUMBERS} first:i32",
-        ELEMENT=ctype(a.dtype), C_VECTOR=gcd(4, p.N), BLOCK_N=t.rows, CONSUMERS=t.consumers,
+        ELEMENT=ctype(a.dtype), C_VECTOR=gcd(8 if alone else 4, p.N), BLOCK_N=t.rows, CONSUMERS=t.consumers,
         HEIGHT=t.columns // 64 // t.consumers, STAGES=stages,
-        SHARES=shares, BLOCKS_PER_SM=t.blocks, TURNED=1, FOLLOWS=1, **({"SEVERAL": 1} if across > 1 else {}),
+        SHARES=shares, BLOCKS_PER_SM=t.blocks, TURNED=1, FOLLOWS=1, **({"SEVERAL": 1} if across > t.across else {}),
+        **({"ACROSS": t.across, "DOWN": t.down} if t.peers > 1 else {}),
         **turned.macros, **end.macros,
     )  # fmt: skip
     numbers = p.N, p.M, p.K, k_split, count, 0
     shared = stages * (t.stage(p.left.k_major) + 16)
     launch = kernel.bind(count * shares, 128 * (1 + t.consumers), *numbers, shared=shared, follows=True)
-    a_tiles = tiles(p, p.left, p.M, t.rows if p.left.k_major else steps)
-    b_tiles = tiles(p, p.right, p.N, t.columns if p.right.k_major else steps)
+    a_tiles = tiles(p, p.left, p.M, (t.rows if p.left.k_major else steps) // t.down)
+    b_tiles = tiles(p, p.right, p.N, t.columns // t.across if p.right.k_major else steps)
     return MatmulPlan(launch, p.shape, a_tiles, b_tiles)

@@ -185,7 +185,7 @@ def tilings(p: MatmulProblem, end: EpilogueKind = PLAIN.ending) -> tuple[WgmmaTi
     """
     if max(p.M, p.N) <= 64 and p.dtype.itemsize == 2:
         return SMALL_TILINGS
-    if all(x.ld * p.dtype.itemsize % 32 == 0 for x in (p.left, p.right)):
+    if not p.odd_lines:
         return TILINGS + BETWEEN if p.dtype.itemsize == 2 and p.right.k_major else TILINGS
     if end == PLAIN.ending:
         return ODD_TILINGS

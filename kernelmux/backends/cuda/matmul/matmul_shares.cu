@@ -29,6 +29,7 @@ FEW_PRODUCTS("f16", __half)
 FEW_PRODUCTS("bf16", __nv_bfloat16)
 
 #include "dependent_launch.cuh"
+#include "wgmma_widths.cuh"
 #include "matmul_wgmma.cuh"
 
 #ifndef SHARES
@@ -62,14 +63,17 @@ FEW_PRODUCTS("bf16", __nv_bfloat16)
 constexpr int ROWS = TURNED ? BLOCK_N : BLOCK_M, COLUMNS = TURNED ? BLOCK_M : BLOCK_N;  // of c
 constexpr int PITCH = COLUMNS + (TURNED ? 4 : 8);  // of a row of sums, so that the values of a store are in different banks
 constexpr int CONSUMER_THREADS = 128 * CONSUMERS;
-constexpr bool ALL_ADD = CONSUMERS == 1;  // those who fetched as well; with more consumers they gave their registers away
+constexpr bool ALONE = TURNED && SHARES == 1 && ROWS > 64;  // a block has all of K: sums are rounded in registers
+constexpr bool ALL_ADD = CONSUMERS == 1 && !ALONE;  // those who fetched as well; more consumers have their registers
 constexpr int ADDERS = ALL_ADD ? THREADS : CONSUMER_THREADS;
-static_assert(ROWS * PITCH * 4 <= STAGES * STAGE_BYTES, "the sums lie where the stages were");
+constexpr int VALUES_PITCH = COLUMNS + 8;  // of a row of rounded values
+static_assert((ALONE ? cdiv(ROWS, 16) * 16 * VALUES_PITCH * 2 : ROWS * PITCH * 4) <= STAGES * STAGE_BYTES,
+              "the sums lie where the stages were");
 
 // Waits for all blocks that share a tile, and for their sums.
 __device__ __forceinline__ void share_sync() {
-    static_assert(SHARES > 1 || ALL_ADD, "all threads wait at one place");
-    if constexpr (SHARES > 1) {
+    static_assert(SHARES * PEERS > 1 || ALL_ADD || ALONE, "all threads wait at one place");
+    if constexpr (SHARES * PEERS > 1) {
         asm volatile("barrier.cluster.arrive.release;" ::: "memory");
         asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
     } else {
@@ -165,36 +169,50 @@ struct LineEnds {
 };
 #endif
 
-__device__ __forceinline__ void fetch_left(unsigned char* tile, const TensorMap& map, Barrier& full, int m, int k) {
+// Of a tile of the left factor the part that this block fetches, for all that lie beside it in the cluster; of the right one
+// likewise for those below one another.
+__device__ __forceinline__ void fetch_left(unsigned char* tile, const TensorMap& map, Barrier& full, int m, int k, Seat seat) {
+    static_assert(BLOCK_M % (64 * ACROSS) == 0, "a part is whole boxes");
+    constexpr int Boxes = BLOCK_M / 64 / ACROSS;
 #pragma unroll
-    for (int i = 0; i < (A_K_MAJOR ? 1 : BLOCK_M / 64); i++) {
-        const int at = m + 64 * i, x = A_K_MAJOR ? k : at, y = A_K_MAJOR ? at : k;
-        if constexpr (TURNED && !SEVERAL) tma_load_once(tile + i * BOX_BYTES, map, full, x, y);
-        else tma_load(tile + i * BOX_BYTES, map, full, x, y);
+    for (int i = 0; i < (A_K_MAJOR ? 1 : Boxes); i++) {
+        const int box = seat.x * Boxes + i, at = m + 64 * box, x = A_K_MAJOR ? k : at, y = A_K_MAJOR ? at : k;
+        unsigned char* to = tile + box * BOX_BYTES;
+        if constexpr (ACROSS > 1) tma_load_for(((1 << ACROSS) - 1) << (seat.first + seat.y * ACROSS), to, map, full, x, y);
+        else if constexpr (TURNED && !SEVERAL) tma_load_once(to, map, full, x, y);
+        else tma_load(to, map, full, x, y);
     }
 }
 
-__device__ __forceinline__ void fetch_right(unsigned char* tile, const TensorMap& map, Barrier& full, int n, int k) {
-    constexpr int Copies = B_K_MAJOR ? cdiv(BLOCK_N, 256) : cdiv(BLOCK_N, 64);  // a box has 256 lines at most
-    constexpr int Each = B_K_MAJOR ? BLOCK_N / Copies : 64;
+__device__ __forceinline__ void fetch_right(unsigned char* tile, const TensorMap& map, Barrier& full, int n, int k, Seat seat) {
+    constexpr int Lines = (B_K_MAJOR ? BLOCK_N : BLOCK_K) / DOWN;
+    constexpr int Copies = B_K_MAJOR ? cdiv(Lines, 256) : cdiv(BLOCK_N, 64), Each = Lines / Copies;  // a box has 256 lines at most
+    static_assert((B_K_MAJOR ? BLOCK_N : BLOCK_K) % (DOWN * (B_K_MAJOR ? Copies : 1)) == 0, "copies are of one size");
+    const int begin = seat.y * Lines;
+    unsigned below = 0;
+#pragma unroll
+    for (int y = 0; y < DOWN; y++) below |= 1u << y * ACROSS;
 #pragma unroll
     for (int i = 0; i < Copies; i++) {
-        const int at = n + Each * i;
-        tma_load(tile + i * Each * 128, map, full, B_K_MAJOR ? k : at, B_K_MAJOR ? at : k);
+        const int x = B_K_MAJOR ? k : n + 64 * i, y = (B_K_MAJOR ? n + i * Each : k) + begin;
+        unsigned char* to = tile + (B_K_MAJOR ? i * Each * 128 : i * BOX_BYTES) + begin * 128;
+        if constexpr (DOWN > 1) tma_load_for(below << (seat.first + seat.x), to, map, full, x, y);
+        else tma_load(to, map, full, x, y);
     }
 }
 
 // x, y: where the K of the left factor begins in its map, and the lines of the right one.
 __device__ __forceinline__ void fetch(const Ring& ring, const Work& work, const TensorMap& left, const TensorMap& right, int x,
                                       int y) {
+    const Seat seat;
     Place place;
     for (int k = work.k_begin; k < work.k_end; k += BLOCK_K) {
         Barrier& full = ring.full[place.stage];
         barrier_wait(ring.empty[place.stage], place.phase ^ 1);
         barrier_expect(full, LOADED_BYTES);
-        fetch_left(ring.a(place.stage), left, full, work.m, x + k);
+        fetch_left(ring.a(place.stage), left, full, work.m, x + k, seat);
         if (TURNS > 1 && k == work.k_begin) asm volatile("griddepcontrol.wait;" ::: "memory");  // for the copies of a
-        fetch_right(ring.b(place.stage), right, full, work.n + y, k);
+        fetch_right(ring.b(place.stage), right, full, work.n + y, k, seat);
         place.advance();
     }
 }
@@ -220,20 +238,55 @@ __device__ __forceinline__ void leave(float* sums, const Sums& sum) {
     }
 }
 
+// Rounds the sums of a tile that this block has alone, each with the bias of its column, and stores the values by whole rows
+// of c: they meet where the stages were, which all consumers have left.
+template <typename Activation>
+__device__ __forceinline__ void store_turned(Element* values, const Sums& sum, Element* c, const Epilogue<Element>& epilogue,
+                                             int row, int column, int M, int N) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 - 4;
+#pragma unroll
+    for (int i = 0; i < HEIGHT; i++) {
+        const int first = (warp / 4 * HEIGHT + i) * 64 + warp % 4 * 16;
+        float bias[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int n = column + first + lane / 4 + 8 * half;
+            bias[half] = n < N ? epilogue.bias_of(n) : 0.0f;
+        }
+#pragma unroll
+        for (int j = 0; j < BLOCK_N / 8; j += 2) {
+            unsigned four[4] = {};
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                if (j + e / 2 == BLOCK_N / 8) break;
+                const float* of = sum[i][j + e / 2] + e % 2 * 2;
+                const float low = Epilogue<Element>::biased(of[0], bias[e % 2]), high = Epilogue<Element>::biased(of[1], bias[e % 2]);
+                four[e] = pair_from_floats<Element>(Activation::value(low), Activation::value(high));
+            }
+            store_transposed(values + (8 * j + lane / 16 * 8 + lane % 8) * VALUES_PITCH + first + lane / 8 % 2 * 8, four);
+        }
+    }
+    asm volatile("bar.sync 1, %0;" ::"n"(CONSUMER_THREADS) : "memory");
+    for (int i = (threadIdx.x - 128) * C_VECTOR; i < ROWS * COLUMNS; i += CONSUMER_THREADS * C_VECTOR) {
+        const int m = row + i / COLUMNS, n = column + i % COLUMNS;
+        if (m < M && n < N) store(c + (i64)m * N + n, load<C_VECTOR>(values + i / COLUMNS * VALUES_PITCH + i % COLUMNS));
+    }
+}
+
 // Adds what the blocks left of a part of the tile at (row, column) of c [M, N], and ends it. What other blocks have comes
 // after a microsecond, so that a thread asks for much of it at a time.
 __device__ __forceinline__ void add(const float* sums, Element* c, const Epilogue<Element>& epilogue, int rank, int row,
                                     int column, int M, int N, int turn) {
     constexpr int UNITS = COLUMNS / 4, STEP = SHARES * ADDERS;  // fours of a row
     constexpr int EACH = cdiv(ROWS * UNITS, STEP), AHEAD = EACH < 16 / SHARES ? EACH : 16 / SHARES;
-    const int units = min(ROWS, M - row) * UNITS;
+    const int units = min(ROWS, M - row) * UNITS, peer = blockIdx.x % PEERS;
     for (int i = rank * ADDERS + threadIdx.x - (THREADS - ADDERS); i < units; i += AHEAD * STEP) {
         float part[AHEAD][SHARES][4];
 #pragma unroll
         for (int j = 0; j < AHEAD; j++) {
             const int at = min(i + j * STEP, units - 1);
 #pragma unroll
-            for (int s = 0; s < SHARES; s++) load_sums(part[j][s], sums + at / UNITS * PITCH + at % UNITS * 4, s);
+            for (int s = 0; s < SHARES; s++) load_sums(part[j][s], sums + at / UNITS * PITCH + at % UNITS * 4, s * PEERS + peer);
         }
 #pragma unroll
         for (int j = 0; j < AHEAD; j++) {
@@ -252,13 +305,13 @@ __device__ __forceinline__ void add(const float* sums, Element* c, const Epilogu
 
 // Block SHARES * tile + rank computes share `rank` of tile first + tile, of `works` tiles in all. k_split is a multiple of
 // BLOCK_K, and no share is empty.
-extern "C" __global__ void __cluster_dims__(SHARES, 1, 1) __launch_bounds__(THREADS, BLOCKS_PER_SM)
+extern "C" __global__ void __cluster_dims__(PEERS * SHARES, 1, 1) __launch_bounds__(THREADS, BLOCKS_PER_SM)
     matmul_shares(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, LINES
                   Element* __restrict__ c EPILOGUE_PARAMETERS(Element), int M, int N, int K, int k_split, int works,
                   int first LINE_LENGTHS) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const Ring ring(shared);
-    const int rank = blockIdx.x % SHARES, tile = first + blockIdx.x / SHARES;
+    const int rank = blockIdx.x / PEERS % SHARES, tile = first + blockIdx.x / (PEERS * SHARES) * PEERS + blockIdx.x % PEERS;
 #if TURNS > 1
     const Turn turn(tile % TURNS, b_line, K);
     Work work(rank * works + tile, {works * BLOCK_M, N, turn.length, k_split, 1});
@@ -279,7 +332,7 @@ extern "C" __global__ void __cluster_dims__(SHARES, 1, 1) __launch_bounds__(THRE
             if (TURNS > 1 && turn.turn > (M - 1) % TURNS) fetch(ring, work, FEWER_MAP, a_map, turn.begin, turn.turn * N);
             else fetch(ring, work, TURNED ? b_map : a_map, TURNED ? a_map : b_map, turn.begin, turn.turn * N);
         }
-        if constexpr (!ALL_ADD) share_sync();
+        if constexpr (!ALL_ADD && !ALONE) share_sync();
     } else {
         multiplies();
         Sums sum;  // the first product sets it
@@ -296,8 +349,17 @@ extern "C" __global__ void __cluster_dims__(SHARES, 1, 1) __launch_bounds__(THRE
         multiply(sum, ring, place, work);
 #endif
         asm volatile("bar.sync 1, %0;" ::"n"(CONSUMER_THREADS) : "memory");  // all have left the stages
-        leave(sums, sum);
-        if constexpr (!ALL_ADD) {
+        if constexpr (ALONE) {
+            Element* values = reinterpret_cast<Element*>(shared);
+            if constexpr (SAVES) {
+                store_turned<Identity>(values, sum, EPILOGUE(Element).z, EPILOGUE(Element), row, column, rows, columns);
+                asm volatile("bar.sync 1, %0;" ::"n"(CONSUMER_THREADS) : "memory");
+            }
+            store_turned<ACTIVATION>(values, sum, c, EPILOGUE(Element), row, column, rows, columns);
+        } else {
+            leave(sums, sum);
+        }
+        if constexpr (!ALL_ADD && !ALONE) {
             share_sync();
             add(sums, c, EPILOGUE(Element), rank, row, column, rows, columns, 0);
         }
@@ -306,6 +368,6 @@ extern "C" __global__ void __cluster_dims__(SHARES, 1, 1) __launch_bounds__(THRE
         share_sync();
         add(sums, c, EPILOGUE(Element), rank, row, column, rows, columns, turn.turn);
     }
-    share_sync();  // no block leaves while another reads its sums
+    if constexpr (!ALONE || PEERS > 1) share_sync();  // no block leaves while another reads its sums, or frees its stages
     if constexpr (IS_REST) asm volatile("griddepcontrol.wait;" ::: "memory");
 }

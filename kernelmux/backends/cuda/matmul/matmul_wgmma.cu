@@ -52,19 +52,14 @@ struct Operand {
     // Into the shared memory of those blocks of the cluster whose bits are set, at the same place; the barrier of each
     // counts the bytes.
     __device__ __forceinline__ void load_for(unsigned mask, unsigned char* to, Barrier& full, int x, int y) const {
-        const unsigned at = shared_address(to), barrier = shared_address(&full);
         if constexpr (BATCHED)
             asm volatile(
                 "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
-                "[%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(at),
-                "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(inner), "r"(outer), "h"((short)mask)
+                "[%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(shared_address(to)),
+                "l"(&map), "r"(shared_address(&full)), "r"(x), "r"(y), "r"(inner), "r"(outer), "h"((short)mask)
                 : "memory");
         else
-            asm volatile(
-                "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
-                "[%1, {%3, %4}], [%2], %5;" ::"r"(at),
-                "l"(&map), "r"(barrier), "r"(x), "r"(y), "h"((short)mask)
-                : "memory");
+            tma_load_for(mask, to, map, full, x, y);
     }
 };
 
