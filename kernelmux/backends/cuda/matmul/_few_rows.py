@@ -23,11 +23,11 @@ ROOM = {1: 132, 6: 15, **_shares.ROOM}
 # by the multiples of bytes at which lines begin. Microseconds that a stage takes beside its products, and one that several
 # blocks fetch; that a product takes to begin and end beside a `Tiling`'s, and each share of K to add its sums. Of what
 # another block reads too, but does not fetch for all, so much counts as if it came from memory. H100, 42 products of 80 to
-# 1000 rows: what is chosen takes 1.2 % longer in the mean than the quickest of up to 58 tiles and those of `_wgmma`.
-RATE, NARROW_RATE = 3.4e6, 2.9e6
-FROM_L2 = {128: 12e6, 32: 9e6, 16: 5e6}
-STAGE, FETCHED_TOGETHER = 0.02, {128: 0.04, 32: 0.0, 16: 0.0}
-BEGIN, SHARE, READ_AGAIN = 0.5, 1.8, 0.7
+# 1000 rows: what is chosen takes 1.3 % longer in the mean than the quickest of up to 58 tiles and those of `_wgmma`.
+RATE, NARROW_RATE = 3.4e6, 3.3e6
+FROM_L2 = {128: 10.3e6, 32: 8e6, 16: 4.7e6}
+STAGE, FETCHED_TOGETHER = 0.025, {128: 0.06, 32: 0.01, 16: 0.01}
+BEGIN, SHARE, READ_AGAIN = 0.4, 1.6, 0.2
 ENOUGH, NEARLY_HALF = 0.6, 0.45  # blocks to a multiprocessor that read b as fast as more do, alone and shared
 
 
@@ -65,7 +65,7 @@ class TurnedTile:
         again = READ_AGAIN * (cdiv(p.M, self.across * self.rows) - 1) * p.K * p.N * p.dtype.itemsize
         work = stages * max(products + together, read / FROM_L2[lines])
         begin = BEGIN + (SHARE * self.shares if self.shares > 1 else 0)
-        return max(work, (p.bytes + again) / HOPPER_MEMORY) + begin
+        return max(work, (p.bytes + again) / HOPPER_MEMORY + 0.05 * work) + begin
 
 
 def takes(p: MatmulProblem) -> bool:
@@ -92,9 +92,9 @@ def many_rows(p: MatmulProblem, multiprocessors: int) -> TurnedTile | None:
     multiples of 16 bytes.
 
     H100, us, and by tiles of c: 400 x 5120 by 5120 x 5120 39.8 as three times 136 and 47.8; 900 x 4096 by 4096 x 4096 44.2
-    as four times 232 and 51.4; 160 x 4096 by 4096 x 4096 22.0 with 64 columns in pairs and 25.6; 263 x 3824 by 3824 x 7432
-    40.4 as twice 136, fetched together, and 45.8 (44.2 if not fetched together); 734 x 2904 by 2904 x 3000 29.9 as four
-    times 184, by fours, and 41.9.
+    as four times 232 and 51.4; 100 x 4096 by 4096 x 4096 20.2 with 64 columns and 23.0; 263 x 3824 by 3824 x 7432 39.5 as
+    twice 136, fetched by fours, and 45.8 (44.2 if not together); 734 x 2904 by 2904 x 3000 29.9 as four times 184, by
+    fours, and 41.9.
     """
     if p.M <= MOST_ROWS or p.batch is not None or p.dtype.itemsize != 2:
         return None
@@ -103,12 +103,13 @@ def many_rows(p: MatmulProblem, multiprocessors: int) -> TurnedTile | None:
 
 
 def _tiles_for(p: MatmulProblem, multiprocessors: int) -> list[TurnedTile]:
+    whole = line_multiple(p) == 128  # of these four blocks gain nothing, and with tiles of 64 columns two do not either
     tiles = [
         TurnedTile(rows, columns, 2, shares, 1, min(2, columns // 64), across, down)
         for below, rows in _divided(p.M)
         for columns in (128, 64, 256)
         if rows <= {128: 320, 64: 192, 256: 128 if p.odd_lines else 0}[columns]
-        for across, down in ((1, 1), (1, 2), (2, 1), (2, 2), (1, 4))[: 4 if line_multiple(p) == 128 else 5]
+        for across, down in ((1, 1), (1, 2), (2, 1), (2, 2), (1, 4))[: 5 if not whole else 4 if columns > 64 else 1]
         if columns >= 64 * across
         for shares in (1, 2, 3, 4)
         if below % across == 0 and across * down * shares in ROOM and shares * 256 <= p.K
