@@ -20,7 +20,15 @@ TILE = 128  # of cuBLAS: with fewer tiles than multiprocessors it may split K
 
 
 def plain(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
-    return torch.matmul(a, b)
+    return finer(a, b).to(a.dtype) if reads_past_rows(a) else torch.matmul(a, b)
+
+
+def reads_past_rows(a: torch.Tensor) -> bool:
+    """Whether a product on a CPU may read behind rows of a and multiply that by zero, which makes NaN of what is no number.
+
+    oneDNN does so on AMX in bf16 where K is no multiple of 32, up to version 3.14 (its issue 5717; torch 2.13 has it).
+    """
+    return not a.is_cuda and a.dtype == torch.bfloat16 and a.shape[-1] % 32 != 0
 
 
 def exact(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
