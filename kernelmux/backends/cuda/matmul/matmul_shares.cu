@@ -1,8 +1,10 @@
-// matmul on Hopper where tiles are fewer than multiprocessors: of few rows, whose time is that of reading b, and of
+// matmul on Hopper where all tiles run at one time: of few rows, whose time is that of reading b, of some hundred, and of
 // what whole rounds of tiles leave over.
 //
-// The SHARES blocks of a cluster have one tile of c and a share of K each. Their sums meet in shared memory, which blocks
-// of a cluster read from one another, and are added in order: a split of K without a second pass over memory.
+// Of the blocks of a cluster SHARES have one tile of c and a share of K each. Their sums meet in shared memory, which blocks
+// of a cluster read from one another, and are added in order: a split of K without a second pass over memory. ACROSS * DOWN
+// blocks have neighbouring tiles, and fetch what several of them need once, by multicast. A block that has all of K rounds
+// its own sums in registers.
 //
 // With TURNED the product is c^T = b^T a^T: the columns of b, which are many, are the rows of the products, and no more
 // of a's few rows than there are is multiplied. M and N are those of c^T then, and so are all names but those of the
@@ -303,8 +305,8 @@ __device__ __forceinline__ void add(const float* sums, Element* c, const Epilogu
     }
 }
 
-// Block SHARES * tile + rank computes share `rank` of tile first + tile, of `works` tiles in all. k_split is a multiple of
-// BLOCK_K, and no share is empty.
+// Works are tiles, `works` in all, of which this launch has those from `first` on. The blocks of a cluster are share by share,
+// in each of which are those of neighbouring tiles. k_split is a multiple of BLOCK_K, and no share is empty.
 extern "C" __global__ void __cluster_dims__(PEERS * SHARES, 1, 1) __launch_bounds__(THREADS, BLOCKS_PER_SM)
     matmul_shares(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, LINES
                   Element* __restrict__ c EPILOGUE_PARAMETERS(Element), int M, int N, int K, int k_split, int works,
