@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 import pytest
 import torch
 
+import kernelmux as kx
 from kernelmux import emulator
 from kernelmux.conformance.tests.launches import launched, ptx
 from kernelmux.emulator import recorder
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import dispatch
+from kernelmux.registry.util import cards
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*on the emulator"),
@@ -77,6 +80,19 @@ def test_long_rows_wait_in_shared_memory(columns: int) -> None:
     assert COPIES.search(text) and not re.search(r"\bbra\b", text)
     y = dispatch.function("softmax")(x, backend="triton")
     assert torch.allclose(y.double(), torch.softmax(x.double(), -1), rtol=2 * torch.finfo(x.dtype).eps, atol=1e-9)
+
+
+@pytest.mark.parametrize(("op", "variant"), [("softmax", "resident"), ("quantize_rowwise", "resident")])
+def test_long_rows_may_begin_anywhere(op: str, variant: str) -> None:
+    """Two bytes from a multiple of 16, dense, with gaps and all in one place: the same bits as from a multiple of 16."""
+    whole = arguments("softmax", 40100, torch.bfloat16, 3)[0].flatten()
+    call = getattr(kx, op)
+    with cards.standing_for(replace(cards.table()["h200"], processors=1)):
+        for strides in ((40000, 1), (40050, 1), (0, 1)):
+            x = whole.as_strided((2, 40000), strides, 1)
+            got, want = (call(y, backend=f"triton/{variant}") for y in (x, x.contiguous()))
+            for a, b in zip(*((z,) if isinstance(z, torch.Tensor) else z for z in (got, want)), strict=True):
+                assert torch.equal(a.float(), b.float()), strides
 
 
 @pytest.mark.parametrize("op", ["softmax", "rms_norm", "layer_norm"])

@@ -83,6 +83,25 @@ class RowLaunch(MapLaunch):
         return tuple(values[:a]), tuple(values[a:b]), tuple(values[b:c]), tuple(values[c:]), tuple(numbers)
 
 
+class AlignedRowLaunch(RowLaunch):
+    """Of a kernel whose copies to shared memory begin at multiples of 16 bytes. An input that begins elsewhere is copied
+    first, with what lies between its rows, so that a row is summed in one order wherever it is."""
+
+    __slots__ = ()
+
+    def __call__(self, *tensors: torch.Tensor, numbers: tuple[float, ...] = ()) -> None:
+        first = self.outputs + self.saved
+        last = first + self.inputs
+        super().__call__(*tensors[:first], *map(_aligned, tensors[first:last]), *tensors[last:], numbers=numbers)
+
+
+def _aligned(x: torch.Tensor) -> torch.Tensor:
+    if x.data_ptr() % ACCESS_BYTES == 0:
+        return x
+    span = 1 + sum((n - 1) * stride for n, stride in zip(x.shape, x.stride(), strict=True))
+    return x.as_strided((span,), (1,)).clone().as_strided(x.shape, x.stride())
+
+
 class PiecesPlan(NamedTuple):
     """Launches for pieces of rows and for columns, and the shape of what is known of pieces."""
 
@@ -180,7 +199,7 @@ def launch_of(
         from kernelmux.backends.triton._rows.row_shared import rows_shared_kernel  # imports Gluon, for 0.1 s
 
         meta = shared_meta(w, access, config)
-        return RowLaunch(
+        return AlignedRowLaunch(
             rows_shared_kernel, w.grid(1), units[0], tuple(units[1:]), w.length, vector_steps,
             outputs=outputs, saved=saved, inputs=len(units) - 1,
             **functions, **meta,
