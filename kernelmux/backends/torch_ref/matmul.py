@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from kernelmux.backends.torch_ref._conditions import HALVES
+from kernelmux.backends.torch_ref._conditions import HALVES, INSIDE_ROWS
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Dtypes
 from kernelmux.registry.numerics import Rounding
@@ -20,15 +20,7 @@ TILE = 128  # of cuBLAS: with fewer tiles than multiprocessors it may split K
 
 
 def plain(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
-    return finer(a, b).to(a.dtype) if reads_past_rows(a) else torch.matmul(a, b)
-
-
-def reads_past_rows(a: torch.Tensor) -> bool:
-    """Whether a product on a CPU may read behind rows of a and multiply that by zero, which makes NaN of what is no number.
-
-    oneDNN does so on AMX in bf16 where K is no multiple of 32, up to version 3.14 (its issue 5717; torch 2.13 has it).
-    """
-    return not a.is_cuda and a.dtype == torch.bfloat16 and a.shape[-1] % 32 != 0
+    return torch.matmul(a, b)
 
 
 def exact(a: torch.Tensor, b: torch.Tensor, precision: str) -> torch.Tensor:
@@ -81,7 +73,7 @@ PARTS = Rounding(
 
 VARIANTS = {
     "plain": Implementation(
-        fn=plain, idea="torch.matmul", requires=(Dtypes("a", *HALVES),), arithmetic="mma", rounds=(PARTS,)
+        fn=plain, idea="torch.matmul", requires=(Dtypes("a", *HALVES), INSIDE_ROWS), arithmetic="mma", rounds=(PARTS,)
     ),
     "exact": Implementation(
         fn=exact, idea="torch.matmul, in a wider dtype where its flags allow less than is asked for", arithmetic="mma"
