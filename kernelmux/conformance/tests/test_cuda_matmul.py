@@ -13,7 +13,7 @@ from kernelmux.backends.cuda._families.epilogue import PLAIN, Epilogue, Epilogue
 from kernelmux.backends.cuda._launch.layout import layout
 from kernelmux.backends.cuda.matmul import _few_rows as few_rows
 from kernelmux.backends.cuda.matmul import _few_rows_lines as few_rows_lines
-from kernelmux.backends.cuda.matmul._choice import choose, problem
+from kernelmux.backends.cuda.matmul._choice import MatmulProblem, choose, problem
 from kernelmux.backends.cuda.matmul._tensor_cores import OF_HALVES, MmaTiling
 from kernelmux.backends.cuda.matmul._tensor_cores import plan as shifted_plan
 from kernelmux.backends.cuda.matmul._wgmma import BETWEEN, ODD_TILINGS, TILINGS, WgmmaTiling, plan, tilings, wgmma
@@ -128,10 +128,10 @@ def test_a_block_that_has_all_of_k_rounds_in_registers(tile: few_rows.TurnedTile
     assert torch.equal(y, z.relu())
 
 
-def weights(m: int, k: int, n: int) -> few_rows.TurnedTile | None:
-    """The tile that c [m, n] by n rows of weights chooses."""
+def by_weights(m: int, k: int, n: int) -> MatmulProblem:
+    """c [m, n] of m rows by n rows of weights."""
     a, b = (torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in ((m, k), (n, k)))
-    return few_rows.many_rows(problem(layout(a), layout(b.mT)), MULTIPROCESSORS)
+    return problem(layout(a), layout(b.mT))
 
 
 @pytest.mark.parametrize("m", [72, 100, 160, 263, 350, 734, 1000])
@@ -140,12 +140,12 @@ def weights(m: int, k: int, n: int) -> few_rows.TurnedTile | None:
 )
 def test_all_tiles_of_divided_rows_run_at_one_time(m: int, k: int, n: int) -> None:
     """With stages for which a block has enough shared memory; where there are too many tiles, none."""
-    tile = weights(m, k, n)
+    p = by_weights(m, k, n)
+    tile = few_rows.many_rows(p, MULTIPROCESSORS)
     if tile is None:
         assert -(-m // 320) * -(-n // 128) > MULTIPROCESSORS
         return
-    a, b = (torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in ((m, k), (n, k)))
-    blocks = tile.tiles(problem(layout(a), layout(b.mT))) * tile.shares
+    blocks = tile.tiles(p) * tile.shares
     assert blocks <= few_rows.ROOM[tile.peers * tile.shares] * tile.peers * tile.shares
     assert tile.stages * (tile.stage(True) + 16) <= SHARED
 
@@ -165,7 +165,7 @@ def test_all_tiles_of_divided_rows_run_at_one_time(m: int, k: int, n: int) -> No
     ids=str,
 )
 def test_divided_rows_have_the_quickest_tile_of_those_timed(shape: tuple[int, int, int], tile: tuple[int, ...]) -> None:
-    found = weights(*shape)
+    found = few_rows.many_rows(by_weights(*shape), MULTIPROCESSORS)
     assert found
     assert (found.rows, found.columns, found.shares, found.across, found.down) == tile
 

@@ -1,5 +1,5 @@
-// Products of a warpgroup whose columns are a multiple of 8 and of no 16: a tile that has to be no wider than the rows of a
-// small matrix.
+// Products of a warpgroup with so many columns as other kernels do not have, so that there is one for every multiple of 8 from
+// 64 to 256: a tile is no wider than the rows of a small matrix.
 #pragma once
 #include "warpgroup.cuh"
 

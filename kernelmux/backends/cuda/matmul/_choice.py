@@ -64,9 +64,13 @@ class MatmulProblem(NamedTuple):
         return self.batch.products if self.batch else 1
 
     @property
-    def odd_lines(self) -> bool:
-        """Whether lines of a factor begin at odd multiples of 16 bytes: of four sectors TMA reads five then."""
-        return any(x.ld * self.dtype.itemsize % 32 for x in (self.left, self.right))
+    def line_multiple(self) -> int:
+        """Bytes, 128, 32 or 16, at multiples of which lines of both factors begin, where TMA can read them.
+
+        At odd multiples of 16 it reads five sectors for four.
+        """
+        sizes = [x.ld * self.dtype.itemsize for x in (self.left, self.right)]
+        return next((n for n in (128, 32) if not any(size % n for size in sizes)), 16)
 
     def in_turn(self, tile: int) -> "MatmulProblem | None":
         """The products of the even and of the odd rows of a, as a batch of two; None where nothing is won by that, or where

@@ -58,7 +58,7 @@ class TurnedTile:
 
     def microseconds(self, p: MatmulProblem) -> float:
         """A rough time, as of a `Tiling`: of the products, or of what L2 gives to all blocks, or of reading everything."""
-        lines, stages = line_multiple(p), cdiv(cdiv(p.K, 64), self.shares)
+        lines, stages = p.line_multiple, cdiv(cdiv(p.K, 64), self.shares)
         read = self.tiles(p) * self.shares * (self.columns / self.across + self.rows / self.down) * SWIZZLED
         products = self.rows * self.columns * 64 / (RATE if self.columns > 64 else NARROW_RATE) + STAGE
         together = FETCHED_TOGETHER[lines] if self.peers > 1 else 0
@@ -103,23 +103,19 @@ def many_rows(p: MatmulProblem, multiprocessors: int) -> TurnedTile | None:
 
 
 def _tiles_for(p: MatmulProblem, multiprocessors: int) -> list[TurnedTile]:
-    whole = line_multiple(p) == 128  # of these four blocks gain nothing, and with tiles of 64 columns two do not either
+    lines = p.line_multiple
+    whole = lines == 128  # of these four blocks gain nothing, and with tiles of 64 columns two do not either
     tiles = [
         TurnedTile(rows, columns, 2, shares, 1, min(2, columns // 64), across, down)
         for below, rows in _divided(p.M)
         for columns in (128, 64, 256)
-        if rows <= {128: 320, 64: 192, 256: 128 if p.odd_lines else 0}[columns]
+        if rows <= {128: 320, 64: 192, 256: 128 if lines == 16 else 0}[columns]
         for across, down in ((1, 1), (1, 2), (2, 1), (2, 2), (1, 4))[: 5 if not whole else 4 if columns > 64 else 1]
         if columns >= 64 * across
         for shares in (1, 2, 3, 4)
         if below % across == 0 and across * down * shares in ROOM and shares * 256 <= p.K
     ]
     return [t for t in tiles if t.tiles(p) // t.peers * 132 <= ROOM[t.peers * t.shares] * multiprocessors]
-
-
-def line_multiple(p: MatmulProblem) -> int:
-    """Bytes, 128, 32 or 16, at multiples of which lines of both factors begin."""
-    return next(n for n in (128, 32, 16) if all(x.ld * p.dtype.itemsize % n == 0 for x in (p.left, p.right)) or n == 16)
 
 
 def _divided(M: int) -> list[tuple[int, int]]:

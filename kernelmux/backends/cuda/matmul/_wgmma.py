@@ -185,7 +185,7 @@ def tilings(p: MatmulProblem, end: EpilogueKind = PLAIN.ending) -> tuple[WgmmaTi
     """
     if max(p.M, p.N) <= 64 and p.dtype.itemsize == 2:
         return SMALL_TILINGS
-    if not p.odd_lines:
+    if p.line_multiple > 16:
         return TILINGS + BETWEEN if p.dtype.itemsize == 2 and p.right.k_major else TILINGS
     if end == PLAIN.ending:
         return ODD_TILINGS
