@@ -20,6 +20,7 @@ from kernelmux.backends.triton.conv2d._tiles import TILES, tile_config
 from kernelmux.emulator.traces import Trace
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.spec.sliding_windows import Window
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 OPERATORS = {m.__name__.rpartition(".")[2]: m for m in (conv2d, conv2d_backward_input, conv2d_backward_weight)}
@@ -125,6 +126,25 @@ def test_tiles_of_weights_may_have_channels_beside_others(
         got = OPERATORS["conv2d_backward_weight"].VARIANTS["specialised"].fn(*given).double()
     assert torch.equal(got.nan_to_num(-1e4), want.nan_to_num(-1e4))
     _specialised_weight.specialised.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "maps"), [(5, 1, 2, 9), (5, 2, 2, 9), (3, 1, 1, 4), (3, 2, 1, 4), (5, 1, 0, 25)]
+)
+def test_elements_of_kernels_that_end_at_one_place_have_one_map(
+    kernel: int, stride: int, padding: int, maps: int
+) -> None:
+    """Boxes that go on behind the last row and column find zeros in x too, and not its infinities."""
+    x = integers(2, 64, 11, 13)
+    x[:, 0, -1], x[:, 1, :, -1] = torch.inf, torch.nan
+    places = [(n + 2 * padding - kernel) // stride + 1 for n in (11, 13)]
+    grad_out = integers(2, 72, *places)
+    assert len(_specialised_weight.ends((Window(kernel, stride, padding, 1),) * 2, (11, 13), tuple(places))) == maps
+    given = grad_out, x, (kernel, kernel), (stride, stride), (padding, padding), DILATION
+    want = catalog.spec("conv2d_backward_weight").reference(grad_out.double(), x.double(), *given[2:])
+    with registered.backend("triton").emulation():
+        got = OPERATORS["conv2d_backward_weight"].VARIANTS["specialised"].fn(*given).double()
+    assert torch.equal(got.nan_to_num(-1e4), want.nan_to_num(-1e4))
 
 
 @pytest.mark.parametrize(("shape", "biased"), [((2, 72, 5, 8), True), ((1, 40, 4, 4), False), ((3, 33, 7, 7), False)])

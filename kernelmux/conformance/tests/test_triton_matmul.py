@@ -77,17 +77,23 @@ def test_few_rows(k: int, split: int) -> None:
     assert not z[:, 7].isfinite().any()
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "row_tile", "more", "split"),
+    [(263, 128, 256, 32, 3), (263, 256, 128, 16, 1), (150, 64, 128, 32, 1), (83, 64, 64, 16, 2), (130, 128, 64, 0, 1)],
+)
 @pytest.mark.parametrize("transposed", [False, True])
-def test_a_turned_tile_has_all_rows(*, transposed: bool) -> None:
-    """More than 256, in columns beside those; the last share of K is the shortest, the last tile has few columns."""
+def test_a_turned_tile_has_rows_of_two_instructions(
+    rows: int, columns: int, row_tile: int, more: int, split: int, transposed: bool
+) -> None:
+    """All of them, or some; the last share of K is the shortest, the last tile has few columns."""
     generator = torch.Generator().manual_seed(1)
-    shapes = (263, 328), (136, 328) if transposed else (328, 136), (136,)
+    shapes = (rows, 328), (136, 328) if transposed else (328, 136), (136,)
     a, b, bias = (torch.randint(-4, 5, shape, generator=generator).bfloat16() for shape in shapes)
-    b, z = b.mT if transposed else b, a.new_empty(263, 136)
+    b, z = b.mT if transposed else b, a.new_empty(rows, 136)
     end = EpilogueTensors(EpilogueTerms(bias=True, activation="relu"), bias, z)
-    config = {"BLOCK_M": 128, "BLOCK_N": 256, "MORE_N": 32, "BLOCK_K": 64, "GROUP_M": 1, "STAGES": 3, "SPLIT": 3}
+    tile = {"BLOCK_M": columns, "BLOCK_N": row_tile, "MORE_N": more, "BLOCK_K": 64, "GROUP_M": 1, "STAGES": 3}
     with registered.backend("triton").emulation():
-        y = specialised(a, b, lambda p: {**config, "TURNED": True}, end)
+        y = specialised(a, b, lambda p: {**tile, "SPLIT": split, "TURNED": True}, end)
     want = (a.double() @ b.double() + bias.double()).bfloat16()
     assert torch.equal(z, want)
     assert torch.equal(y, want.relu())
@@ -128,6 +134,8 @@ def test_a_large_product_repays_copies() -> None:
     assert repaid(500, 1001, 1001)
     assert not repaid(100, 200, 300)
     assert not repaid(8, 4097, 4097)
+    assert not repaid(28, 8852, 17878)
+    assert repaid(48, 6001, 12001)
 
 
 def chosen(m: int, k: int, n: int, end: EpilogueTerms = PLAIN.ending) -> tuple[int, ...]:
@@ -141,6 +149,24 @@ def test_the_tile_is_the_quickest_of_those_timed() -> None:
     assert chosen(1787, 2880, 5120) == (128, 192, 8)
     assert chosen(4096, 4096, 4096) == (128, 256, 8)
     assert chosen(64, 64, 64) == (64, 64, 8)
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile"),
+    [
+        ((144, 7168, 7168), (64, 128, 16, 1)),
+        ((310, 3000, 5000), (128, 128, 32, 1)),
+        ((80, 5120, 5120), (64, 64, 16, 1)),
+        ((288, 13824, 5120), (128, 64, 32, 1)),
+    ],
+)
+def test_some_rows_are_a_round_of_turned_tiles(shape: tuple[int, int, int], tile: tuple[int, ...]) -> None:
+    m, k, n = shape
+    config = _tiles.specialised_rule(
+        MatmulShapes(-1, m, n, k, (k, 1), (1, k), None, torch.bfloat16, "ieee", PLAIN.ending)
+    )
+    assert config["TURNED"]
+    assert tuple(config[name] for name in ("BLOCK_M", "BLOCK_N", "MORE_N", "SPLIT")) == tile
 
 
 def test_an_activation_leaves_registers_for_128_sums() -> None:

@@ -1,7 +1,7 @@
 """Shares of the best peer, per family of operators and backend: a peer's time over ours, on each shape of a random sweep.
 
 A share above 1 is faster than every other library that ran, torch among them: the form that its users write. Its exact form
-is none, which falls back to products in fp64 where torch has no kernel.
+is none, which falls back to products in fp64 where torch has no kernel. Of the two timings of a variant the lesser counts.
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ def _family(name: str, groups: Sequence[ResultGroup]) -> list[PeerShare]:
 
 
 def _share(family: str, backend: str, groups: Sequence[ResultGroup]) -> PeerShare:
-    ours = [(group, best) for group in groups if (best := group.best_of(backend))]
-    found = [(peer.median_us / best.median_us, group, peer) for group, best in ours if (peer := best_peer(group))]
+    ours = [
+        (group, best) for group in groups if (best := _fastest(row for row in group.good if row.backend == backend))
+    ]
+    found = [(peer.lesser_us / best.lesser_us, group, peer) for group, best in ours if (peer := best_peer(group))]
     missing = [group for group in groups if not group.best_of(backend)]
     failed = sum(any(row.backend == backend and row.status == FAILED for row in group.rows) for group in missing)
     made = PeerShare(family, backend, no_peer=len(ours) - len(found), failed=failed, not_run=len(missing) - failed)
@@ -66,7 +68,11 @@ def _share(family: str, backend: str, groups: Sequence[ResultGroup]) -> PeerShar
 def best_peer(group: ResultGroup) -> Timed | None:
     """The fastest of torch and the other libraries on a shape; None if none of them ran and was right."""
     ran = (row for row in group.good if row.backend == peers.NAME or (row.backend, row.variant) == (BASELINE, PLAIN))
-    return min(ran, key=lambda row: row.median_us, default=None)
+    return _fastest(ran)
+
+
+def _fastest(rows: Iterable[Timed]) -> Timed | None:
+    return min(rows, key=lambda row: row.lesser_us, default=None)
 
 
 def lines(found: Iterable[PeerShare]) -> list[Sequence[str]]:

@@ -166,3 +166,8 @@ class Timed(RowResult):
     def apart(self) -> float:
         """How far the two times of a variant lie apart; 0 without A/A."""
         return self.second.apart if self.second else 0.0
+
+    @property
+    def lesser_us(self) -> float:
+        """Of the two times the lesser: what disturbs a machine for a moment only adds time."""
+        return min(self.median_us, self.second.again_us) if self.second else self.median_us

@@ -19,6 +19,7 @@ from kernelmux.perf.pictures import figures
 from kernelmux.perf.record import run_file
 from kernelmux.perf.report import markdown, page, shares, tables
 from kernelmux.perf.rows.options import PerfOptions
+from kernelmux.perf.rows.row_result import SecondTiming
 from kernelmux.perf.sweeps.random_shapes import FP32_FLOPS, LARGEST, USUAL_FLOPS, draw, size
 from kernelmux.perf.sweeps.random_texts import FAMILIES, FAMILY_OF, TEXTS
 from kernelmux.perf.tests import synthetic
@@ -185,6 +186,16 @@ def test_a_level_is_reached_at_its_own_share():
     rows = [timed("softmax", "cuda", 100, f"x={n}x8") for n in (1, 2, 3)]
     rows += [timed("softmax", "torch_ref", us, f"x={n}x8") for n, us in ((1, 98), (2, 95), (3, 94.9))]
     assert shares.shares(rows, FAMILY_OF)[0].at_least == (1, 2)
+
+
+def test_of_two_timings_the_lesser_counts():
+    """A disturbed moment is in neither our time nor a peer's."""
+    ours, peer = timed("softmax", "cuda", 300, "x=1x8"), timed("softmax", "torch_ref", 98, "x=1x8")
+    rows = [
+        replace(ours, second=SecondTiming(again_us=100.0, apart=2.0)),
+        replace(peer, second=SecondTiming(again_us=150.0, apart=0.5)),
+    ]
+    assert shares.shares(rows, FAMILY_OF)[0].worst == 0.98
 
 
 def test_every_report_has_the_shares(tmp_path, monkeypatch):

@@ -3,9 +3,9 @@
     grad_weight[o, r, s, c] = sum over places of grad_out[place, o] * x[place that meets (r, s), c]
 
 A program has one element of the kernels and walks boxes of places; both factors are boxes of the same places. What a box
-has beyond the last row would meet elements of x that the convolution does not. Up to `MAPS` elements of a kernel have a map
-of x each, which ends where their places do, so that these are zeros in both factors; with more, boxes end where rows and
-columns do.
+has beyond the last row would meet elements of x that the convolution does not. So each element of the kernels has a map of
+x that ends where its places do, and these are zeros in both factors; several may have the same. Where they differ in more
+than `MAPS`, boxes end where rows and columns do.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ from kernelmux.registry.spec.sliding_windows import Window
 from kernelmux.registry.util.memory_format import format_of, fresh
 
 FEW = 128  # places in boxes, of which any part may be empty
-MAPS = 9  # of x at most: one for each of 3 x 3 elements
+MAPS = 9  # of x at most: those of 5 x 5 elements, of which three rows and three columns end apart
+MOST_ELEMENTS = 62  # of a kernel, each a bit of a number
 # Shared memory in another layout: the name changed between Triton 3.7 and 3.9.
 _blocks = gl.shared_memory_descriptor
 seen_as = _blocks.reinterpret if hasattr(_blocks, "reinterpret") else _blocks._reinterpret
@@ -99,14 +100,14 @@ def _load_at(
     STRIDED: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr, BLOCK_C: gl.constexpr, SIDE: gl.constexpr,
     STAGES: gl.constexpr, FOLLOWS: gl.constexpr,
 ):  # fmt: skip
-    """Boxes begin to end, x by the map of this element of the kernels, or by the only one."""
+    """Boxes begin to end, x by the map of this element of the kernels."""
     if FOLLOWS:
         cuda.gdc_wait()
     x_descs = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
-    for t in gl.static_range(TAPS):
-        if TAPS == 1 or tap == t:
+    for i in gl.static_range(len(TAPS)):
+        if len(TAPS) == 1 or (TAPS[i] >> tap) & 1:
             _load(
-                g_desc, x_descs[t], g_ring, x_ring, side, full, empty, begin, end, rows, columns, o, c, h, w, channels,
+                g_desc, x_descs[i], g_ring, x_ring, side, full, empty, begin, end, rows, columns, o, c, h, w, channels,
                 lift_h, lift_w, stride_h, stride_w, STRIDED, BOX, BLOCK_O, BLOCK_C, SIDE, STAGES,
             )  # fmt: skip
 
@@ -152,8 +153,8 @@ def conv2d_backward_weight_specialised_kernel(
     STRIDED: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr, BLOCK_C: gl.constexpr, SIDE: gl.constexpr,
     STAGES: gl.constexpr, FOLLOWS: gl.constexpr = False,
 ):  # fmt: skip
-    """out [shares, O, R * S, C], grad_out [N rows columns O], x [N H W C] or its phases, by a map for
-    each of TAPS elements of a kernel or one for all; shares have `each` boxes."""
+    """out [shares, O, R * S, C], grad_out [N rows columns O], x [N H W C] or its phases, by a map for the elements of a
+    kernel that are bits of each of TAPS, or by one for all; shares have `each` boxes."""
     PARTS: gl.constexpr = BLOCK_O // ROWS
     tiles_c = gl.cdiv(channels, BLOCK_C + SIDE)
     tiles_o = gl.cdiv(out_channels, BLOCK_O)
@@ -227,10 +228,23 @@ def _spans(w: Window, size: int, places: int) -> list[tuple[int, int]]:
     return [(phase, min(cdiv(size - phase, w.stride), first + places)) for first, phase in found]
 
 
+Span = tuple[int, int]
+
+
+def ends(windows: tuple[Window, Window], sizes: Ints, places: Ints) -> dict[tuple[Span, Span], int]:
+    """Where x ends for the places of an element of the kernels, down and across; whose elements, as bits, that is."""
+    found: dict[tuple[Span, Span], int] = {}
+    for tap, both in enumerate(product(*(_spans(*each) for each in zip(windows, sizes, places, strict=True)))):
+        found[both] = found.get(both, 0) | 1 << tap
+    return found
+
+
 def apart(windows: tuple[Window, Window], sizes: Ints, places: Ints) -> bool:
-    """Whether each element of the kernels has a map of its own: then boxes may go on behind the last row and column."""
-    spans = [span for each in zip(windows, sizes, places, strict=True) for _, span in _spans(*each)]
-    return windows[0].kernel * windows[1].kernel <= MAPS and min(spans) > 0
+    """Whether each element of the kernels has a map that ends with its places: then boxes may go on behind the last row
+    and column."""
+    found = ends(windows, sizes, places)
+    few = len(found) <= MAPS and prod(w.kernel for w in windows) <= MOST_ELEMENTS
+    return few and min(length for both in found for _, length in both) > 0
 
 
 def together(w: Window) -> bool:
@@ -248,7 +262,10 @@ def free_axes(windows: tuple[Window, Window], sizes: Ints, places: Ints) -> tupl
 class HalfFull:
     """Boxes of places have a place in every second element at least, or are few."""
 
-    text: str = "N * P * Q at least half of what boxes of 16 or more hold, which end where P and Q do if R * S > 9"
+    text: str = (
+        "N * P * Q at least half of what boxes of 16 or more hold, which end where P and Q do if the elements of a kernel"
+        " end at more than 9 places of x"
+    )
 
     def check(self, call: Call) -> str | None:
         """None, or how full they are."""
@@ -271,15 +288,16 @@ def _box(p: ConvolutionProblem) -> Ints:
     return box_of((p.y.shape[0], *p.y.shape[2:]), free_axes(p.windows, p.x.shape[2:], p.y.shape[2:]))
 
 
-def _maps_of_x(p: ConvolutionProblem, block: Ints) -> tuple[Map, ...]:
-    """A map of x for each element of the kernels, which ends where the places do, or one that ends where x does."""
+def _maps_of_x(p: ConvolutionProblem, block: Ints) -> tuple[tuple[Map, ...], Ints]:
+    """Maps of x that end where places do, and as bits the elements of the kernels that have each; or one that ends where x
+    does."""
     if not _apart(p):
-        return (phases_of(p, block) if strided(p) else map_of(p.x, block, p.dtype),)
-    spans = [_spans(w, *at) for w, *at in zip(p.windows, p.x.shape[2:], p.y.shape[2:], strict=True)]
-    return tuple(
-        phases_of(p, block, h, w) if strided(p) else map_of(p.x, block, p.dtype, spans=(h[1], w[1]))
-        for h, w in product(*spans)
+        return (phases_of(p, block) if strided(p) else map_of(p.x, block, p.dtype),), (-1,)
+    found = ends(p.windows, p.x.shape[2:], p.y.shape[2:])
+    maps = (
+        phases_of(p, block, h, w) if strided(p) else map_of(p.x, block, p.dtype, spans=(h[1], w[1])) for h, w in found
     )
+    return tuple(maps), tuple(found.values())
 
 
 def rule(p: ConvolutionProblem) -> Config:
@@ -328,12 +346,12 @@ def launch_of(p: ConvolutionProblem, tile: Config, after: bool = False) -> tuple
     shares, size, block_o, block_c = cdiv(count, each), out_channels * p.terms, config["BLOCK_O"], config["BLOCK_C"]
     lines, block = (shares, out_channels, taps[0] * taps[1], channels), (1, ROWS.value, 1, block_c // 4)
     out = Map(lines, (size, p.terms, channels, 1), block, layout_of(block, p.dtype if shares == 1 else torch.float32))
-    of_x = _maps_of_x(p, (*box, COPIED_AT_ONCE))
+    of_x, taps_of = _maps_of_x(p, (*box, COPIED_AT_ONCE))
     tiles = lines[2] * cdiv(out_channels, block_o) * cdiv(channels, block_c + config["SIDE"])
     launch = Launch(
         conv2d_backward_weight_specialised_kernel, (tiles, shares), count, each, *p.lengths[1:], out_channels, channels,
         taps[1], *walk(p), maps=(out, map_of(p.y, (*box, block_o), p.dtype), *of_x, *of_x[:1] * (MAPS - len(of_x))),
-        TAPS=len(of_x), STRIDED=strided(p), BOX=box, num_warps=4, **config,
+        TAPS=taps_of, STRIDED=strided(p), BOX=box, num_warps=4, **config,
         **(following(p.device) if after else {}),
     )  # fmt: skip
     return launch, shares, partial(run, sum_first(p.device, shares, size))

@@ -79,6 +79,14 @@ def biased(acc, bias_ptr, offs_n, N, BIAS: tl.constexpr):
 
 
 @triton.jit
+def biased_rows(acc, bias_ptr, offs_m, M, BIAS: tl.constexpr):
+    """acc [BLOCK_M, BLOCK_N] of a turned product, and the bias of its rows offs_m [BLOCK_M]."""
+    if BIAS:
+        acc += tl.load(bias_ptr + offs_m, mask=offs_m < M, other=0.0).to(tl.float32)[:, None]
+    return acc
+
+
+@triton.jit
 def activated(x, ACTIVATION: tl.constexpr):
     """The activation of fp32 values."""
     if ACTIVATION == "gelu":

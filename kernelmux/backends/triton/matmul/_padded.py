@@ -26,9 +26,13 @@ LINE, BLOCK = 64, 2048  # elements: of 128 bytes, and that a program copies
 # Microseconds: that tiles read by TMA are ahead by for each operation, of those that are read by elements in both
 # operands or in one, and of those by 8 bytes and more; of a copy, and one of a batch; of a byte. H200, us, by elements
 # and by copies: 4097^3 2099 and 289, 1024 x 2002 by 2002 x 2002 76.5 and 31.9, 256 x 1002 by 1002 x 1002 35.2 and 17.5,
-# 8 x 4829 by 4829 x 4829 64.3 and 58.8, 20 products of 1326 x 232 by 232 x 109 24.0 and 20.3.
+# 20 products of 1326 x 232 by 232 x 109 24.0 and 20.3.
 BY_ELEMENTS, BY_SOME, BY_VECTORS = (1 / rate - 1 / 700e6 for rate in (40e6, 85e6, 450e6))
 LAUNCH, OF_BATCH, BYTE = 3.0, 8.0, 1 / 4e6
+# Rows of a up to which rows of b are read where they lie: reading them is all that takes time. H100, us, so and by copies:
+# 17 x 4096 by 4096 x 50257 214 and 437, 28 x 8852 by 8852 x 17878 219 and 351, 16 x 4096 by 4096 x 11007 68 and 108; 48 x
+# 6001 by 6001 x 12001 208 and 166, 64 x 3001 by 3001 x 9001 105 and 72.
+READ_ONCE = 32
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ def with_lines(x: torch.Tensor) -> torch.Tensor:
 @plan
 def _repaid(p: MatmulShapes, copies: tuple[bool, bool]) -> bool:
     """Whether what tiles read by the copy engine save is more than the copies of a and of b take."""
-    if min(p.M, p.N, p.K) < 16:
+    if min(p.M, p.N, p.K) < 16 or (p.M <= READ_ONCE and copies[1] and p.b_strides[1] == 1):
         return False
     copied = [n for n, there in zip((p.M * p.K, p.K * p.N), copies, strict=True) if there]
     whole = 2 * p.products * cdiv(p.M, 64) * cdiv(p.N, 64) * 64**2 * p.K

@@ -28,8 +28,10 @@ LOADER_REGISTERS = gl.constexpr(24)
 
 
 @gluon.jit
-def _copy(desc, outer, inner, line, at, ready, slot, BATCHED: gl.constexpr):
-    """The block at (line, at) of the matrix at (outer, inner) into a slot."""
+def _copy(desc, outer, inner, row, column, ready, slot, BATCHED: gl.constexpr, ROWS: gl.constexpr):
+    """The block at (row, column) of the matrix at (outer, inner) into a slot, transposed unless rows are contiguous."""
+    line = row if ROWS else column
+    at = column if ROWS else row
     if BATCHED:
         copy_in(desc, [outer, inner, line, at], ready, slot)
     else:
@@ -80,37 +82,11 @@ def _load(
             mbarrier.wait(empty.index(slot), (step // STAGES + 1) & 1)
             ready = full.index(slot)
             mbarrier.expect(ready, (BLOCK_M + WIDTH) * BLOCK_K * 2)
-            _copy(
-                a_desc,
-                y * A_OUTER,
-                x * A_INNER,
-                m if A_ROWS else k,
-                k if A_ROWS else m,
-                ready,
-                a_ring.index(slot),
-                BATCHED,
-            )
-            _copy(
-                b_desc,
-                y * B_OUTER,
-                x * B_INNER,
-                k if B_ROWS else n,
-                n if B_ROWS else k,
-                ready,
-                b_ring.index(slot),
-                BATCHED,
-            )
+            _copy(a_desc, y * A_OUTER, x * A_INNER, m, k, ready, a_ring.index(slot), BATCHED, A_ROWS)
+            _copy(b_desc, y * B_OUTER, x * B_INNER, k, n, ready, b_ring.index(slot), BATCHED, B_ROWS)
             if MORE_N:
-                _copy(
-                    more_desc,
-                    y * B_OUTER,
-                    x * B_INNER,
-                    k if B_ROWS else n + BLOCK_N,
-                    n + BLOCK_N if B_ROWS else k,
-                    ready,
-                    more_ring.index(slot),
-                    BATCHED,
-                )
+                slot_b = more_ring.index(slot)
+                _copy(more_desc, y * B_OUTER, x * B_INNER, k, n + BLOCK_N, ready, slot_b, BATCHED, B_ROWS)
             step += 1
 
 
@@ -156,7 +132,7 @@ def _multiply(
 
         m = tile_m * BLOCK_M + PART * ROWS
         n = tile_n * WIDTH
-        if TURNED:
+        if TURNED and SPLIT > 1:
             leave_turned(parts_ptr + (index // left).to(gl.int64) * M * N, acc, m, n, M, N)
         elif SPLIT > 1:
             rows = gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))[:, None] + PART * ROWS
@@ -164,45 +140,16 @@ def _multiply(
             gl.store(parts_ptr + (index * BLOCK_M * BLOCK_N + rows * BLOCK_N + columns), acc)
         else:
             end_sums(
-                c_desc,
-                bias_ptr,
-                z_desc,
-                batch,
-                m,
-                n,
-                acc,
-                M,
-                N,
-                piece,
-                c_line,
-                c_apart,
-                BIAS,
-                ACTIVATION,
-                BATCHED,
+                c_desc, bias_ptr, z_desc, batch, m, n, acc, M, N, piece, c_line, c_apart, TURNED, BIAS, ACTIVATION, BATCHED,
                 PIECE,
-            )
-        if MORE_N and TURNED:
+            )  # fmt: skip
+        if MORE_N and TURNED and SPLIT > 1:
             leave_turned(parts_ptr + (index // left).to(gl.int64) * M * N, more, m, n + BLOCK_N, M, N)
         elif MORE_N:
-            n += BLOCK_N
             end_sums(
-                c_desc,
-                bias_ptr,
-                z_desc,
-                batch,
-                m,
-                n,
-                more,
-                M,
-                N,
-                piece,
-                c_line,
-                c_apart,
-                BIAS,
-                ACTIVATION,
-                BATCHED,
-                PIECE,
-            )
+                c_desc, bias_ptr, z_desc, batch, m, n + BLOCK_N, more, M, N, piece, c_line, c_apart, TURNED, BIAS,
+                ACTIVATION, BATCHED, PIECE,
+            )  # fmt: skip
     if c_line is None:
         copy_out_wait(0)
 
@@ -239,7 +186,7 @@ def matmul_specialised_kernel(
     empty = barriers(STAGES, BLOCK_M // ROWS)
     if FOLLOWS:
         _for_launches("griddepcontrol.wait;", M)
-    if LEAVES_REST or TURNED:
+    if LEAVES_REST or (TURNED and SPLIT > 1):
         _for_launches("griddepcontrol.launch_dependents;", M)
     if BLOCK_M == ROWS:
         gl.warp_specialize(
@@ -275,27 +222,38 @@ def matmul_specialised_kernel(
 
 
 def _turned(p: MatmulShapes, config: Config, follows: bool) -> SpecialisedPlan:
-    """The product as c^T = b^T a^T, whose K programs share: more of its rows than c has fill tiles."""
+    """The product as c^T = b^T a^T, so that tiles have as many rows of c as it needs; programs may share its K."""
     block_m, block_n, more_n, block_k = (config[name] for name in ("BLOCK_M", "BLOCK_N", "MORE_N", "BLOCK_K"))
     share = cdiv(cdiv(p.K, config["SPLIT"]), block_k) * block_k
     split, tiles = cdiv(p.K, share), cdiv(p.N, block_m) * cdiv(p.M, block_n + more_n)
+    rows, piece = max(64, block_m // 2), min(64, block_n, more_n or block_n) if split == 1 else 8
     a_strides, b_strides = p.b_strides[::-1], p.a_strides[::-1]
     plain: Any = WholeTensor()
+    out = _map(p, (p.M, p.N), (p.N, 1), (piece, rows), ())
     maps = (
+        out,
         _map(p, (p.N, p.K), a_strides, (block_m, block_k), ()),
         _map(p, (p.K, p.M), b_strides, (block_k, block_n), ()),
         _map(p, (p.K, p.M), b_strides, (block_k, more_n), ()) if more_n else plain,
     )
+    end = p.end if split == 1 else PLAIN.ending
     meta = {
         **p.places, "A_ROWS": a_strides[1] == 1, "B_ROWS": b_strides[1] == 1, "num_warps": 4, "LEAVES_REST": False,
-        "ROWS": max(64, block_m // 2), "PIECE": 0, "IN_TURN": False, "FOLLOWS": follows, **PLAIN.ending.meta, **config,
-        "SPLIT": split,
+        "ROWS": rows, "PIECE": piece, "IN_TURN": False, "FOLLOWS": follows, **end.meta, **config, "SPLIT": split,
     }  # fmt: skip
-    out = _map(p, (p.M, p.N), (p.N, 1), (8, 64), ())
+    numbers = p.N, p.M, p.K, tiles * split, 1, 0, tiles, share, None, None
+    if split == 1:
+        ends = () if end.plain else (plain, out)
+        return SpecialisedPlan(
+            Launch(
+                matmul_specialised_kernel, (tiles,), *end.missing, None, *numbers, maps=(*maps, *ends), launch_pdl=follows,
+                **meta,
+            ),
+            turned=True,
+        )  # fmt: skip
     rest = Launch(
-        matmul_specialised_kernel, (tiles * split,), p.N, p.M, p.K, tiles * split, 1, 0, tiles, share, None, None,
-        maps=(out, *maps, *[plain] * 3), launch_pdl=follows, **meta,
-    )  # fmt: skip
+        matmul_specialised_kernel, (tiles * split,), *numbers, maps=(*maps, *[plain] * 3), launch_pdl=follows, **meta
+    )
     return SpecialisedPlan(None, rest, end_parts(p.end, split, p.M, p.N, follows=True), (split, p.M, p.N), turned=True)
 
 
@@ -311,12 +269,12 @@ class SpecialisedPlan(NamedTuple):
 
     def run(self, c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, epilogue: EpilogueTensors) -> None:
         """Fills c, and what the epilogue saves."""
-        ends = epilogue.arguments(c)
+        ends, factors = epilogue.arguments(c), (b, a, a) if self.turned else (a, b, b)
         if self.whole:
-            self.whole(c, a, b, b, *ends)
+            self.whole(c, *factors, *ends)
         if self.rest and self.end:
             parts = c.new_empty(self.parts, dtype=torch.float32)
-            self.rest(c, *((b, a, a) if self.turned else (a, b, b)), c, c, parts)
+            self.rest(c, *factors, c, c, parts)
             self.end(parts, c, *(ends or (c, c)))
 
 

@@ -10,24 +10,24 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
 from kernelmux.backends.triton._launch.hopper import copy_out, copy_out_wait
 from kernelmux.backends.triton.matmul._blocked import tile_of
-from kernelmux.backends.triton.matmul._epilogue import activated, biased
+from kernelmux.backends.triton.matmul._epilogue import activated, biased, biased_rows
 
 END_ROWS = 8  # of a tile, for a program that ends a part of it
 
 
 @gluon.jit
-def _store(c, batch, m, n, x, piece, M, N, c_line, c_apart, BATCHED: gl.constexpr):
+def _store(c, batch, m, n, x, piece, M, N, c_line, c_apart, TURNED: gl.constexpr, BATCHED: gl.constexpr):
     """x to (m, n), through shared memory of its size: c is a descriptor, or a pointer where c_line says how far apart its
-    rows are, and c_apart its matrices."""
+    rows are, and c_apart its matrices. TURNED: c is the transpose of what x is a part of."""
     if c_line is None:
         copy_out_wait(0)
-        flat = piece.reshape([x.shape[0], x.shape[1]]) if BATCHED else piece
+        flat = piece.reshape([x.shape[0], x.shape[1]]) if BATCHED else piece.permute((1, 0)) if TURNED else piece
         flat.store(x.to(piece.dtype))
         fence_async_shared()
         if BATCHED:
             copy_out(c, [batch, m, n], piece)
         else:
-            copy_out(c, [m, n], piece)
+            copy_out(c, [n, m] if TURNED else [m, n], piece)
     else:
         lines: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
         piece.store(x.to(piece.dtype))
@@ -45,40 +45,30 @@ def _halves(x):
 
 @gluon.jit
 def end_sums(
-    c_desc, bias_ptr, z_desc, batch, m, n, acc, M, N, piece, c_line, c_apart, BIAS: gl.constexpr, ACTIVATION: gl.constexpr,
-    BATCHED: gl.constexpr, PIECE: gl.constexpr,
+    c_desc, bias_ptr, z_desc, batch, m, n, acc, M, N, piece, c_line, c_apart, TURNED: gl.constexpr, BIAS: gl.constexpr,
+    ACTIVATION: gl.constexpr, BATCHED: gl.constexpr, PIECE: gl.constexpr,
 ):  # fmt: skip
-    """Ends the sums acc at (m, n) of c, PIECE columns at a time: the rest of that memory is worth more in the ring, and
-    what follows a product needs registers beside the sums."""
+    """Ends the sums acc at (m, n) of c, or of its transpose, PIECE columns at a time: the rest of that memory is worth more
+    in the ring, and what follows a product needs registers beside the sums."""
     if acc.shape[1] == PIECE:
-        acc = biased(acc, bias_ptr, n + gl.arange(0, PIECE, layout=gl.SliceLayout(0, acc.type.layout)), N, BIAS)
+        if TURNED:
+            rows = m + gl.arange(0, acc.shape[0], layout=gl.SliceLayout(1, acc.type.layout))
+            acc = biased_rows(acc, bias_ptr, rows, M, BIAS)
+        else:
+            acc = biased(acc, bias_ptr, n + gl.arange(0, PIECE, layout=gl.SliceLayout(0, acc.type.layout)), N, BIAS)
         if ACTIVATION != "none":
-            _store(z_desc, batch, m, n, acc, piece, M, N, c_line, c_apart, BATCHED)
-        _store(c_desc, batch, m, n, activated(acc, ACTIVATION), piece, M, N, c_line, c_apart, BATCHED)
+            _store(z_desc, batch, m, n, acc, piece, M, N, c_line, c_apart, TURNED, BATCHED)
+        _store(c_desc, batch, m, n, activated(acc, ACTIVATION), piece, M, N, c_line, c_apart, TURNED, BATCHED)
     else:
-        HALF: gl.constexpr = acc.shape[1] // 2
         left, right = _halves(acc)
         end_sums(
-            c_desc, bias_ptr, z_desc, batch, m, n, left, M, N, piece, c_line, c_apart, BIAS, ACTIVATION, BATCHED, PIECE
-        )
-        end_sums(
-            c_desc,
-            bias_ptr,
-            z_desc,
-            batch,
-            m,
-            n + HALF,
-            right,
-            M,
-            N,
-            piece,
-            c_line,
-            c_apart,
-            BIAS,
-            ACTIVATION,
-            BATCHED,
+            c_desc, bias_ptr, z_desc, batch, m, n, left, M, N, piece, c_line, c_apart, TURNED, BIAS, ACTIVATION, BATCHED,
             PIECE,
-        )
+        )  # fmt: skip
+        end_sums(
+            c_desc, bias_ptr, z_desc, batch, m, n + acc.shape[1] // 2, right, M, N, piece, c_line, c_apart, TURNED, BIAS,
+            ACTIVATION, BATCHED, PIECE,
+        )  # fmt: skip
 
 
 @gluon.jit

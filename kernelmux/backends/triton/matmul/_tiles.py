@@ -10,6 +10,7 @@ import torch
 from kernelmux.backends.triton._launch.card import enough, fitting, held
 from kernelmux.backends.triton._launch.launch import Config, cdiv, processors
 from kernelmux.backends.triton.matmul._problem import MatmulShapes
+from kernelmux.backends.triton.matmul._some_rows import some_rows_rule
 from kernelmux.registry.util import cards
 
 
@@ -164,49 +165,12 @@ def specialised_rule(p: MatmulShapes) -> Config:
         return tiles // sms * (0.5 + each) + 0.5 + each / split + ENDING + tiles % sms * split * m * n / SUMS_ADDED
 
     shared = [(tile, split) for tile in choices for split in (1, 2, 3, 4) if split == 1 or shares_rest(p, tile, split)]
-    best = min(shared, key=microseconds)
-    if odd and (found := _turned(p)) and found[1] < microseconds(best):
-        return found[0]
-    (m, n, more, stages, _), split = best
-    group = 1 if odd else 8
-    return {
-        "BLOCK_M": m,
-        "BLOCK_N": n,
-        "MORE_N": more,
-        "BLOCK_K": 64,
-        "GROUP_M": group,
-        "STAGES": stages,
-        "SPLIT": split,
-    }
-
-
-# Columns of a turned tile for as many rows of a, columns beside these, stages, products per microsecond of one SM.
-TURNED: tuple[Tile, ...] = (
-    (128, 128, 0, 6, 1.8e6),
-    (128, 128, 64, 5, 2.2e6),
-    (128, 256, 0, 4, 2.4e6),
-    (128, 256, 32, 4, 2.5e6),
-)
-
-
-def _turned(p: MatmulShapes) -> tuple[Config, float] | None:
-    """A tile of c^T that has all rows of a product of one matrix, and programs that share its K; the microseconds it takes.
-
-    H200, bf16: 263 x 7432 by 7432 x 3824 takes 48.2 us with four to a tile, 56.9 with two, 60.3 by tiles of c.
-    """
-    tile = next((t for t in TURNED if p.M <= t[1] + t[2]), None)
-    if tile is None or p.batch is not None or p.M <= 64:
-        return None
-    m, n, more, stages, rate = tile
-    split = min(processors(p.device) // cdiv(p.N, m), p.K // 512)
-    if split < 2:
-        return None
-    each = m * (n + more) * p.K / rate / split
+    (m, n, more, stages, _), split = min(shared, key=microseconds)
     config = {
-        "BLOCK_M": m, "BLOCK_N": n, "MORE_N": more, "BLOCK_K": 64, "GROUP_M": 1, "STAGES": stages, "SPLIT": split,
-        "TURNED": True,
+        "BLOCK_M": m, "BLOCK_N": n, "MORE_N": more, "BLOCK_K": 64, "GROUP_M": 1 if odd else 8, "STAGES": stages,
+        "SPLIT": split,
     }  # fmt: skip
-    return config, 0.5 + each + ENDING + split * p.M * p.N / SUMS_ADDED / 132
+    return some_rows_rule(p, config)
 
 
 def shares_rest(p: MatmulShapes, tile: Tile, split: int) -> bool:
