@@ -132,7 +132,7 @@ def launch_of_gradients(
     peeled = peel(N, itemsize)
     programs = min(cdiv(M, rows), config["PER_SM"] * processors(device))
     if peeled and M > programs:
-        programs = max(peeled, programs // peeled * peeled)
+        programs = min(M, max(peeled, programs // peeled * peeled))
     least, unit, width = (N - peeled + 1, 1, peeled) if peeled else (N, unit, unit)
     launch = RowLaunch(
         gradients_fused_kernel, (programs,), M, N, N // unit, steps, outputs=1, saved=count, inputs=inputs,
