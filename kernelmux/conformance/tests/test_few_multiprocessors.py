@@ -34,6 +34,7 @@ CALLS = [
     ("attention", "specialised", "fp16", "q=1x2x70x96 k=1x1x130x96 v=1x1x130x96"),
     ("attention", "specialised", "bf16", "q=1x2x150x256 k=1x2x150x256 v=1x2x150x256 causal=True window=70"),
     ("rms_norm_backward", "fused", "bf16", "grad_out=9x515 x=9x515 weight=515"),
+    ("rms_norm_backward", "fused", "fp16", "grad_out=5x1025 x=5x1025 weight=1025"),
 ]
 
 
