@@ -1,7 +1,7 @@
-"""Tiles for products of some rows: of c^T, so that one round of all multiprocessors has them, with few rows beside c's.
+"""Tiles for products of some hundred rows: of c^T = b^T a^T, so few that all run at one time.
 
-What is computed is b^T a^T: a tile has 64, 128 or 256 columns of c, and as many rows as two instructions, each of a power
-of two, have columns. 144 rows are 128 and 16; tiles of c have 192.
+A tile has 64, 128 or 256 columns of c, and as many rows as two instructions, each of a power of two, have columns: for 144
+rows 128 and 16, where tiles of c would have 192.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kernelmux.backends.triton.matmul._problem import MatmulShapes
 
 FEWEST, MOST = 65, 1024  # rows of a that the times below were measured with
 # Of a tile: those of an instruction, and those beside them.
-ROWS = [(n, more) for n in (64, 128, 256) for more in (0, 16, 32, 64, 128) if more < n and (n + more <= 320)]
+ROWS = [(n, more) for n in (64, 128, 256) for more in (0, 16, 32, 64, 128) if more < n and n + more <= 320]
 SUMS = 176  # of a thread, which has addresses and products under way besides
 # Products of a multiprocessor in a microsecond, with tiles 64 wide and wider; bytes that L2 gives to all, by the multiples
 # of bytes at which lines begin; bytes from memory. Columns whose time an instruction of fewer takes too. Microseconds of a

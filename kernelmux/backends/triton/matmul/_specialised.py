@@ -173,7 +173,7 @@ def matmul_specialised_kernel(
     columns of b behind BLOCK_N, for tiles whose width is no power of two. IN_TURN: the batch is of the even rows of a and
     of the odd ones. FOLLOWS: the launch before copies operands, and this one may begin before its end. LEAVES_REST: the
     one that follows computes the tiles behind these. SPLIT: this is that launch; so many programs share the K of a tile
-    and leave sums in parts. TURNED: what is computed is c^T, in parts of c, each a sum of all tiles."""
+    and leave sums in parts. TURNED: what is computed is c^T, whose parts, if K is shared, are of all tiles."""
     a_ring = ring(a_desc, STAGES)
     b_ring = ring(b_desc, STAGES)
     more_ring = ring(more_desc, STAGES) if MORE_N else b_ring
