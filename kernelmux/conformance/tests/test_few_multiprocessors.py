@@ -67,4 +67,4 @@ def launched(op: str, variant: str, dtype: str, text: str) -> list[Launch]:
     for got, want in zip(found, trial.references, strict=True):
         scale = max(float(want.abs().max()), 1e-9)
         assert float((got.double() - want).abs().max()) <= 2**-6 * scale
-    return launches
+    return list(launches)

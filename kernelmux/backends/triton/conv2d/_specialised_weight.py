@@ -234,7 +234,8 @@ Span = tuple[int, int]
 def ends(windows: tuple[Window, Window], sizes: Ints, places: Ints) -> dict[tuple[Span, Span], int]:
     """Where x ends for the places of an element of the kernels, down and across; whose elements, as bits, that is."""
     found: dict[tuple[Span, Span], int] = {}
-    for tap, both in enumerate(product(*(_spans(*each) for each in zip(windows, sizes, places, strict=True)))):
+    down, across = (_spans(*each) for each in zip(windows, sizes, places, strict=True))
+    for tap, both in enumerate(product(down, across)):
         found[both] = found.get(both, 0) | 1 << tap
     return found
 

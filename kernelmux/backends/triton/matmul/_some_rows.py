@@ -56,7 +56,8 @@ def _tiles_for(p: MatmulShapes) -> Iterator[Config]:
 
 def _microseconds(p: MatmulShapes, config: Config) -> float:
     """A rough time: of the products, or of what L2 gives to all multiprocessors, or of reading everything."""
-    m, n, more, split = (config[name] for name in ("BLOCK_M", "BLOCK_N", "MORE_N", "SPLIT"))
+    sides: list[int] = [config[name] for name in ("BLOCK_M", "BLOCK_N", "MORE_N", "SPLIT")]
+    m, n, more, split = sides
     rows, columns = (n + more, m) if config.get("TURNED") else (m, n + more)
     lines = gcd(128, *(2 * stride for stride in (*p.a_strides, *p.b_strides) if stride != 1))
     lines = 128 if lines == 128 else 32 if lines >= 32 else 16
