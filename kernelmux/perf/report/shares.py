@@ -43,11 +43,10 @@ def _family(name: str, groups: Sequence[ResultGroup]) -> list[PeerShare]:
 
 
 def _share(family: str, backend: str, groups: Sequence[ResultGroup]) -> PeerShare:
-    ours = [
-        (group, best) for group in groups if (best := _fastest(row for row in group.good if row.backend == backend))
-    ]
+    fastest = [(group, _fastest(row for row in group.good if row.backend == backend)) for group in groups]
+    ours = [(group, best) for group, best in fastest if best]
     found = [(peer.lesser_us / best.lesser_us, group, peer) for group, best in ours if (peer := best_peer(group))]
-    missing = [group for group in groups if not group.best_of(backend)]
+    missing = [group for group, best in fastest if not best]
     failed = sum(any(row.backend == backend and row.status == FAILED for row in group.rows) for group in missing)
     made = PeerShare(family, backend, no_peer=len(ours) - len(found), failed=failed, not_run=len(missing) - failed)
     if not found:

@@ -71,18 +71,11 @@ def relu(x):
 
 
 @triton.jit
-def biased(acc, bias_ptr, offs_n, N, BIAS: tl.constexpr):
-    """acc [BLOCK_M, BLOCK_N] and the bias of its columns offs_n [BLOCK_N]."""
+def biased(acc, bias_ptr, offs_n, N, BIAS: tl.constexpr, TURNED: tl.constexpr = False):
+    """acc [BLOCK_M, BLOCK_N], or turned its transpose, and the bias of the columns offs_n [BLOCK_N] of the product."""
     if BIAS:
-        acc += tl.load(bias_ptr + offs_n, mask=offs_n < N, other=0.0).to(tl.float32)[None, :]
-    return acc
-
-
-@triton.jit
-def biased_rows(acc, bias_ptr, offs_m, M, BIAS: tl.constexpr):
-    """acc [BLOCK_M, BLOCK_N] of a turned product, and the bias of its rows offs_m [BLOCK_M]."""
-    if BIAS:
-        acc += tl.load(bias_ptr + offs_m, mask=offs_m < M, other=0.0).to(tl.float32)[:, None]
+        bias = tl.load(bias_ptr + offs_n, mask=offs_n < N, other=0.0).to(tl.float32)
+        acc += bias[:, None] if TURNED else bias[None, :]
     return acc
 
 

@@ -45,6 +45,12 @@ class MatmulShapes(NamedTuple):
         return gcd(16, *(n for n in (*self.a_strides, *self.b_strides) if n != 1), *lengths, *apart)
 
     @property
+    def line_multiple(self) -> int:
+        """Bytes, 128, 32 or 16, at multiples of which lines of both factors begin, where the copy engine can read them."""
+        sizes = [n * self.dtype.itemsize for n in (*self.a_strides, *self.b_strides) if n != 1]
+        return next((n for n in (128, 32) if not any(size % n for size in sizes)), 16)
+
+    @property
     def vectors(self) -> bool:
         """Operands can be loaded 8 bytes or more at a time."""
         lines = all(1 in strides for strides in (self.a_strides, self.b_strides))

@@ -7,7 +7,6 @@ rows 128 and 16, where tiles of c would have 192.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import gcd
 
 from kernelmux.backends.triton._launch.launch import Config, cdiv, processors, shared_bytes
 from kernelmux.backends.triton.matmul._problem import MatmulShapes
@@ -27,7 +26,7 @@ LEAST_COLUMNS, STEP, BEGIN, ENDING, SUMS_ADDED, READ_AGAIN = 37, 0.05, 8.2, 10.7
 
 
 def some_rows_rule(p: MatmulShapes, of_c: Config) -> Config:
-    """The quickest of the tiles of c^T, or those of c that are given.
+    """The quickest of the tiles of c^T, or those of c that are given; these where the copy engine cannot write lines of c.
 
     H200, us, and with tiles of c: 144 x 7168 by 7168 x 7168 42.0 as 64 columns of 128 + 16 rows, 68.8; 310 x 3000 by 3000 x
     5000 30.9 as 128 of twice 128 + 32, 49.5; 288 x 13824 by 13824 x 5120 72.2 and 113.1; 80 x 5120 by 5120 x 5120 26.3 and
@@ -44,8 +43,8 @@ def _tiles_for(p: MatmulShapes) -> Iterator[Config]:
         for n, more in ROWS:
             tiles = cdiv(p.N, m) * cdiv(p.M, n + more)
             for split in (1, 2, 3, 4):
-                piece = min(64, n, more or n) if split == 1 else 8
-                stages = (shared_bytes(p.device) - 1024 - 2 * m * piece) // (128 * (m + n + more) + 16)
+                out = 2 * m * rows_leaving(n, more, split)
+                stages = (shared_bytes(p.device) - 1024 - out) // (128 * (m + n + more) + 16)
                 fit = max(64, m // 2) * (n + more) <= 128 * SUMS and stages >= 3 and tiles * split <= sms
                 if fit and (split == 1 or (split * 512 <= p.K and 2 * tiles * split >= sms)):
                     yield {
@@ -54,13 +53,16 @@ def _tiles_for(p: MatmulShapes) -> Iterator[Config]:
                     }  # fmt: skip
 
 
+def rows_leaving(n: int, more: int, split: int) -> int:
+    """Of the rows of c of a tile those that leave through shared memory at a time; shares of K leave from registers."""
+    return min(64, n, more or n) if split == 1 else 8
+
+
 def _microseconds(p: MatmulShapes, config: Config) -> float:
     """A rough time: of the products, or of what L2 gives to all multiprocessors, or of reading everything."""
     sides: list[int] = [config[name] for name in ("BLOCK_M", "BLOCK_N", "MORE_N", "SPLIT")]
     m, n, more, split = sides
     rows, columns = (n + more, m) if config.get("TURNED") else (m, n + more)
-    lines = gcd(128, *(2 * stride for stride in (*p.a_strides, *p.b_strides) if stride != 1))
-    lines = 128 if lines == 128 else 32 if lines >= 32 else 16
     below, sms, steps = cdiv(p.M, rows), processors(p.device), cdiv(p.K, 64)
     tiles = below * cdiv(p.N, columns)
     wide = max(n, LEAST_COLUMNS) + (max(more, LEAST_COLUMNS) if more else 0)
@@ -70,7 +72,7 @@ def _microseconds(p: MatmulShapes, config: Config) -> float:
         rounds = 1.0
     else:
         rounds = tiles // sms + (tiles % sms > 0) / split
-    work = rounds * steps * max(products, min(tiles, sms) * (rows + columns) * 128 / FROM_L2[lines])
+    work = rounds * steps * max(products, min(tiles, sms) * (rows + columns) * 128 / FROM_L2[p.line_multiple])
     read = 2 * (p.M * p.K + p.K * p.N + p.M * p.N) + READ_AGAIN * (below - 1) * 2 * p.K * p.N
     ending = ENDING + split * p.M * p.N / SUMS_ADDED if split > 1 else 0.0
     return max(work, read / FROM_MEMORY + 0.05 * work) + BEGIN + ending

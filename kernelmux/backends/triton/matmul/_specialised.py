@@ -19,6 +19,7 @@ from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, Map, 
 from kernelmux.backends.triton.matmul._blocked import Rule, tile_of
 from kernelmux.backends.triton.matmul._epilogue import PLAIN, EpilogueTensors, WholeTensor, end_parts
 from kernelmux.backends.triton.matmul._problem import Lead, MatmulShapes, described, problem
+from kernelmux.backends.triton.matmul._some_rows import rows_leaving
 from kernelmux.backends.triton.matmul._specialised_ends import END_ROWS, end_rest_kernel, end_sums, leave_turned
 from kernelmux.registry.util.batch_strides import result
 
@@ -226,7 +227,7 @@ def _turned(p: MatmulShapes, config: Config, follows: bool) -> SpecialisedPlan:
     block_m, block_n, more_n, block_k = (config[name] for name in ("BLOCK_M", "BLOCK_N", "MORE_N", "BLOCK_K"))
     share = cdiv(cdiv(p.K, config["SPLIT"]), block_k) * block_k
     split, tiles = cdiv(p.K, share), cdiv(p.N, block_m) * cdiv(p.M, block_n + more_n)
-    rows, piece = max(64, block_m // 2), min(64, block_n, more_n or block_n) if split == 1 else 8
+    rows, piece = max(64, block_m // 2), rows_leaving(block_n, more_n, split)
     a_strides, b_strides = p.b_strides[::-1], p.a_strides[::-1]
     plain: Any = WholeTensor()
     out = _map(p, (p.M, p.N), (p.N, 1), (piece, rows), ())

@@ -10,7 +10,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
 from kernelmux.backends.triton._launch.hopper import copy_out, copy_out_wait
 from kernelmux.backends.triton.matmul._blocked import tile_of
-from kernelmux.backends.triton.matmul._epilogue import activated, biased, biased_rows
+from kernelmux.backends.triton.matmul._epilogue import activated, biased
 
 END_ROWS = 8  # of a tile, for a program that ends a part of it
 
@@ -51,11 +51,9 @@ def end_sums(
     """Ends the sums acc at (m, n) of c, or of its transpose, PIECE columns at a time: the rest of that memory is worth more
     in the ring, and what follows a product needs registers beside the sums."""
     if acc.shape[1] == PIECE:
-        if TURNED:
-            rows = m + gl.arange(0, acc.shape[0], layout=gl.SliceLayout(1, acc.type.layout))
-            acc = biased_rows(acc, bias_ptr, rows, M, BIAS)
-        else:
-            acc = biased(acc, bias_ptr, n + gl.arange(0, PIECE, layout=gl.SliceLayout(0, acc.type.layout)), N, BIAS)
+        AXIS: gl.constexpr = 0 if TURNED else 1  # of acc, along which the columns of c lie
+        of_c = gl.arange(0, acc.shape[AXIS], layout=gl.SliceLayout(1 - AXIS, acc.type.layout))
+        acc = biased(acc, bias_ptr, (m if TURNED else n) + of_c, M if TURNED else N, BIAS, TURNED)
         if ACTIVATION != "none":
             _store(z_desc, batch, m, n, acc, piece, M, N, c_line, c_apart, TURNED, BATCHED)
         _store(c_desc, batch, m, n, activated(acc, ACTIVATION), piece, M, N, c_line, c_apart, TURNED, BATCHED)
