@@ -31,6 +31,8 @@ from kernelmux.runner.machine import Workers
 from kernelmux.runner.run import RunState
 
 NODES = 4
+JOINED = "joined"  # the file which says that the node has been added
+PATIENCE = 150.0  # seconds that an item waits for that node
 
 
 @dataclass
@@ -57,18 +59,38 @@ class Sleeping:
         return bool(row)
 
 
-def serve(setup: Any, items: Iterator[tuple[float, float]], tell: Any) -> None:
-    """Sleep for as long as each item says."""
-    for seconds, _ in items:
+def serve(setup: Any, items: Iterator[tuple[tuple[float, str, int], float]], tell: Any) -> None:
+    """Sleep for as long as each item says; before it, in a folder if one is named, wait for the node that joins."""
+    for (seconds, folder, processes), _ in items:
+        if folder:
+            _wait(Path(folder), processes)
         time.sleep(seconds)
         tell("")
 
 
+def _wait(folder: Path, processes: int) -> None:
+    """Until the file is there that says that a node has joined, and so many processes have come here since then."""
+    _until((folder / JOINED).exists)
+    (folder / f"process-{os.getpid()}").touch()
+    _until(lambda: len(list(folder.glob("process-*"))) >= processes)
+
+
+def _until(so: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not so() and time.monotonic() < end:
+        time.sleep(0.1)
+
+
 def sleep(items: int, seconds: float, slots: int, disturbed: bool) -> dict[str, Any]:
-    """Run so many sleeping items; what they cost. disturbed: a node is killed, and one joins."""
+    """Run so many sleeping items; what they cost. disturbed: a node is killed, and one joins, for which the last quarter
+    of the items waits: they begin when one process more has come to them than the nodes that stay have.
+    """
     from kernelmux.runner.cluster.engine import RayCluster
 
     suite, home = Sleeping(), Path(tempfile.mkdtemp(prefix="kernelmux-trial-"))
+    at_once, waits = (seconds, "", 0), (seconds, str(home), (NODES - 1) * slots + 1)
+    late = items * 3 // 4 if disturbed else items
+    work = [WorkItem(str(n), waits if n >= late else at_once, seconds, int(n >= late)) for n in range(items)]
     with LocalCluster(slots, [""] * NODES) as cluster:
         if disturbed:
             threading.Thread(target=_disturb, args=(cluster, home / results.NAME), daemon=True).start()
@@ -80,7 +102,7 @@ def sleep(items: int, seconds: float, slots: int, disturbed: bool) -> dict[str, 
             addresses = {told["NodeManagerAddress"] for told in engine.ray.nodes()}
             if addresses != {ADDRESS}:
                 raise RuntimeError(f"expected nodes at {ADDRESS} alone, got {sorted(addresses)}")
-            made = RunState(suite, [WorkItem(str(n), seconds, seconds=seconds) for n in range(items)], file)
+            made = RunState(suite, work, file)
             began = time.process_time()
             report = made.run(engine)
             took = time.process_time() - began
@@ -140,6 +162,7 @@ def _disturb(cluster: LocalCluster, path: Path) -> None:
                 if len((found := results.read(path)).rows) * share >= found.head["items"]:
                     break
         what()
+    (path.parent / JOINED).touch()
 
 
 def main() -> int:
