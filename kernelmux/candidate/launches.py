@@ -119,7 +119,7 @@ class Memories:
     """The memory behind the arguments of a launch. regions: copies that are sent, in the order of their files."""
 
     def __init__(self, shared: dict[int, memory.Region]) -> None:
-        self.shared = {r.bytes.__array_interface__["data"][0]: n for n, r in shared.items()}
+        self.shared = {region.address: number for number, region in shared.items()}
         self.told: list[dict[str, Any]] = []
         self.regions: list[memory.Region] = []
         self._known: dict[int, int] = {}

@@ -30,7 +30,7 @@ class MisplacedTensor(Exception):
 
 
 class Region:
-    """Bytes that both sides have. file: its descriptor."""
+    """Bytes that both sides have. file: its descriptor; address: where they lie here."""
 
     kind = "cpu"
 
@@ -38,6 +38,7 @@ class Region:
         self.file, self.size = file, size
         self.map = mmap.mmap(file, max(size, LEAST))
         self.bytes = np.frombuffer(self.map, np.uint8)[:size]
+        self.address: int = self.bytes.__array_interface__["data"][0]
 
     def close(self) -> None:
         """Give the descriptor back; the memory goes with the last tensor on it."""

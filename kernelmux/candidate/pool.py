@@ -17,6 +17,13 @@ class WarmPool:
         self._waiting: deque[Worker] = deque()
         self._lock = threading.Lock()
 
+    def __enter__(self) -> WarmPool:
+        self.fill()
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.close()
+
     @property
     def waiting(self) -> int:
         """How many were started and not taken."""

@@ -18,25 +18,26 @@ import secrets
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from kernelmux.candidate import implementation, sandbox
+from kernelmux.candidate import sandbox
 from kernelmux.candidate.limits import Limits
 from kernelmux.candidate.pool import WarmPool
-from kernelmux.candidate.process import CandidateProcess
-from kernelmux.conformance.judging import returned
 from kernelmux.conformance.judging.probe import Probe
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.session import plan
-from kernelmux.conformance.session.execute import Outcome, execute
-from kernelmux.conformance.source_constants import untrusted
-from kernelmux.judge import remarks, timing
+from kernelmux.conformance.session.execute import Outcome
+from kernelmux.judge import judged_function, remarks, timing
+from kernelmux.judge.judged_function import AskedItem, JudgedFunction
+from kernelmux.judge.second_judge import SecondJudge, SharedItems
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import temporary_backends
@@ -50,10 +51,8 @@ CHECKS = (
     *("repeatability", "properties", "extent", "thresholds", "offsets", "streams", "graphs"),
 )
 PACKAGES = ("torch", "triton", "cupy-cuda13x", "numpy")
-DISTRIBUTIONS, AGE, REST = "distributions", "age", "rest"
-LOOKS = 5.0  # seconds from a look at what a process does unasked to the next one
-SETTLES = (0.0, 0.3, 1.0)  # seconds that it is given to come to rest, one after another
-BESIDE = (DISTRIBUTIONS, AGE, REST, timing.CHECK)  # items that are no check of the suite
+DISTRIBUTIONS, AGE = "distributions", "age"
+BESIDE = (DISTRIBUTIONS, AGE, judged_function.REST, timing.CHECK)  # items that are no check of the suite
 WITH_HELP = (remarks.TORCH, remarks.CUBLAS)  # what `allow` may name
 
 _turn = threading.RLock()  # one candidate at a time is the backend "impl" of a process
@@ -132,6 +131,7 @@ def verdict(
     age: float = 0.0,
     times: Sequence[str] | None = None,
     pool: WarmPool | None = None,
+    second: SecondJudge | None = None,
     tell: Callable[[Outcome], object] = lambda outcome: None,
 ) -> KernelVerdict:
     """What the suite says of a function for an operator.
@@ -141,9 +141,9 @@ def verdict(
     kernels of its own: "torch". seed: a given one, to repeat a verdict. at_once: end with the first item that
     fails. age: seconds that its process has to have lived when `accuracy` is asked once more (the item "age"): some are
     right until checks are over. times: workloads that are timed, "x=8192x4096:bf16" (the item "time"); () for the first of
-    the operator's own, None for none. pool: processes that wait; they get the text of the file alone. tell: gets each
-    outcome.
-    Raises ArgumentError for what is no question; what the candidate does is no error, but a verdict.
+    the operator's own, None for none. pool: processes that wait; they get the text of the file alone. second: a
+    judge that takes every item which this process has not begun, on a CPU. tell: gets each outcome as it comes.
+    Raises ArgumentError for what is no asked_item; what the candidate does is no error, but a verdict.
     """
     allow = (allow,) if isinstance(allow, str) else allow
     if unknown := sorted(set(allow) - set(WITH_HELP)):
@@ -168,9 +168,8 @@ def verdict(
         made = _begun(options, path, name, limits or Limits(), number, allow)
         begun = time.perf_counter()
         try:
-            _ask(made, options, path, name, limits, pool, at_once, age, times, tell)
+            _ask(made, _Request(options, path, name, limits, pool, second, at_once, age, times, tell))
         finally:
-            implementation.close()
             if pool:
                 pool.fill()
         made.seconds = time.perf_counter() - begun
@@ -195,88 +194,108 @@ def _begun(options: Options, path: Path, name: str, limits: Limits, number: int,
     )
 
 
-def _ask(
-    made: KernelVerdict,
-    options: Options,
-    path: Path,
-    name: str,
-    limits: Limits | None,
-    pool: WarmPool | None,
-    at_once: bool,
-    age: float,
-    times: Sequence[str] | None,
-    tell: Callable[[Outcome], object],
-) -> None:
+@dataclass(frozen=True)
+class _Request:
+    """What `verdict` was asked for, as far as its items need it."""
+
+    options: Options
+    path: Path
+    name: str
+    limits: Limits | None
+    pool: WarmPool | None
+    second: SecondJudge | None
+    at_once: bool
+    age: float
+    times: Sequence[str] | None
+    tell: Callable[[Outcome], object]
+
+
+def _ask(made: KernelVerdict, request: _Request) -> None:
     """Run the items; what the file does while it is imported is an item as well."""
-    opened = implementation.opening(options.device, limits, pool.take if pool else None)
+    options, path, name, limits = request.options, request.path, request.name, request.limits
+    beside = request.second.beside if request.second and options.device == "cpu" else _nobody
+    found = list[tuple[int, Outcome]]()
     try:
         with (
-            untrusted.reading(path, name) if "thresholds" in options.checks else nullcontext(),
-            temporary_backends.joined(options.impl, options.ops[0], opened),
+            beside(options, path, name, limits, request.pool is not None) as share,
+            judged_function.opened(options, path, name, limits, request.pool.take if request.pool else None) as own,
         ):
-            process, said = implementation.process(path, name, options.device), dict[str, list[str]]()
-            for outcome in _outcomes(made, options, process, age, times):
-                made.items.append(_row(outcome))
-                for one in _remarks(outcome):
-                    said.setdefault(one, []).append(outcome.item.check)
-                tell(outcome)
-                if at_once and outcome.status == "failed":
+            for place, outcome in _outcomes(made, request, own, share):
+                found.append((place, outcome))
+                request.tell(outcome)
+                if request.at_once and outcome.status == "failed":
+                    share.stop()
                     break
             else:
                 made.whole = True
-            made.remarks += [f"{', '.join(checks)}: {one}" for one, checks in said.items()]
-            made.launched = dict(process.launched) if process else {}
-            heard = process.operators if process else set[str]()
-            made.uses, told = remarks.of(made.launched, heard, options.device)
-            made.remarks += told
+            share.join()
+            found.sort(key=itemgetter(0))
+            _conclude(made, [outcome for _, outcome in found], own, share, options.device)
     except (ArgumentError, UnknownName) as error:  # as a file without the function
         outcome = Outcome(plan.Item(options.ops[0], temporary_backends.NAME, name, "import"), "failed", str(error))
         made.items.append(_row(outcome))
-        tell(outcome)
+        request.tell(outcome)
 
 
-def _outcomes(
-    made: KernelVerdict,
-    options: Options,
-    process: CandidateProcess | None,
-    age: float,
-    times: Sequence[str] | None,
-) -> Iterator[Outcome]:
-    """Of every item; of `accuracy` for the distributions that tier smoke leaves out, and when the process is old enough."""
-    items, looked = plan.items(options), -LOOKS
-    for item in items:
-        yield execute(item, options)
-        if process and time.monotonic() >= looked + LOOKS:
-            if problem := _restless(process):
-                yield Outcome(replace(item, check=REST), "failed", f"nothing is asked of its process, and {problem}")
-            looked = time.monotonic()
-    again = next((item for item in items if item.check == "accuracy"), None)
+@contextmanager
+def _nobody(*of: object) -> Iterator[SharedItems]:
+    """In place of a second judge."""
+    yield SharedItems()
+
+
+def _asked_items(options: Options) -> list[AskedItem]:
+    """Every item; behind `accuracy` the same for the distributions that tier smoke leaves out."""
+    found = list[tuple[plan.Item, Options, str]]()
     special = [
         case.name for case in catalog.spec(options.ops[0]).cases if case.tier == "ci" and case.inputs != "normal"
     ]
-    if again and special and options.tier == "smoke" and options.checks == CHECKS:
-        asked = replace(options, tier="ci", cases=tuple(special))
-        yield replace(execute(again, asked), item=replace(again, check=DISTRIBUTIONS))
-    if age and process and again:
-        time.sleep(max(0.0, age - process.age()))
-        yield replace(execute(again, options), item=replace(again, check=AGE))
-    if times is not None and process:
+    for item in plan.items(options):
+        found.append((item, options, item.check))
+        if item.check == "accuracy" and special and options.tier == "smoke" and options.checks == CHECKS:
+            found.append((item, replace(options, tier="ci", cases=tuple(special)), DISTRIBUTIONS))
+    return [AskedItem(place, *each) for place, each in enumerate(found)]
+
+
+def _outcomes(
+    made: KernelVerdict, request: _Request, own: JudgedFunction, share: SharedItems
+) -> Iterator[tuple[int, Outcome]]:
+    """Of every item, with its place; of `accuracy` once more when the process is old enough; of times."""
+    options, items = request.options, _asked_items(request.options)
+    again, last = next((one for one in items if one.name == "accuracy"), None), len(items)
+    share.begin(items)
+    while True:
+        while one := share.first():
+            yield from ((one.place, outcome) for outcome in own.ask(one))
+            yield from share.taken()
+        share.join()
+        yield from share.taken()
+        if not share.waiting:  # else the second judge has ended, and has left what it had begun
+            break
+    if request.age and own.process and again:
+        time.sleep(max(0.0, request.age - own.process.age()))
+        yield from ((last, outcome) for outcome in own.ask(replace(again, name=AGE)))
+    if request.times is not None and own.process:
         op, impl = options.ops[0], temporary_backends.NAME
         variant, implementation = next(iter(registered.variants(impl, op).items()))
         probe = Probe(catalog.spec(op), timing.CHECK, impl, variant, implementation, options)
-        outcome, rows = timing.outcome(probe, process, times)
+        outcome, rows = timing.outcome(probe, own.process, request.times)
         made.times = [row.as_dict() for row in rows]
-        yield outcome
+        yield last + 1, outcome
 
 
-def _restless(process: CandidateProcess) -> str:
-    """What goes on in a process that nothing is asked of, "" if it comes to rest: what it has started may take a while."""
-    problem = ""
-    for pause in SETTLES:
-        time.sleep(pause)
-        if not (problem := process.awake(returned.LATER)):
-            break
-    return problem
+def _conclude(
+    made: KernelVerdict, found: Sequence[Outcome], own: JudgedFunction, share: SharedItems, device: str
+) -> None:
+    """Items in their order, what is worth reading of them, and what was launched."""
+    said = dict[str, list[str]]()
+    for outcome in found:
+        made.items.append(_row(outcome))
+        for one in _remarks(outcome):
+            said.setdefault(one, []).append(outcome.item.check)
+    made.remarks += [f"{', '.join(checks)}: {one}" for one, checks in said.items()]
+    made.launched = dict(Counter(own.launched()) + Counter(share.launched))
+    made.uses, told = remarks.of(made.launched, own.operators() | share.operators, device)
+    made.remarks += told
 
 
 def _remarks(outcome: Outcome) -> list[str]:

@@ -145,12 +145,9 @@ def test_a_verdict_is_verified_by_its_seed_and_its_key(file: Path, capsys: pytes
 
 
 def test_a_text_is_judged_by_a_process_that_waits() -> None:
-    pool = WarmPool()
-    try:
+    with WarmPool() as pool:
         first = verdict(RIGHT, "add", checks=("accuracy", "memory"), allow=("torch",), pool=pool)
         second = verdict(WRONG, "add", checks=("accuracy", "memory"), allow=("torch",), pool=pool, at_once=True)
-    finally:
-        pool.close()
     assert first.good and [item["check"] for item in first.items] == ["accuracy", "memory"]
     assert not second.good and not second.whole and first.seed["seed"] != second.seed["seed"]
 
