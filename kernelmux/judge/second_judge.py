@@ -75,12 +75,13 @@ class SharedItems:
             return self.waiting.pop()
         return None
 
-    def taken(self) -> Iterator[tuple[int, Outcome]]:
+    def new_outcomes(self) -> Iterator[tuple[int, Outcome]]:
         """What the second judge has found since this was asked, with the place of each item."""
         while self._ended:
             yield self._ended.popleft()
 
-    def told(self, place: int, outcomes: Sequence[Outcome]) -> None:
+    def add(self, place: int, outcomes: Sequence[Outcome]) -> None:
+        """What has come of an item in the second judge."""
         self._ended += [(place, one) for one in outcomes]
 
     def run(self, work: Callable[[], None]) -> None:
@@ -146,19 +147,19 @@ class SecondJudge:
         with self._turn, suppress(_Gone):
             if not self._ready:
                 self._hear()
-            if not self._ready or self._told({"begin": begin})["problem"]:
+            if not self._ready or self._answer({"begin": begin})["problem"]:
                 return  # a problem meets the first judge as well
             while one := share.last():
                 try:
-                    told = self._told({"ask": one.as_dict()})
+                    told = self._answer({"ask": one.as_dict()})
                 except _Gone:
                     share.waiting.append(one)
                     raise
-                share.told(one.place, [from_dict(each) for each in told["outcomes"]])
-            told = self._told({"end": True})
+                share.add(one.place, [from_dict(each) for each in told["outcomes"]])
+            told = self._answer({"end": True})
             share.launched, share.operators = told["launched"], set(told["operators"])
 
-    def _told(self, work: dict[str, Any]) -> Any:
+    def _answer(self, work: dict[str, Any]) -> Any:
         """What the process answers; _Gone if it has ended."""
         self._pool.send(SLOT, WorkItem("", work), 0.0)
         while True:

@@ -266,9 +266,9 @@ def _outcomes(
     while True:
         while one := share.first():
             yield from ((one.place, outcome) for outcome in own.ask(one))
-            yield from share.taken()
+            yield from share.new_outcomes()
         share.join()
-        yield from share.taken()
+        yield from share.new_outcomes()
         if not share.waiting:  # else the second judge has ended, and has left what it had begun
             break
     if request.age and own.process and again:

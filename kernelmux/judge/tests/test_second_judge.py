@@ -38,13 +38,13 @@ def pool() -> Iterator[WarmPool]:
 @pytest.fixture
 def places(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The places of the items that the second judge has ended."""
-    found, told = list[int](), SharedItems.told
+    found, add = list[int](), SharedItems.add
 
-    def heard(share: SharedItems, place: int, outcomes: Sequence[Outcome]) -> None:
+    def noted(share: SharedItems, place: int, outcomes: Sequence[Outcome]) -> None:
         found.append(place)
-        told(share, place, outcomes)
+        add(share, place, outcomes)
 
-    monkeypatch.setattr(SharedItems, "told", heard)
+    monkeypatch.setattr(SharedItems, "add", noted)
     return found
 
 
