@@ -1,6 +1,5 @@
 """Verdicts on kernels of strangers: `kernelmux judge FILE:FUNCTION --op OP`, and `verdict` for programs."""
 
-from kernelmux.judge.second_judge import SecondJudge
 from kernelmux.judge.verdict import KernelVerdict, verdict
 
-__all__ = ["KernelVerdict", "SecondJudge", "verdict"]
+__all__ = ["KernelVerdict", "verdict"]

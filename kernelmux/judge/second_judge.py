@@ -3,8 +3,8 @@
     with SecondJudge() as second:
         verdict(source, op="softmax", pool=pool, second=second)
 
-It has processes of its own for the candidates, of which two wait. An item is the same whoever asks it: its seed depends on
-that of the verdict alone. If this process ends, what it has begun is left to the first one.
+It has processes of its own for the candidates, of which two wait. An item is the same in both: its seed depends on that of
+the verdict alone. If this process ends, what it has begun is left to the first one.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import gc
 import tempfile
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -27,10 +26,11 @@ from kernelmux.candidate.limits import Limits
 from kernelmux.candidate.pool import WarmPool
 from kernelmux.conformance import options
 from kernelmux.conformance.options import Options
-from kernelmux.conformance.session.execute import Outcome, from_dict
+from kernelmux.conformance.session.execute import from_dict
 from kernelmux.conformance.session.pytest_plugin import COLLECT
 from kernelmux.judge import judged_function
 from kernelmux.judge.judged_function import AskedItem
+from kernelmux.judge.shared_items import SharedItems
 from kernelmux.registry.errors import ArgumentError, UnknownName
 from kernelmux.runner.item import Slot, WorkItem
 from kernelmux.runner.local_pool import CLOSED, GONE, READY, ROW, LocalPool
@@ -41,63 +41,6 @@ WAIT = 0.5  # seconds
 
 class _Gone(Exception):
     """The process has ended, and another starts in its place."""
-
-
-class SharedItems:
-    """Items that wait for whoever is free, and what the second judge has done of them.
-
-    launched, operators: by the functions that it has called.
-    """
-
-    def __init__(self) -> None:
-        self.waiting = deque[AskedItem]()
-        self.launched: dict[str, int] = {}
-        self.operators = set[str]()
-        self._ended = deque[tuple[int, Outcome]]()
-        self._begun = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def begin(self, items: Sequence[AskedItem]) -> None:
-        """From now on these wait."""
-        self.waiting.extend(items)
-        self._begun.set()
-
-    def first(self) -> AskedItem | None:
-        """The next one for the judge that was asked; None if none is left."""
-        with suppress(IndexError):
-            return self.waiting.popleft()
-        return None
-
-    def last(self) -> AskedItem | None:
-        """The next one for the second judge, once they wait; None if none is left."""
-        self._begun.wait()
-        with suppress(IndexError):
-            return self.waiting.pop()
-        return None
-
-    def new_outcomes(self) -> Iterator[tuple[int, Outcome]]:
-        """What the second judge has found since this was asked, with the place of each item."""
-        while self._ended:
-            yield self._ended.popleft()
-
-    def add(self, place: int, outcomes: Sequence[Outcome]) -> None:
-        """What has come of an item in the second judge."""
-        self._ended += [(place, one) for one in outcomes]
-
-    def run(self, work: Callable[[], None]) -> None:
-        """Do the work of the second judge in a thread."""
-        self._thread = threading.Thread(target=work, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Nothing waits any more."""
-        self.waiting.clear()
-        self._begun.set()
-
-    def join(self) -> None:
-        """Wait until the second judge has ended what it has begun; what it could not do waits."""
-        if self._thread:
-            self._thread.join()
 
 
 class SecondJudge:
@@ -200,9 +143,7 @@ def serve(setup: Any, items: Iterator[tuple[Any, float]], tell: Callable[..., No
             pool.fill()
 
 
-@contextmanager
-def _opened(told: dict[str, Any], pool: WarmPool) -> Iterator[judged_function.JudgedFunction]:
+def _opened(told: dict[str, Any], pool: WarmPool) -> AbstractContextManager[judged_function.JudgedFunction]:
     asked, limits = options.from_dict(told["options"]), told["limits"] and Limits(**told["limits"])
     take = pool.take if told["pooled"] else None
-    with judged_function.opened(asked, Path(told["path"]), told["name"], limits, take) as made:
-        yield made
+    return judged_function.opened(asked, Path(told["path"]), told["name"], limits, take)

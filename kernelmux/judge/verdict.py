@@ -20,11 +20,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -37,12 +37,15 @@ from kernelmux.conformance.session import plan
 from kernelmux.conformance.session.execute import Outcome
 from kernelmux.judge import judged_function, remarks, timing
 from kernelmux.judge.judged_function import AskedItem, JudgedFunction
-from kernelmux.judge.second_judge import SecondJudge, SharedItems
+from kernelmux.judge.shared_items import SharedItems
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.call import temporary_backends
 from kernelmux.registry.errors import ArgumentError, UnknownName
 from kernelmux.runner import worker
+
+if TYPE_CHECKING:  # it needs what runs of many processes need
+    from kernelmux.judge.second_judge import SecondJudge
 
 SCHEMA = 1
 # What is asked of a function: the rest is about how a backend of this registry declares, names and joins its kernels.
@@ -143,7 +146,7 @@ def verdict(
     right until checks are over. times: workloads that are timed, "x=8192x4096:bf16" (the item "time"); () for the first of
     the operator's own, None for none. pool: processes that wait; they get the text of the file alone. second: a
     judge that takes every item which this process has not begun, on a CPU. tell: gets each outcome as it comes.
-    Raises ArgumentError for what is no asked_item; what the candidate does is no error, but a verdict.
+    Raises ArgumentError for what is no question; what the candidate does is no error, but a verdict.
     """
     allow = (allow,) if isinstance(allow, str) else allow
     if unknown := sorted(set(allow) - set(WITH_HELP)):
@@ -213,11 +216,13 @@ class _Request:
 def _ask(made: KernelVerdict, request: _Request) -> None:
     """Run the items; what the file does while it is imported is an item as well."""
     options, path, name, limits = request.options, request.path, request.name, request.limits
-    beside = request.second.beside if request.second and options.device == "cpu" else _nobody
+    beside: AbstractContextManager[SharedItems] = nullcontext(SharedItems())
+    if request.second and options.device == "cpu":
+        beside = request.second.beside(options, path, name, limits, request.pool is not None)
     found = list[tuple[int, Outcome]]()
     try:
         with (
-            beside(options, path, name, limits, request.pool is not None) as share,
+            beside as share,
             judged_function.opened(options, path, name, limits, request.pool.take if request.pool else None) as own,
         ):
             for place, outcome in _outcomes(made, request, own, share):
@@ -235,12 +240,6 @@ def _ask(made: KernelVerdict, request: _Request) -> None:
         outcome = Outcome(plan.Item(options.ops[0], temporary_backends.NAME, name, "import"), "failed", str(error))
         made.items.append(_row(outcome))
         request.tell(outcome)
-
-
-@contextmanager
-def _nobody(*of: object) -> Iterator[SharedItems]:
-    """In place of a second judge."""
-    yield SharedItems()
 
 
 def _asked_items(options: Options) -> list[AskedItem]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +15,8 @@ import pytest
 from kernelmux.candidate import limits
 from kernelmux.candidate.pool import WarmPool
 from kernelmux.conformance.session.execute import Outcome
-from kernelmux.judge.second_judge import SecondJudge, SharedItems
+from kernelmux.judge.second_judge import SecondJudge
+from kernelmux.judge.shared_items import SharedItems
 from kernelmux.judge.verdict import KernelVerdict, verdict
 
 RIGHT = "import torch\n\ndef add(x, y):\n    return torch.add(x, y).contiguous()\n"
@@ -122,3 +125,9 @@ def _lives(path: Path) -> bool:
         return (path / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_a_verdict_of_one_judge_needs_neither_pytest_nor_execnet() -> None:
+    text = "import sys, kernelmux.judge.cli; print({'pytest', 'execnet'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
