@@ -104,10 +104,13 @@ def _place(line: SourceLine, home: Path) -> Place:
 def _inside(file: str, home: Path) -> str:
     """A file from the folder of the backend on; of one that is not there its name.
 
-    Triton's cache may have been filled from another checkout, whose paths its PTX then has.
+    Triton's cache may have been filled from another checkout, whose paths its PTX then has; NVRTC writes names alone.
     """
     path = Path(file)
     if path.is_relative_to(home):
         return path.relative_to(home).as_posix()
     tails = (Path(*path.parts[i:]) for i in range(path.is_absolute(), len(path.parts)))
-    return next((tail.as_posix() for tail in tails if (home / tail).is_file()), path.name)
+    if found := next((tail for tail in tails if (home / tail).is_file()), None):
+        return found.as_posix()
+    named = list(home.rglob(path.name)) if len(path.parts) == 1 else []
+    return named[0].relative_to(home).as_posix() if len(named) == 1 else path.name

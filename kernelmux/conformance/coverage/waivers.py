@@ -22,10 +22,11 @@ from kernelmux.registry.errors import SpecError
 
 NAME = "coverage_waivers.toml"
 FILE = Path(__file__).parents[1] / NAME
-NEEDS = ("device", "elements", "full", "package")
+NEEDS = ("device", "elements", "full", "package", "no call")
 LOWER = ("smoke", "ci")  # tiers
 DEVICES = ("cpu", "cuda")
 FIELDS = {"backend", "file", "code", "needs", "reason"}
+FURTHER = {"device", "kernel", "within"}
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ class CoverageWaiver:
 
     file: in the folder of the backend. code: of a branch as the report has it (`if n > 8`, `if n > 8 that does not hold`),
     of a block its line. needs: "elements", more than 2^28 of them; "full", a case that only tier full has; "package", a
-    launcher of another package; or "device", another than `device` ("": than any that runs the suite). kernel: whose
-    block, "" for all.
+    launcher of another package; "device", another than `device` ("": than any that runs the suite); or "no call": a
+    compiler has kept what none can come to. kernel: whose block, within: the line that it was inlined at, "" for all.
     """
 
     backend: str
@@ -45,11 +46,14 @@ class CoverageWaiver:
     reason: str
     device: str = ""
     kernel: str = ""
+    within: str = ""
 
     def covers(self, backend: str, part: CodePart) -> bool:
         """Whether it speaks of a part of a backend's code."""
         named = (backend, part.file, part.text.replace("`", "")) == (self.backend, self.file, self.code)
-        return named and self.kernel in ("", part.kernel)
+        if not named or self.kernel not in ("", part.kernel):
+            return False
+        return not self.within or self.within == _line_at(registered.folder(backend), part.within)
 
     def applies(self, options: Options) -> bool:
         """Whether it counts in a run: on its device, and what needs large cases in tiers that have none."""
@@ -60,7 +64,7 @@ class CoverageWaiver:
         """Whether a trial that runs its code shows that it is wrong: not one on another device, for a card, or by name."""
         if self.needs == "full":
             return options.complete
-        return self.needs in ("elements", "package") or (not options.card and (options.device in ("cpu", self.device)))
+        return self.needs in ("elements", "package", "no call") or (not options.card and (options.device in ("cpu", self.device)))
 
     def __str__(self) -> str:
         return f"{self.backend}/{self.file} `{self.code}`"
@@ -87,9 +91,9 @@ def entries(path: Path) -> tuple[CoverageWaiver, ...]:
 
 
 def _entry(entry: Any, path: Path) -> CoverageWaiver:
-    known = isinstance(entry, dict) and set(entry) - {"device", "kernel"} == FIELDS
+    known = isinstance(entry, dict) and set(entry) - FURTHER == FIELDS
     if not known or not all(isinstance(v, str) and v.strip() for v in entry.values()):
-        also = "may have device, kernel"
+        also = f"may have {', '.join(sorted(FURTHER))}"
         raise SpecError(f"{path.name}: an entry needs {', '.join(sorted(FIELDS))} ({also}), got {entry}")
     if entry["needs"] not in NEEDS or entry.get("device", "cpu") not in DEVICES:
         raise SpecError(f"{path.name}: expected needs in {NEEDS} and a device in {DEVICES}, got {entry}")
@@ -104,6 +108,14 @@ def stale(waiver: CoverageWaiver, reached: Iterable[CodePart]) -> str:
     if any(waiver.covers(waiver.backend, part) for part in reached):
         return f"{NAME}: {waiver}: a trial has run it ({waiver.reason}): remove the entry"
     return ""
+
+
+def _line_at(folder: Path | None, place: str) -> str:
+    """The line at a place of a package, "conv2d/conv2d.cu:56"; "" where there is none."""
+    file, _, line = place.rpartition(":")
+    source = cuda_source.read(folder / file) if folder is not None and file else None
+    lines = source.text.splitlines() if source else []
+    return shortened(lines[int(line) - 1]) if 0 < int(line or 0) <= len(lines) else ""
 
 
 def _stands(waiver: CoverageWaiver, path: Path) -> bool:

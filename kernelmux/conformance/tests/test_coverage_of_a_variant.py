@@ -13,6 +13,7 @@ import torch
 
 from kernelmux.conformance.cli.main import main
 from kernelmux.conformance.coverage import collecting, launcher_marks, waivers
+from kernelmux.conformance.coverage.findings import BLOCK, CodePart
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.report import not_reached
 from kernelmux.conformance.session.execute import Outcome, execute, from_dict
@@ -209,6 +210,15 @@ def failures(chosen: Options, outcomes: list[Outcome]) -> list[str]:
 
 
 FULL = {"tier": "full", "cases": (), "dtypes": ()}
+WITHIN = """
+[[waived]]
+backend = "reach"
+file = "square.cu"
+code = "++i"
+within = "f(1);"
+needs = "no call"
+reason = "for the test"
+"""
 WAIVER = """
 [[waived]]
 backend = "reach"
@@ -293,6 +303,16 @@ def test_a_waiver_of_what_a_trial_has_run_or_of_no_code_fails_in_every_tier(fold
         "coverage_waivers.toml: reach/square.py `if x.numel() > 2000`: a trial has run it (for the test): remove the entry",
         "coverage_waivers.toml: reach/square.cu `__syncwarp();`: no such code; remove the entry or mend it",
     ]
+
+
+def test_a_waiver_may_speak_of_one_place_that_code_was_inlined_at(folder: Path) -> None:
+    (folder / "square.cu").write_text("f(0);\nf(1);\n", encoding="utf-8")
+    (folder / waivers.NAME).write_text(WITHIN, encoding="utf-8")
+    waivers.entries.cache_clear()
+    (waiver,) = waivers.all_of(["reach"])
+    first, second = (CodePart(BLOCK, "square.cu", 9, "`++i`", "square", f"square.cu:{line}") for line in (1, 2))
+    assert [waiver.covers("reach", part) for part in (first, second)] == [False, True]
+    assert waiver.applies(options(**FULL)) and waiver.is_stale_where_run(options("x=100", device="cuda"))
 
 
 def test_code_that_needs_another_device_may_run_for_a_card(folder: Path) -> None:

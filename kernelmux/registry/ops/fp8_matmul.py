@@ -76,9 +76,9 @@ def _case(m: int, k: int, n: int, scales: str, more: str = "", lies: str = "", *
     return Case(f"a={m}x{k} b={k}x{n}{lies} scale_a={a} scale_b={b} {more}".strip(), **options)
 
 
-def _layer(m: int, k: int, n: int, scales: str, more: str = "") -> Case:
+def _layer(m: int, k: int, n: int, scales: str, more: str = "", **options: Any) -> Case:
     """A product with a weight as layers of models hold it, K contiguous."""
-    return _case(m, k, n, scales, more, lies=".mT")
+    return _case(m, k, n, scales, more, lies=".mT", **options)
 
 
 SPEC = OpSpec(
@@ -116,6 +116,8 @@ SPEC = OpSpec(
         _case(70, 416, 72, "block", "out_dtype=fp16"),
         _case(16, 1040, 24, "one", "out_dtype=fp32", inputs="positive"),  # a sum that is never promoted is off by more
         _case(40, 133, 130, "block", inputs="positive"),  # a last block of five, and of two columns
+        _layer(66, 192, 136, "line", "out_dtype=fp32", inputs="scattered"),
+        _layer(130, 192, 136, "line", "accumulation=fast", inputs="scattered"),
         _case(0, 8, 8, "line"),
         _case(8, 0, 24, "one"),
         _case(513, 1025, 257, "block", tier="full"),

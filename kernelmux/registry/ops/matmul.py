@@ -119,6 +119,7 @@ SPEC = OpSpec(
         Case("a=2x16x1032 b=2x1032x24", dtypes=HALVES),  # K is split
         Case("a=66x1736 b=1736x16", dtypes=(torch.float16,)),  # few tiles and a long K, which blocks of a cluster share
         Case("a=78x768 b=768x16 precision=tf32", dtypes=FP32),
+        Case("a=33x198 b=198x45", dtypes=(torch.bfloat16,)),  # odd lines of b, K in more stages than a ring has
         Case("a=264x24 b=24x8", dtypes=(torch.bfloat16,)),  # on one multiprocessor by the widest tile
         Case("a=130x264 b=264x24", dtypes=(torch.bfloat16,)),  # rows divided evenly among tiles of c^T
         Case("a=330x264 b=264x520", dtypes=(torch.bfloat16,)),  # and fetched by blocks of a cluster together

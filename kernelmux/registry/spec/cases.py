@@ -246,6 +246,11 @@ def _vast(shape: Shape, rng: torch.Generator) -> torch.Tensor:
     return _normal(shape, rng) * 2.0**40
 
 
+def _scattered(shape: Shape, rng: torch.Generator) -> torch.Tensor:
+    """Sizes from 2^-64 to 2^64, each as often: products of two are normal numbers of fp32, but for few; not so of three."""
+    return torch.ldexp(_normal(shape, rng), torch.randint(-64, 65, shape, generator=rng))
+
+
 def _sparse(shape: Shape, rng: torch.Generator) -> torch.Tensor:
     """One element in eight differs from zero; the zeros have both signs."""
     return _normal(shape, rng) * (torch.rand(shape, generator=rng) < 0.125)
@@ -293,22 +298,29 @@ DISTRIBUTIONS = {
     "tiny": _tiny,
     "faint": _faint,
     "vast": _vast,
+    "scattered": _scattered,
     "sparse": _sparse,
     "gaps": _gaps,
     "cancel": _cancel,
     "masked": _masked,
     "ties": _ties,
 }
+BEYOND_FP16 = ("tiny", "faint", "vast", "scattered")
 
 
 def draw(shape: Shape, dtype: torch.dtype, rng: torch.Generator, distribution: str = "normal") -> torch.Tensor:
-    """Random values of a distribution, rounded to `dtype`; integer dtypes get all their values equally often."""
+    """Random values of a distribution, rounded to `dtype`; integer dtypes get all their values equally often.
+
+    Beside tensors with numbers beyond fp16, those of 8-bit floats, such as what scales are for, have normal ones.
+    """
     if not dtype.is_floating_point:
         info = torch.iinfo(dtype)
         drawn = torch.randint(info.min, info.max, shape, generator=rng, dtype=torch.int64, device=rng.device)
         return drawn.to(dtype)
     if distribution not in DISTRIBUTIONS:
         raise ArgumentError(f"inputs: expected one of {', '.join(DISTRIBUTIONS)}, got {distribution!r}")
+    if dtype.itemsize == 1 and distribution in BEYOND_FP16:
+        distribution = "normal"
     return DISTRIBUTIONS[distribution](shape, rng).to(dtype)
 
 

@@ -8,7 +8,7 @@ import torch
 from kernelmux.registry import catalog
 from kernelmux.registry.errors import ArgumentError, SpecError
 from kernelmux.registry.spec import cases
-from kernelmux.registry.spec.cases import Case
+from kernelmux.registry.spec.cases import BEYOND_FP16, Case
 from kernelmux.registry.spec.op_spec import OpSpec
 from kernelmux.registry.spec.signature import Axis, Scalar, Tensor
 
@@ -118,16 +118,28 @@ def test_seeds_depend_on_every_part_and_on_nothing_else():
     assert len({cases.seed_of(*p) for p in [("a", 1), ("a", 2), ("b", 1)]}) == 3
 
 
-@pytest.mark.parametrize("name", sorted(set(cases.DISTRIBUTIONS) - {"tiny", "faint", "vast", "masked", "ties"}))
+@pytest.mark.parametrize("name", sorted({*cases.DISTRIBUTIONS} - {*BEYOND_FP16, "masked", "ties"}))
 def test_distributions_are_finite_in_fp16_and_not_constant(name):
     x = cases.draw((64, 33), torch.float16, cases.generator(name), name)
     assert x.isfinite().all() and x.unique().numel() > 10
 
 
-@pytest.mark.parametrize("name", ["tiny", "faint", "vast"])  # below the smallest number of fp16, and beyond the largest
+@pytest.mark.parametrize("name", BEYOND_FP16)
 def test_distributions_outside_of_fp16_are_not_constant(name):
     x = cases.draw((64, 33), torch.bfloat16, cases.generator(name), name)
     assert x.isfinite().all() and x.unique().numel() > 10
+
+
+@pytest.mark.parametrize("name", BEYOND_FP16)
+def test_eight_bits_are_not_constant_either(name):
+    x = cases.draw((64, 33), torch.float8_e4m3fn, cases.generator(name), name).float()
+    assert x.isfinite().all() and x.unique().numel() > 10
+
+
+def test_scattered_numbers_are_of_every_size():
+    x = cases.draw((64, 33), torch.float32, cases.generator("scattered"), "scattered").abs()
+    assert x.min() < 2.0**-60 and x.max() > 2.0**60
+    assert (x * x[0]).isfinite().float().mean() > 0.95
 
 
 def test_the_largest_of_many_ties_are_zeros_of_both_signs():
