@@ -20,7 +20,7 @@ from kernelmux.registry.numerics import Bound, Comparison, ulps
 class Place:
     """Which item of the suite speaks: operator, backend/variant (or "spec"), check, the device it ran on.
 
-    program: how the command was invoked. tier: of the run.
+    program: how the command was invoked. tier: of the run. coverage: it asked more calls, as `--coverage` does.
     """
 
     op: str
@@ -29,6 +29,7 @@ class Place:
     device: str
     program: str = PROGRAM
     tier: str = "ci"
+    coverage: bool = False
 
     def head(self, trial: Trial | None) -> str:
         """op[backend/variant] dtype case ... seed ...: what every failure begins with."""
@@ -46,6 +47,7 @@ class Place:
             text += f" --case {shlex.quote(case)} --dtype {SHORT[trial.dtype]} --seed {trial.seed}"
         elif self.tier != "ci":
             text += f" --tier {self.tier}"
+        text += " --coverage" if self.coverage else ""
         return text + (f" --device {self.device}" if self.device != "cpu" else "")
 
 

@@ -150,7 +150,9 @@ class Probe:
         self.spec, self.backend, self.variant, self.options = spec, backend, variant, options
         self._implementation = implementation
         self.label = f"{backend}/{variant}" if variant else backend
-        self.place = failure_text.Place(spec.name, self.label, check, options.device, options.program, options.tier)
+        self.place = failure_text.Place(
+            spec.name, self.label, check, options.device, options.program, options.tier, options.coverage
+        )
         self.device = options.where
         self.records: list[Record] = []
         self.saved = ""  # the folder with the tensors of the first failure

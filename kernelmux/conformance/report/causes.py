@@ -50,7 +50,8 @@ class FailureCause:
             return told[1]
         if item.problem:
             return f"{chosen.program} --op {item.op} --backend {item.backend}"
-        return Place(item.op, item.label, item.check, chosen.device, chosen.program, chosen.tier).reproduce(None)
+        place = Place(item.op, item.label, item.check, chosen.device, chosen.program, chosen.tier, chosen.coverage)
+        return place.reproduce(None)
 
 
 def _some(names: Iterable[str]) -> str:

@@ -179,6 +179,15 @@ def test_a_run_without_coverage_leaves_the_functions_alone(folder: Path) -> None
     assert not_reached.counted(chosen, [outcome]) == not_reached.markdown(chosen, [outcome]) == ""
 
 
+@pytest.mark.parametrize("asked", [True, False])
+def test_what_shows_a_failure_again_asks_as_many_calls(folder: Path, asked: bool) -> None:
+    (folder / "square.cu").write_text(FILES["square.cu"].replace("value * value", "value"), encoding="utf-8")
+    outcome = execute(Item("square", "reach", "plain", "accuracy"), options("x=100", coverage=asked))
+    assert outcome.status == "failed"
+    (command,) = {line for line in outcome.text.splitlines() if "reproduce: " in line}
+    assert (" --coverage" in command) is asked
+
+
 def test_the_command_says_it_on_the_screen_and_in_all_reports(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

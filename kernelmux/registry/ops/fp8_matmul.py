@@ -122,6 +122,8 @@ SPEC = OpSpec(
         _case(8, 0, 24, "one"),
         _case(513, 1025, 257, "block", tier="full"),
         _case(1024, 4096, 512, "line", inputs="positive", tier="full"),
+        _layer(1030, 160, 1040, "line", "out_dtype=fp32", inputs="scattered", tier="full"),
+        _layer(1030, 160, 1040, "line", "accumulation=fast", inputs="scattered", tier="full"),
     ),
     workloads=(
         _layer(8192, 8192, 8192, "one"),
