@@ -115,10 +115,10 @@ def _block(kernel: str, place: Place | str, home: Path) -> CodePart:
     if isinstance(place, str):
         return CodePart(BLOCK, "", 0, f"`{place}`", kernel)
     file, line, within, outer = place
-    return CodePart(BLOCK, file, line, _code(home / file, line), kernel, f"{within}:{outer}" if within else "")
+    return CodePart(BLOCK, file, line, code_at(home / file, line), kernel, f"{within}:{outer}" if within else "")
 
 
-def _code(path: Path, line: int) -> str:
+def code_at(path: Path, line: int) -> str:
     """A line of a source, "" where it cannot be read."""
     source = cuda_source.read(path)
     lines = source.text.splitlines() if source else []

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmux.conformance.coverage import branches
-from kernelmux.conformance.coverage.findings import CodePart
+from kernelmux.conformance.coverage.findings import CodePart, code_at
 from kernelmux.conformance.options import Options
 from kernelmux.conformance.source_constants import cuda_source
 from kernelmux.conformance.source_constants.python_source import shortened
@@ -53,7 +53,9 @@ class CoverageWaiver:
         named = (backend, part.file, part.text.replace("`", "")) == (self.backend, self.file, self.code)
         if not named or self.kernel not in ("", part.kernel):
             return False
-        return not self.within or self.within == _line_at(registered.folder(backend), part.within)
+        folder, (file, _, line) = registered.folder(backend), part.within.rpartition(":")
+        outer = code_at(folder / file, int(line)).replace("`", "") if folder and file else ""
+        return self.within in ("", outer)
 
     def applies(self, options: Options) -> bool:
         """Whether it counts in a run: on its device, and what needs large cases in tiers that have none."""
@@ -64,7 +66,8 @@ class CoverageWaiver:
         """Whether a trial that runs its code shows that it is wrong: not one on another device, for a card, or by name."""
         if self.needs == "full":
             return options.complete
-        return self.needs in ("elements", "package", "no call") or (not options.card and (options.device in ("cpu", self.device)))
+        anywhere = self.needs in ("elements", "package", "no call")
+        return anywhere or (not options.card and options.device in ("cpu", self.device))
 
     def __str__(self) -> str:
         return f"{self.backend}/{self.file} `{self.code}`"
@@ -108,14 +111,6 @@ def stale(waiver: CoverageWaiver, reached: Iterable[CodePart]) -> str:
     if any(waiver.covers(waiver.backend, part) for part in reached):
         return f"{NAME}: {waiver}: a trial has run it ({waiver.reason}): remove the entry"
     return ""
-
-
-def _line_at(folder: Path | None, place: str) -> str:
-    """The line at a place of a package, "conv2d/conv2d.cu:56"; "" where there is none."""
-    file, _, line = place.rpartition(":")
-    source = cuda_source.read(folder / file) if folder is not None and file else None
-    lines = source.text.splitlines() if source else []
-    return shortened(lines[int(line) - 1]) if 0 < int(line or 0) <= len(lines) else ""
 
 
 def _stands(waiver: CoverageWaiver, path: Path) -> bool:
