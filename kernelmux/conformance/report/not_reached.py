@@ -142,16 +142,20 @@ def recorded(options: Options, items: Sequence[Item], outcomes: list[Outcome]) -
     found = coverages(outcomes)
     missing = {part for parts in nowhere(found).values() for part in parts}
     whole = set(_whole(options, items, outcomes))
+    ours = {n: v for n, v in found.items() if v.blocks[1] and registered.package(n.backend).startswith("kernelmux.")}
+    owners = {name: f"{name.op}, {name.backend}" for name in ours}
+    parts = sorted({*owners.values()} - whole)
     asked = {
         tuple(name): replace(one, unreached=one.unreached & missing)
-        for name, one in found.items()
-        if one.blocks[1]
-        and registered.package(name.backend).startswith("kernelmux.")
-        and f"{name.op}, {name.backend}" in whole
+        for name, one in ours.items()
+        if owners[name] in whole
     }
     versions = {name: worker_facts.versions().get(name, "") for name in ("nvidia-cuda-nvrtc", "triton")}
     count, unknown = record.write(asked, {"made_with": versions})  # type: ignore[arg-type]
     left = f"; not {', '.join(unknown)}: what they launch is not known (--rekey)" if unknown else ""
+    left += (
+        f"; not {'; '.join(parts)}: expected all variants of the backend, all checks, and no failure" if parts else ""
+    )
     return f"recorded: which blocks of the kernels of {count} variants trials run, in {record.FILE.name}{left}"
 
 
