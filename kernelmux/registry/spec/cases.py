@@ -311,7 +311,7 @@ BEYOND_FP16 = ("tiny", "faint", "vast", "scattered")
 def draw(shape: Shape, dtype: torch.dtype, rng: torch.Generator, distribution: str = "normal") -> torch.Tensor:
     """Random values of a distribution, rounded to `dtype`; integer dtypes get all their values equally often.
 
-    Beside tensors with numbers beyond fp16, those of 8-bit floats, such as what scales are for, have normal ones.
+    Beside tensors with numbers beyond fp16, those of 8-bit floats, such as what scales are for, have positive ones.
     """
     if not dtype.is_floating_point:
         info = torch.iinfo(dtype)
@@ -320,7 +320,7 @@ def draw(shape: Shape, dtype: torch.dtype, rng: torch.Generator, distribution: s
     if distribution not in DISTRIBUTIONS:
         raise ArgumentError(f"inputs: expected one of {', '.join(DISTRIBUTIONS)}, got {distribution!r}")
     if dtype.itemsize == 1 and distribution in BEYOND_FP16:
-        distribution = "normal"
+        distribution = "positive"
     return DISTRIBUTIONS[distribution](shape, rng).to(dtype)
 
 
