@@ -68,6 +68,7 @@ SPEC = OpSpec(
         _case("33x33"),
         _case("7x1x2"),
         _case("2x4099"),
+        _case("11x4104", dtypes=(torch.float16,)),  # several rows one after another in a block of columns
         _case("4x65", "eps=1.0"),
         _case("7x33", inputs="gaps"),
     ),
