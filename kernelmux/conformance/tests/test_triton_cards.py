@@ -9,9 +9,8 @@ import torch
 
 pytest.importorskip("triton")
 
-import triton.language as tl
 
-from kernelmux.backends.triton import fp8_matmul, int8_matmul
+from kernelmux.backends.triton import int8_matmul
 from kernelmux.backends.triton._launch import card
 from kernelmux.backends.triton._launch.launch import Config, shared_bytes
 from kernelmux.backends.triton._rows import row_gradients
@@ -40,17 +39,6 @@ def tiles() -> list[Config]:
     return found + [
         int8_matmul.persistent_rule(int8_matmul.Int8Problem(-1, *size, (1, 1), (1, 1), 0, 0)) for size in SIZES
     ]
-
-
-@pytest.mark.parametrize(
-    ("promotes", "item", "columns"), [(False, 2, 256), (False, 4, 128), (True, 2, 128), (True, 4, 128)]
-)
-def test_a_tile_of_8_bit_floats_leaves_room_for_its_results(promotes: bool, item: int, columns: int) -> None:
-    """On an H200 256 columns with results in fp32 want 327,712 bytes of shared memory, of 232,448."""
-    size = 8192, 8192, 8192
-    out = {2: tl.bfloat16, 4: tl.float32}[item]
-    p = fp8_matmul.Fp8Problem(-1, *size, (8192, 1), (1, 8192), 2, 2, promotes, (None, None), out)
-    assert fp8_matmul.persistent_rule(p)["BLOCK_N"] == columns
 
 
 def untouched(op: str, text: str, dtype: torch.dtype) -> tuple[Any, ...]:

@@ -172,7 +172,9 @@ SPEC = OpSpec(
         _case("1x16x24x5", "8x16x3x3", dtypes=HALVES[:1]),  # rows in several bands
         _case("1x16x4x4", "179x16x2x2", "channels-last", dtypes=HALVES[:1]),
         _case("1x32x5x6", "24x32x2x2", "channels-last padding=1", dtypes=SINGLE),
-        _case("1x3x19x22", "65x3x5x4", "padding=1", bias=True, dtypes=SINGLE),  # in the largest tile of one multiprocessor
+        _case(
+            "1x3x19x22", "65x3x5x4", "padding=1", bias=True, dtypes=SINGLE
+        ),  # in the largest tile of one multiprocessor
         _case("3x8x8x1", "22x8x2x2", "channels-last padding=2", dtypes=(torch.bfloat16,)),
         _case("2x72x8x8", "5x72x1x1", bias=True),  # rows of pixels that the copy engine can read
         _case("1x5x8x8", "3x5x1x1", bias=True),

@@ -235,11 +235,10 @@ def _persistent(p: Fp8Problem) -> Launch | SpecialisedLaunch:
 
 
 def persistent_rule(p: Fp8Problem) -> Config:
-    """Promoted sums take twice the registers, and so half the columns; results in fp32 leave through twice the memory."""
+    """Where large tiles are many, scales are of blocks: their sums are promoted, which takes twice the registers."""
     if cdiv(p.M, 128) * cdiv(p.N, 128) < enough(p.device):
         return {"BLOCK_M": 64, "BLOCK_N": 64, "GROUP_M": 8, "num_warps": 4, "num_stages": 4}
-    columns = 128 if p.promotes or p.out == tl.float32 else 256
-    return {"BLOCK_M": 128, "BLOCK_N": columns, "GROUP_M": 8, "num_warps": 8, "num_stages": 4}
+    return {"BLOCK_M": 128, "BLOCK_N": 128, "GROUP_M": 8, "num_warps": 8, "num_stages": 4}
 
 
 VARIANTS = {
