@@ -167,6 +167,7 @@ SPEC = OpSpec(
         Case("x=1x2x5x20000 kernel=3 stride=2 padding=1", tier="full"),
         Case("x=8x64x56x56 kernel=3 stride=2 padding=1", tier="full"),
         Case("x=3x17x55x55 kernel=3 stride=2", inputs="ties", tier="full"),
+        Case("x=8x64x65x65 kernel=3 stride=2 padding=1 channels-last", tier="full"),  # several rows of a thread
         Case("x=2x8x300x300 kernel=13 stride=1 padding=6", tier="full"),
     ),
     workloads=(

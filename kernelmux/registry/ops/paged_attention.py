@@ -167,6 +167,8 @@ SPEC = OpSpec(
         _case("2x4x16", "5x2x16x16", "3"),
         _case("0x2x64", "3x1x16x64", "2"),
         _case("2x2x64", "3x1x16x64", "0"),
+        _case("1x64x64", "4x1x16x64", "3", dtypes=(torch.float16,)),  # queries of one head of keys for four warps
+        _case("64x1x64", "5x1x16x64", "2", dtypes=(torch.bfloat16,)),  # many heads of keys
         _case("16x32x128", "700x8x16x128", "300", tier="full"),
         _case("3x16x64", "90x2x256x64", "40", "scale=0.5", tier="full"),
     ),
