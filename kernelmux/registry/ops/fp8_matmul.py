@@ -119,8 +119,9 @@ SPEC = OpSpec(
         _layer(66, 192, 136, "line", "out_dtype=fp32", inputs="scattered"),
         _layer(130, 192, 136, "line", "accumulation=fast", inputs="scattered"),
         _layer(64, 1024, 16, "line", inputs="scattered"),  # by the widest tile where one multiprocessor has all
-        _layer(0, 32, 16, "line"),
+        _case(0, 8, 8, "line"),
         _case(8, 0, 24, "one"),
+        _layer(0, 32, 16, "line"),  # lines that the copy engine reads, none of them
         _case(513, 1025, 257, "block", tier="full"),
         _case(1024, 4096, 512, "line", inputs="positive", tier="full"),
         _layer(1030, 160, 1040, "line", "out_dtype=fp32", inputs="scattered", tier="full"),
