@@ -118,7 +118,7 @@ SPEC = OpSpec(
         _case(40, 133, 130, "block", inputs="positive"),  # a last block of five, and of two columns
         _layer(66, 192, 136, "line", "out_dtype=fp32", inputs="scattered"),
         _layer(130, 192, 136, "line", "accumulation=fast", inputs="scattered"),
-        _layer(64, 208, 16, "line", inputs="scattered"),  # by the widest tile where one multiprocessor has all
+        _layer(64, 64, 200, "line", inputs="scattered"),  # by the widest tile where one multiprocessor has all
         _case(0, 8, 8, "line"),
         _case(8, 0, 24, "one"),
         _layer(0, 32, 16, "line"),  # lines that the copy engine reads, none of them
