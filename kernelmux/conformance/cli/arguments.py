@@ -116,6 +116,8 @@ def _selection(made: Any) -> None:
         " with --check, --case, --dtype, --seed)"
     )
     made.add_argument("--minutes", type=terminal.minutes, metavar="N", help=minutes)
+    anew = "of a whole run, ask what a GPU has passed as it stands as well; tier full does that anyway"
+    made.add_argument("--anew", action="store_true", help=anew)
     seeds = "of all random inputs (default: 0); several: every item runs once for each"
     made.add_argument("--seed", type=seed, nargs="+", action="extend", default=[], metavar="N", help=seeds)
     device = "where the tensors are (default: cuda if there is a GPU)"
@@ -242,10 +244,12 @@ def _limited(chosen: Options, args: argparse.Namespace) -> Options:
     """With the minutes that the run may take; then less is asked of what a GPU (of the same kind) has verified."""
     if args.minutes and args.record:
         raise ArgumentError("--record: a variant is on record if everything was asked; leave out --minutes")
-    plain = args.tier in (None, "smoke") and not (args.seed or args.record or args.pdb)
-    minutes = args.minutes or (time_budget.usual(chosen) if plain else 0.0)
-    if not minutes:
-        return chosen
+    other = args.seed or args.record or args.pdb
+    minutes = args.minutes or (time_budget.usual(chosen) if args.tier in (None, "smoke") and not other else 0.0)
+    # Without a GPU the whole of tier ci takes a laptop more than an hour, nearly all of it for what a GPU has passed.
+    beside = args.tier == "ci" and chosen.device == "cpu" and not (other or args.coverage)
+    if args.anew or not (minutes or beside):
+        return replace(chosen, minutes=minutes)
     # A part of the suite without a GPU is short enough; a card that stands for another runs other variants than those that
     # passed, and the GPUs of a cluster are of several kinds.
     relies = (chosen.device == "cuda" or chosen.everything) and not (chosen.card or chosen.elsewhere)

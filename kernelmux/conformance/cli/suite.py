@@ -70,7 +70,8 @@ def planned(
     gpus: how many an item may have, 0 for a run without; memory: bytes of each. Ranks keep the order of the plan: without a
     GPU the items of a variant stay together in the place of the first.
     """
-    first = time_budget.required(items, dict(seconds), chosen.elsewhere) if chosen.minutes else set()
+    less = chosen.minutes or chosen.verified
+    first = time_budget.required(items, dict(seconds), chosen.elsewhere) if less else set()
     if chosen.minutes:
         order: Iterable[plan.Item] = time_budget.ordered(items, chosen, first, dict(seconds))
     else:

@@ -167,15 +167,16 @@ def omissions(options: Options, outcomes: list[Outcome]) -> str:
 
 
 def _in_time(options: Options, outcomes: list[Outcome]) -> str:
-    """What a run with a limit of time did not ask; "" for one without."""
-    if not options.minutes:
+    """What a run did not ask that has a limit of time, or that relies on the ledger; "" for others."""
+    if not (options.minutes or options.verified):
         return ""
     count = Counter(o.asked for o in outcomes)
     parts = [f"{count[WHOLE]} in full", f"{count[IN_PART]} in part"]
     parts += [f"{count[BY_GPU]} not again, as a GPU has passed them as they stand"] if count[BY_GPU] else []
     parts += [f"{count[NOT]} not for lack of time"] if count[NOT] else []
-    within = time_budget.duration_text(options.minutes)
-    return f"{len(outcomes)} items within {within}: {', '.join(parts)}; --minutes N asks more, --tier ci everything"
+    asked = f"{len(outcomes)} items{f' within {time_budget.duration_text(options.minutes)}' if options.minutes else ''}"
+    more = f"{'--minutes N asks more, ' if options.minutes else ''}--tier ci --anew everything"
+    return f"{asked}: {', '.join(parts)}; {more}"
 
 
 def _summary(

@@ -36,7 +36,7 @@ EVERY_CHECK = 2  # operators of each backend on which each check is asked in any
 EMULATED_TOO = frozenset(
     "accuracy memory repeatability compile_only claims signature selection gradients torch parity thresholds".split()
 )
-VERIFIED = "passed on a GPU as it stands; --tier ci asks it here too"
+VERIFIED = "passed on a GPU as it stands; --tier ci --anew asks it here too"
 
 
 def usual(options: Options) -> float:

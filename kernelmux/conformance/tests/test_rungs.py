@@ -75,13 +75,17 @@ def test_what_is_asked_of_a_verified_variant(
     assert outcome.text == (time_budget.VERIFIED if status == "skipped" else "")
 
 
-def test_only_a_whole_run_with_a_limit_of_time_relies_on_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_whole_run_of_tier_ci_relies_on_the_ledger_unless_all_is_asked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arguments.torch.cuda, "is_available", lambda: False)
     known = ledger.verified()
     assert len(known) > 50
-    for given in ([], ["-n", "2"], ["--tier", "smoke"], ["--tier", "ci", "--minutes", "3"]):
+    for given in ([], ["-n", "2"], ["--tier", "smoke"], ["--tier", "ci"], ["--tier", "ci", "--minutes", "3"]):
         assert chosen(given).verified == known
-    for given in (["--tier", "ci"], ["--op", "softmax"], ["--backend", "cuda"], ["--check", "exact"], ["--seed", "0"]):
+    assert chosen(["--tier", "ci"]).minutes == 0
+    assert chosen(["--anew"]).verified == () and chosen(["--anew"]).minutes > 0
+    for given in (["--tier", "ci", "--anew"], ["--tier", "full"], ["--tier", "ci", "--coverage"]):
+        assert chosen(given).verified == () and chosen(given).minutes == 0
+    for given in (["--op", "softmax"], ["--backend", "cuda"], ["--check", "exact"], ["--seed", "0"]):
         assert chosen(given).verified == () and chosen(given).tier == "ci"
 
 
