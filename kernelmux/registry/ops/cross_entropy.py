@@ -180,6 +180,8 @@ SPEC = OpSpec(
         _case("3x700", inputs="masked"),
         _case("9x515", "reduction=none", inputs="cancel"),
         _case("16400x3"),  # the losses of so many rows are added in two steps
+        _case("3x33000", "label_smoothing=0.1"),  # so few rows, so long, are shared
+        _case("5x20011", "reduction=none"),
         _case("70000x33", "reduction=none", tier="full"),
         _case("128x128256", "reduction=none", inputs="wide", tier="full"),
         _case("64x50257", "reduction=none label_smoothing=0.1", inputs="wide", tier="full"),

@@ -98,6 +98,7 @@ SPEC = OpSpec(
         _case("2x9600"),  # sums of more columns than a block keeps
         _case("11x4104", dtypes=(torch.float16,)),  # several rows one after another in a block of columns
         _case("33x33", inputs="gaps"),
+        _case("3x12301", dtypes=(torch.float16,)),  # several pieces of a row that begins anywhere
     ),
     workloads=(_case("4096x1024"), _case("16384x8192"), _case("8192x5120"), _case("2048x18432")),
     cost=cost,

@@ -98,7 +98,11 @@ SPEC = OpSpec(
         _case(8, 0, 3, x="bf16"),
         _case(24, 264, 4, inputs="positive"),
         _case(24, 264, 12, inputs="cancel"),
+        _case(70, 515, 1, dtypes=HALVES),  # lines that begin at any multiple of 2, of 4 and of 8 bytes
+        _case(70, 514, 3, dtypes=HALVES),
+        _case(70, 516, 2, dtypes=HALVES),
         _case(1027, 4096, 7, tier="full"),
+        _case(1027, 4097, 1, tier="full"),
         _case(70000, 64, 16, x="bf16", tier="full"),
         _case(24, 65536, 3, inputs="positive", tier="full"),
     ),

@@ -264,6 +264,41 @@ class Aligned:
 
 
 @dataclass(frozen=True)
+class OddLines:
+    """The lines of the matrix `name` lie an odd number of elements apart: neighbours never begin alike."""
+
+    name: str
+
+    @property
+    def text(self) -> str:
+        return f"lines of {self.name} an odd number of elements apart"
+
+    def check(self, call: Call) -> str | None:
+        if (x := _tensor(call, self.name)) is None or x.stride(0) % 2:
+            return None
+        return f"{self.name} has a stride of {x.stride(0)} elements, needs an odd number"
+
+
+@dataclass(frozen=True)
+class Either:
+    """One of two conditions holds."""
+
+    first: Condition
+    second: Condition
+
+    @property
+    def text(self) -> str:
+        return f"{self.first.text}, or {self.second.text}"
+
+    def check(self, call: Call) -> str | None:
+        first, second = self.first.check(call), self.second.check(call)
+        if first is None or second is None:
+            return None
+        observed = (why.partition(", needs ")[0] for why in (first, second))
+        return f"{' and '.join(observed)}, needs {self.text}"
+
+
+@dataclass(frozen=True)
 class Capability:
     """The GPU (or the emulated one) has compute capability `minimum` or more, and less than `below` if given."""
 

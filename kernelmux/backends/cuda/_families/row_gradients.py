@@ -79,9 +79,7 @@ class RowGradients:
         work = RowWork(x.numel() // n, n, 1, x.dtype, row_width((*inputs, weight), n), 1)
         if walk == "fastest":
             walk = "pipelined" if self.holds(work, card(x)) else "two_pass"
-        if walk == "pipelined":
-            work = _peeled(work, inputs)
-        return grad, *_WALKS[walk](self, work, eps, (*inputs, weight, grad))
+        return grad, *_WALKS[walk](self, work, _peeled(work, inputs), eps, (*inputs, weight, grad))
 
     def holds(self, work: RowWork, on: Card) -> bool:
         """Whether a block holds such rows, and the sums of their columns."""
@@ -127,10 +125,10 @@ def _partial(op: RowGradients, parts: int, work: RowWork, like: torch.Tensor) ->
     return torch.empty((len(op.sums), parts, work.n), dtype=torch.float32, device=like.device)
 
 
-def _two_pass(op: RowGradients, work: RowWork, eps: float, tensors: tuple[torch.Tensor, ...]) -> Sums:
-    """Pieces of rows for what each row needs, then down the columns."""
+def _two_pass(op: RowGradients, work: RowWork, peeled: RowWork, eps: float, tensors: tuple[torch.Tensor, ...]) -> Sums:
+    """Pieces of rows for what each row needs, then down the columns, which rows that begin anywhere do not share."""
     weight, like = tensors[-2], tensors[0]
-    plan = _two_launches(op, work, eps, card(like).processors)
+    plan = _two_launches(op, work, peeled, eps, card(like).processors)
     stats = torch.empty((work.rows, plan.stats), dtype=torch.float32, device=like.device)
     plan.pieces(*tensors, stats, None, None, None)
     if plan.chunks == 1:
@@ -152,8 +150,8 @@ class TwoLaunches(NamedTuple):
 
 
 @remembered
-def _two_launches(op: RowGradients, work: RowWork, eps: float, processors: int) -> TwoLaunches:
-    return two_launches(op, work, eps, descending_plan(work, processors))
+def _two_launches(op: RowGradients, work: RowWork, peeled: RowWork, eps: float, processors: int) -> TwoLaunches:
+    return two_launches(op, work, peeled, eps, descending_plan(work, processors))
 
 
 class DescendingPlan(NamedTuple):
@@ -183,12 +181,19 @@ def power_above(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def two_launches(op: RowGradients, work: RowWork, eps: float, plan: DescendingPlan) -> TwoLaunches:
+def two_launches(op: RowGradients, work: RowWork, peeled: RowWork, eps: float, plan: DescendingPlan) -> TwoLaunches:
+    """peeled: the work as the first launch takes it."""
     element, pieces = ctype(work.dtype), plan.pieces
     piece = cdiv(work.n, pieces * _PIECE_UNIT) * _PIECE_UNIT
-    flight, least, down = unroll(work.width, element), unroll(plan.width, element), 8 if plan.sides == 1 else 4
-    threads = max(_WARP, min(_PIECE_BLOCK, power_above(cdiv(piece, flight * work.width))))
-    wide = {"WIDTH": work.width, "GROUP": threads, "UNROLL": flight, "PIECES": pieces}
+    flight, least, down = unroll(peeled.width, element), unroll(plan.width, element), 8 if plan.sides == 1 else 4
+    threads = max(_WARP, min(_PIECE_BLOCK, power_above(cdiv(piece, flight * peeled.width))))
+    wide = {
+        "WIDTH": peeled.width,
+        "GROUP": threads,
+        "UNROLL": flight,
+        "PIECES": pieces,
+        "PEELED": int(peeled.peeled),
+    }
     narrow = {
         "WIDTH": plan.width,
         "GROUP": plan.group,
@@ -207,7 +212,7 @@ def two_launches(op: RowGradients, work: RowWork, eps: float, plan: DescendingPl
     )
 
 
-def _pipelined(op: RowGradients, work: RowWork, eps: float, tensors: tuple[torch.Tensor, ...]) -> Sums:
+def _pipelined(op: RowGradients, _: RowWork, work: RowWork, eps: float, tensors: tuple[torch.Tensor, ...]) -> Sums:
     """Blocks that walk down the rows."""
     on = card(tensors[0])
     launch, blocks = _staying(op, work, eps, on.processors, on.shared_per_processor)

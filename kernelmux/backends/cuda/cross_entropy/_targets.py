@@ -27,9 +27,13 @@ def reduced(wanted: str, loss: torch.Tensor | None, target: torch.Tensor, ignore
 @remembered
 def _sums(wanted: str, rows: int, ignored: int) -> tuple[int, BoundLaunch, BoundLaunch | None]:
     blocks = max(1, min(_MOST_BLOCKS, cdiv(rows, _SHARE)))
-    defines = {"BLOCK": _BLOCK, "WANTED": wanted.upper(), "SEVERAL": int(blocks > 1)}
+    defines = {"BLOCK": _BLOCK, "WANTED": wanted.upper(), "SEVERAL": int(blocks > 1), "FOLLOWS": 1}
     kernel = _SOURCE.kernel("cross_entropy_sums", "loss* target* out* rows:i64 ignored:i64 share:i64", **defines)
-    first = kernel.bind(blocks, _BLOCK, rows, ignored, cdiv(rows, blocks))
+    first = kernel.bind(blocks, _BLOCK, rows, ignored, cdiv(rows, blocks), follows=True)
     if blocks == 1:
         return 1, first, None
-    return blocks, first, _SOURCE.kernel("cross_entropy_total", "parts* out* n:i32", **defines).bind(1, _BLOCK, blocks)
+    return (
+        blocks,
+        first,
+        _SOURCE.kernel("cross_entropy_total", "parts* out* n:i32", **defines).bind(1, _BLOCK, blocks, follows=True),
+    )

@@ -1,7 +1,8 @@
 // lse = log(sum(exp(x))) of each row, and its loss, lse - (1 - s) * x[target] - s * mean(x): 0 for rows that are ignored, NaN where the
-// target is no class. Rows lie `step` elements apart.
+// target is no class. Rows lie `step` elements apart; the CLUSTER blocks that share a long one take their vectors in turns.
+#include "dependent_launch.cuh"
 #include "log_sum_exp.cuh"
-#include "row_join.cuh"
+#include "row_parameters.cuh"
 #include "targets.cuh"
 
 #ifndef SMOOTHED  // s > 0
@@ -29,28 +30,31 @@ struct Seen {
     static constexpr float factor = 1.44269504f;  // log2(e)
 };
 
-extern "C" __global__ void __launch_bounds__(GROUP * ROWS)
+extern "C" __global__ void CLUSTER_SHAPE __launch_bounds__(GROUP * ROWS)
 cross_entropy_online(
     const T* __restrict__ logits, const i64* __restrict__ target, float* __restrict__ lse, float* __restrict__ loss, i64 rows,
     int n, i64 step, i64 ignored, float smoothing) {
+    constexpr int SHARE = CLUSTER * GROUP;  // threads of a row
     __shared__ JoinRoom<Seen> room;
-    const i64 row = blockIdx.x * (i64)ROWS + threadIdx.y;
+    join_cluster(room);
+    const i64 row = blockIdx.x / CLUSTER * (i64)ROWS + threadIdx.y;
+    const int thread = block_in_cluster() * GROUP + threadIdx.x;
     const T* const x = logits + row * step;
     const Peel part = Peel::of<WIDTH>(x, row < rows ? n : 0);
     Seen seen;
-    for (int k = threadIdx.x; k < part.few; k += GROUP) {
+    for (int k = thread; k < part.few; k += SHARE) {
         const float value = to_float(x[part.beside(k)]);
         seen.add([&](auto f) { f(&value); });
     }
-    for (int i = part.head + threadIdx.x * WIDTH; i < part.tail; i += UNROLL * GROUP * WIDTH) {
+    for (int i = part.head + thread * WIDTH; i < part.tail; i += UNROLL * SHARE * WIDTH) {
         Elements held[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u)
-            if (i + u * GROUP * WIDTH < part.tail) held[u] = load_constant<WIDTH>(x + i + u * GROUP * WIDTH);
+            if (i + u * SHARE * WIDTH < part.tail) held[u] = load_constant<WIDTH>(x + i + u * SHARE * WIDTH);
         seen.add([&](auto f) {
 #pragma unroll
             for (int u = 0; u < UNROLL; ++u)
-                if (i + u * GROUP * WIDTH < part.tail) {
+                if (i + u * SHARE * WIDTH < part.tail) {
                     float values[WIDTH];
                     to_floats(values, held[u]);
 #pragma unroll
@@ -58,8 +62,10 @@ cross_entropy_online(
                 }
         });
     }
+    await_cluster();
+    if (CLUSTER > 1) let_next_start();  // few rows: what adds them up waits in room that is left
     seen = joined(seen, seen, room);
-    if (threadIdx.x != 0 || row >= rows) return;
+    if (thread != 0 || row >= rows) return;
     const Target t(target[row], n, ignored);
     const float all = seen.log_sum();
     float found = t.counts ? nanf("") : 0.0f;

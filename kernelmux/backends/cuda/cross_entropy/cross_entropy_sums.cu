@@ -1,4 +1,5 @@
 // The sum of the losses of all rows, their mean, or how many rows count. A block takes `share` rows.
+#include "dependent_launch.cuh"
 #include "targets.cuh"
 
 #define SUM 1
@@ -23,6 +24,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
 cross_entropy_sums(const float* __restrict__ loss, const i64* __restrict__ target, float* __restrict__ out, i64 rows, i64 ignored, i64 share) {
     __shared__ float2 scratch[32];
     const i64 first = blockIdx.x * share, end = min(rows, first + share);
+    follow_previous();
     float2 sums = {0.0f, 0.0f};
 #pragma unroll 8
     for (i64 row = first + threadIdx.x; row < end; row += BLOCK) {
@@ -38,6 +40,7 @@ cross_entropy_sums(const float* __restrict__ loss, const i64* __restrict__ targe
 extern "C" __global__ void __launch_bounds__(BLOCK) cross_entropy_total(const float* __restrict__ parts, float* __restrict__ out, int n) {
     __shared__ float2 scratch[32];
     float2 sums = {0.0f, 0.0f};
+    follow_previous();
     for (int i = threadIdx.x; i < n; i += BLOCK) sums.x += parts[2 * i], sums.y += parts[2 * i + 1];
     sums = group_sum<BLOCK>(sums, scratch);
     if (threadIdx.x == 0) put(out, sums);

@@ -30,6 +30,7 @@
 //                    twice: rows, then columns   107           132         119
 #pragma once
 
+#include "dependent_launch.cuh"
 #include "row_parameters.cuh"
 #include "row_ring.cuh"
 
@@ -85,19 +86,6 @@ __device__ __forceinline__ void each_pair(const Elements (&x)[In], const Element
         for (int i = 0; i < In; ++i) z[i] = a[i][j];
         f(z, b[j]);
     }
-}
-
-// ---- kernels that follow one another: the next may start while this one ends, and waits for that itself
-
-__device__ __forceinline__ void let_next_start() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void wait_for_previous() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
 }
 
 // ---- sums over a row
@@ -167,6 +155,15 @@ __device__ __forceinline__ void add_to_partial(
         }
 }
 
+// Weights of a vector of a row, which need not be aligned where rows are peeled.
+__device__ __forceinline__ Elements load_weights(const T* w) {
+    if (!PEELED) return load<WIDTH>(w);
+    Elements found;
+#pragma unroll
+    for (int j = 0; j < WIDTH; ++j) found.v[j] = w[j];
+    return found;
+}
+
 // The column beside the whole vectors of a peeled row that a thread has, if any: the next row's is on its way as well.
 template <int In, int Sums>
 struct Beside {
@@ -176,7 +173,8 @@ struct Beside {
     T next[In];
 
     template <typename All>
-    __device__ __forceinline__ Beside(const All& all, const Peel& part) : any(PEELED && threadIdx.x < part.few), w(0.0f) {
+    __device__ __forceinline__ Beside(const All& all, const Peel& part, bool here = true)
+        : any(PEELED && here && threadIdx.x < part.few), w(0.0f) {
         at = any ? part.beside(threadIdx.x) : 0;
         if (any) w = to_float(all.w[at]);
     }
@@ -199,12 +197,7 @@ __device__ __forceinline__ void staying(const Gradients<Op, In, Sums>& all) {
     const int n = part.tail - part.head;  // of whole vectors
     Elements w[VECTORS];
     float sum[VECTORS][Sums][WIDTH] = {};
-    for_each_vector(n, [&](int i, int v) {
-        if (!PEELED) w[v] = load<WIDTH>(all.w + i);
-        else
-#pragma unroll
-            for (int j = 0; j < WIDTH; ++j) w[v].v[j] = all.w[part.head + i + j];
-    });
+    for_each_vector(n, [&](int i, int v) { w[v] = load_weights(all.w + part.head + i); });
     const i64 step = gridDim.x * (i64)ROWS;
     i64 row = blockIdx.x * (i64)ROWS + threadIdx.y;
     // Beyond the last row a known one is asked for once more, and not used.
@@ -268,14 +261,18 @@ __device__ __forceinline__ void staying(const Gradients<Op, In, Sums>& all) {
 template <typename Op, int In, int Sums>
 __device__ __forceinline__ void pieces(const Gradients<Op, In, Sums>& all) {
     const i64 start = blockIdx.x / PIECES * (i64)all.n;
-    const int first = (int)(blockIdx.x % PIECES) * all.chunk, last = min(all.n, first + all.chunk);
+    const int piece = (int)(blockIdx.x % PIECES);
+    const Peel part = PEELED ? Peel::of<WIDTH>(all.x[0] + start, all.n) : Peel{0, all.n, 0};
+    const int first = part.head + piece * all.chunk, last = min(part.tail, first + all.chunk);
     typename Op::State state;
+    Beside<In, 1> beside(all, part, piece == 0);
+    beside.ask(all, start);
     for (int i = first + threadIdx.x * WIDTH; i < last; i += UNROLL * GROUP * WIDTH) {
         Elements x[UNROLL][In], w[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {  // beyond the end the last vector once more: no load waits for a condition
             const int c = min(i + u * GROUP * WIDTH, last - WIDTH);
-            w[u] = load<WIDTH>(all.w + c);
+            w[u] = load_weights(all.w + c);
 #pragma unroll
             for (int k = 0; k < In; ++k) x[u][k] = load<WIDTH>(all.x[k] + start + c);
         }
@@ -285,9 +282,12 @@ __device__ __forceinline__ void pieces(const Gradients<Op, In, Sums>& all) {
                 if (i + u * GROUP * WIDTH < last) each_pair(x[u], w[u], f);
         });
     }
+    beside.take();
+    if (beside.any) all.op.add(state, [&](auto f) { f(beside.z, beside.w); });
     let_next_start();
     RowTotal total;
-    const typename Op::State sum = all.op.together(state, max(last - first, 0), total);
+    const int count = max(last - first, 0) + (piece == 0 ? part.few : 0);
+    const typename Op::State sum = all.op.together(state, count, total);
     if (threadIdx.x == 0) memcpy(all.stats + blockIdx.x * (i64)(sizeof(sum) / 4), &sum, sizeof(sum));
 }
 

@@ -5,6 +5,8 @@ tensor_cores  mma.sync on operands as they come from memory: more vectors cost n
 wgmma         as matmul multiplies few rows: the copy engine reads the weight, blocks of a cluster share K
 """
 
+from math import gcd
+
 import torch
 
 from kernelmux.backends.cuda._families.epilogue import PLAIN
@@ -21,8 +23,10 @@ from kernelmux.registry.conditions import (
     Capability,
     Condition,
     Dtypes,
+    Either,
     Multiple,
     Multiplies,
+    OddLines,
 )
 from kernelmux.registry.util.cards import remembered
 
@@ -33,6 +37,7 @@ _TILE, _TILE_WARPS = 16, 8
 # with two and one, and with one and two: 14336 x 4096 bf16, 16 vectors 43.0 and 55.3, 8 39.4 and 46.3; 4096 x 14336, 16
 # vectors 55.8 and 75.3; bytes, 14336 x 4096, 16 vectors 32.1 and 30.1.
 _TILES, _TILES_OF_BYTES = (2, 1), (1, 2)
+LEAST_VECTORS = {2: 1, 4: 4, 8: 5, 16: 4}  # of a product, by the multiples of bytes at which lines of the weight begin
 
 
 def rows(weight: torch.Tensor, x: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
@@ -50,10 +55,19 @@ def tensor_cores(weight: torch.Tensor, x: torch.Tensor, scale: torch.Tensor | No
 
 
 def wgmma(weight: torch.Tensor, x: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
-    """Of two or three vectors only where lines of the weight begin anywhere; H200, us by rows and so: 4096 x 11008, four
-    vectors, 32.1 and 31.3, 18304 x 11296, six, 155 and 120, 12096 x 9405, two, 106 and 76."""
-    aligned = weight.data_ptr() % 16 == 0 == weight.stride(0) * weight.element_size() % 16
-    if any_lines(layout(weight), 1) or (aligned and len(x) >= 4):
+    """Where rows would be slower.
+
+    H200, bf16, us by rows and so: 4096 x 11008, four vectors, 32.1 and 31.3, 18304 x 11296, six, 155 and 120. Lines at odd
+    multiples of 2 bytes: 3744 x 18781, one, 74.0 and 49.7, 50257 x 1023 69.0 and 42.0; of 4: 50257 x 1026, three, 40.6 and
+    58.0, 4096 x 11006, three, 37.2 and 34.2, four, 47.4 and 34.3; of 8: 4096 x 11004, four, 30.6 and 44.1.
+    """
+    least = LEAST_VECTORS[gcd(16, weight.stride(0) * weight.element_size())]
+    starts = weight.data_ptr() % 16 == 0
+    if (
+        len(x) >= least
+        and starts
+        and (any_lines(layout(weight), 1) or weight.stride(0) * weight.element_size() % 16 == 0)
+    ):
         return product(x, weight.t(), "ieee", PLAIN)
     return rows(weight, x, scale)
 
@@ -124,7 +138,7 @@ _ON_TENSOR_CORES: tuple[Condition, ...] = (
 )  # fmt: skip
 _ON_HOPPER: tuple[Condition, ...] = (
     Capability((9, 0), below=(10, 0)), Dtypes("weight", torch.float16, torch.bfloat16), AtDefault("scale"),
-    AtLeast("B", 2), AtLeast("N", 64), AtLeast("K", 128), *_INDICES,
+    Either(AtLeast("B", 2), OddLines("weight")), AtLeast("N", 64), AtLeast("K", 128), *_INDICES,
 )  # fmt: skip
 VARIANTS = {
     "rows": Implementation(rows, "a few rows per block, all that is read of x serves them", _INDICES, _LAYOUT),

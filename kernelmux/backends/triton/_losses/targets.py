@@ -24,14 +24,22 @@ def targets_of(target_ptr, rows, mask_rows, V, target_step, ignore_index):
 @triton.jit
 def row_losses(lse_ptr, mean_ptr, logits_ptr, rows, mask_rows, targets, row_step, column_step, smoothing):
     """0 for rows that do not count, NaN where the target is no class."""
-    target, counts, is_class = targets
-    mask = mask_rows & counts & is_class
     lse = tl.load(lse_ptr + rows, mask=mask_rows)
-    chosen = tl.load(logits_ptr + rows * row_step + target * column_step, mask=mask, other=0.0).to(tl.float32)
-    if mean_ptr is None:
-        loss = lse - chosen
+    mean = lse if mean_ptr is None else tl.load(mean_ptr + rows, mask=mask_rows)
+    places = (rows * row_step, column_step)
+    return losses_of(lse, mean, logits_ptr, places, mask_rows, targets, smoothing, mean_ptr is not None)
+
+
+@triton.jit
+def losses_of(lse, mean, logits_ptr, places, mask_rows, targets, smoothing, SMOOTHED: tl.constexpr):
+    """The same of rows of which lse and the mean are known. places: where the rows begin, and how far classes lie apart."""
+    target, counts, is_class = targets
+    chosen_ptr = logits_ptr + places[0] + target * places[1]
+    chosen = tl.load(chosen_ptr, mask=mask_rows & counts & is_class, other=0.0).to(tl.float32)
+    if SMOOTHED:
+        loss = lse - (1 - smoothing) * chosen - smoothing * mean
     else:
-        loss = lse - (1 - smoothing) * chosen - smoothing * tl.load(mean_ptr + rows, mask=mask_rows)
+        loss = lse - chosen
     return tl.where(counts, tl.where(is_class, loss, float("nan")), 0.0)
 
 
@@ -49,9 +57,9 @@ def losses_kernel(
 @triton.jit
 def sums_kernel(
     sums_ptr, target_ptr, lse_ptr, logits_ptr, mean_ptr, M, V, row_step, column_step, target_step,
-    ignore_index, smoothing, share, BLOCK: tl.constexpr,
+    ignore_index, smoothing, share, WANTED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The sum of the losses of a share of rows, and how many of them count; without lse these alone."""
+    """Of a share of rows the sum of the losses and how many count, or what is wanted; without lse how many count alone."""
     first = tl.program_id(0).to(tl.int64) * share
     total = tl.zeros([BLOCK], tl.float32)
     count = tl.zeros([BLOCK], tl.float32)
@@ -64,8 +72,16 @@ def sums_kernel(
             loss = row_losses(lse_ptr, mean_ptr, logits_ptr, rows, mask, targets, row_step, column_step, smoothing)
             total += tl.where(mask, loss, 0.0)
     at = sums_ptr + 2 * tl.program_id(0)
-    tl.store(at, tl.sum(total, 0))
-    tl.store(at + 1, tl.sum(count, 0))
+    if WANTED == "both":
+        tl.store(at, tl.sum(total, 0))
+        tl.store(at + 1, tl.sum(count, 0))
+    else:
+        tl.store(at, wanted_of(tl.sum(total, 0), tl.sum(count, 0), WANTED))
+
+
+@triton.jit
+def wanted_of(total, count, WANTED: tl.constexpr):
+    return count if WANTED == "count" else (total / count if WANTED == "mean" else total)
 
 
 @triton.jit
@@ -73,7 +89,7 @@ def total_kernel(out_ptr, sums_ptr, parts, WANTED: tl.constexpr, BLOCK: tl.const
     part = tl.arange(0, BLOCK)
     total = tl.sum(tl.load(sums_ptr + 2 * part, mask=part < parts, other=0.0), 0)
     count = tl.sum(tl.load(sums_ptr + 2 * part + 1, mask=part < parts, other=0.0), 0)
-    tl.store(out_ptr, count if WANTED == "count" else (total / count if WANTED == "mean" else total))
+    tl.store(out_ptr, wanted_of(total, count, WANTED))
 
 
 def losses(
@@ -104,21 +120,26 @@ def reduced(
     M = target.shape[0]
     V, strides = (1, (0, 0)) if logits is None else (logits.shape[1], logits.stride())
     parts, first, last = _sums(wanted, M, V, strides, target.stride(0), ignore_index, smoothing, absent)
-    sums = torch.empty((parts, 2), dtype=torch.float32, device=target.device)
-    first(sums, target, *given)
     out = torch.empty((), dtype=torch.float32, device=target.device)
-    last(out, sums)
+    if last is None:
+        first(out, target, *given)
+    else:
+        sums = out.new_empty((parts, 2))
+        first(sums, target, *given)
+        last(out, sums)
     return out
 
 
 @plan
 def _sums(
     wanted: str, M: int, V: int, strides: Ints, step: int, ignore_index: int, smoothing: float, absent: int
-) -> tuple[int, Launch, Launch]:
+) -> tuple[int, Launch, Launch | None]:
     parts = max(1, min(MOST, cdiv(M, SHARE)))
     share = cdiv(cdiv(M, parts), BLOCK) * BLOCK
     first = Launch(
         sums_kernel, (parts,), *(None,) * absent, M, V, *strides, step, ignore_index, smoothing, share,
-        BLOCK=BLOCK, num_warps=16,
+        WANTED=wanted if parts == 1 else "both", BLOCK=BLOCK, num_warps=16,
     )  # fmt: skip
+    if parts == 1:
+        return parts, first, None
     return parts, first, Launch(total_kernel, (1,), parts, WANTED=wanted, BLOCK=triton.next_power_of_2(parts))

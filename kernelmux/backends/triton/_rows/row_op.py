@@ -162,22 +162,34 @@ def launches_of_pieces(
     config: Config, shares: Any = None, saved: int = 0, sums: int = 0,
 ) -> PiecesPlan:  # fmt: skip
     """config: as `pieces_rule` gives it. The others are those of gradients."""
-    unit, statistic, early = math.gcd(N, ACCESS_BYTES // itemsize), op.statistic, {"LEADS": overlaps(device)}
-    parts, numbers, empty = cast("Pieces", op.pieces)
-    pieces = cdiv(N, config["BLOCK"] * config["CHUNKS"])
-    both = {"prepare": op.prepare, "total": statistic.total, "PIECES": pieces, "UNIT": unit, **early}
-    first = RowLaunch(
-        pieces_kernel, (M * pieces,), M, N, N // unit, vector_steps, outputs=0, saved=1, inputs=inputs, terms=op.terms,
-        lanes=statistic.lanes, parts=parts, BLOCK=config["BLOCK"], CHUNKS=config["CHUNKS"],
-        num_warps=config["num_warps"], **both,
-    )  # fmt: skip
+    first, pieces = launch_of_pieces(op, device, M, N, itemsize, inputs, vector_steps, config)
+    unit, early, (_, numbers, empty) = _unit(N, itemsize), overlaps(device), cast("Pieces", op.pieces)
     then = RowLaunch(
         columns_kernel, (cdiv(N, config["BLOCK_N"]), config["PROGRAMS"] or M), M, N, N // unit, vector_steps,
         outputs=outputs, saved=sums + 1, inputs=inputs, finish=op.finish, apply=op.apply, shares=shares, SAVED=saved,
         COUNT=numbers, LANES=next_power(pieces), EMPTY=empty, BLOCK_M=config["BLOCK_M"],
-        BLOCK_N=config["BLOCK_N"], num_warps=4, **both, **({"launch_pdl": True} if early["LEADS"] else {}),
+        BLOCK_N=config["BLOCK_N"], num_warps=4, prepare=op.prepare, total=op.statistic.total, PIECES=pieces, UNIT=unit,
+        LEADS=early, **({"launch_pdl": True} if early else {}),
     )  # fmt: skip
     return PiecesPlan(first, then, (M, numbers, pieces))
+
+
+def launch_of_pieces(
+    op: RowOp, device: int, M: int, N: int, itemsize: int, inputs: int, vector_steps: Ints, config: Config
+) -> tuple[RowLaunch, int]:
+    """What finds out about pieces of rows, of which there are so many in each row. It leaves [M, numbers, pieces]."""
+    unit, pieces = _unit(N, itemsize), cdiv(N, config["BLOCK"] * config["CHUNKS"])
+    launch = RowLaunch(
+        pieces_kernel, (M * pieces,), M, N, N // unit, vector_steps, outputs=0, saved=1, inputs=inputs, terms=op.terms,
+        lanes=op.statistic.lanes, parts=cast("Pieces", op.pieces).parts, BLOCK=config["BLOCK"], CHUNKS=config["CHUNKS"],
+        num_warps=config["num_warps"], prepare=op.prepare, total=op.statistic.total, PIECES=pieces, UNIT=unit,
+        LEADS=overlaps(device),
+    )  # fmt: skip
+    return launch, pieces
+
+
+def _unit(N: int, itemsize: int) -> int:
+    return math.gcd(N, ACCESS_BYTES // itemsize)
 
 
 def launch_of(

@@ -106,11 +106,11 @@ def rows_are_few(w: Walk, device: int) -> bool:
     return math.prod(w.sizes) <= processors(device)
 
 
-def in_pieces(w: Walk, config: Config, demand: Demand) -> bool:
-    """Whether rows that a program does not hold in registers are few, and dense."""
+def in_pieces(w: Walk, config: Config, demand: Demand, share: int = FEW_IN_PIECES) -> bool:
+    """Whether rows that a program does not hold in registers are few, of `share` multiprocessors each, and dense."""
     dense = len(w.sizes) == 1 and w.along and all(strides == (w.length,) for strides in w.strides)
     held = w.length * demand.inputs <= OF_8_WARPS * 32 * config["num_warps"]
-    return dense and not held and FEW_IN_PIECES * w.sizes[0] <= processors(demand.device)
+    return dense and not held and share * w.sizes[0] <= processors(demand.device)
 
 
 def pieces_rule(N: int, itemsize: int, inputs: int) -> Config:
