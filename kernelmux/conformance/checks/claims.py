@@ -109,7 +109,10 @@ def _own_kind(probe: Probe, base: Trial, condition: Condition) -> int:
             with probe.noted():
                 reason = condition.check(call)
             if reason is not None and reason not in against:
-                against[reason] = call, None if call.capability else _laid_out(probe.make(case, dtype), turned)
+                trial = None if call.capability else _laid_out(probe.make(case, dtype), turned)
+                if trial and condition.check(trial.call) is None:  # the reason is one of another device
+                    trial = None
+                against[reason] = call, trial
     for reason, (call, trial) in against.items():
         with probe.judge(trial or replace(base, note=condition.text)) as judge:
             judge.require(reason in (found := probe.implementation.reasons(call)), f"expected {reason!r} in {found}")

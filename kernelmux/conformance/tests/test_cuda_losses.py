@@ -49,7 +49,15 @@ def assert_right(
 
 @pytest.mark.parametrize(
     ("n", "dtype", "smoothing"),
-    [(70000, torch.bfloat16, 0.1), (70001, torch.bfloat16, 0.0), (33000, torch.float32, 0.1)],
+    [
+        (1031, torch.bfloat16, 0.1),
+        (4223, torch.bfloat16, 0.0),
+        (16384, torch.bfloat16, 0.0),
+        (16383, torch.float32, 0.1),
+        (70000, torch.bfloat16, 0.1),
+        (70001, torch.bfloat16, 0.0),
+        (33000, torch.float32, 0.1),
+    ],
 )
 def test_rows_in_clusters(n: int, dtype: torch.dtype, smoothing: float) -> None:
     x = torch.randn(3, n, generator=torch.Generator().manual_seed(n)).to(dtype)
@@ -59,24 +67,25 @@ def test_rows_in_clusters(n: int, dtype: torch.dtype, smoothing: float) -> None:
     assert_right(x, target, smoothing, loss, grad)
 
 
-@pytest.mark.parametrize("size", [losses._SHARED.start, 2 * 128256, 2 * 151936, 4 * 128256, losses._SHARED[-1]])
-def test_a_cluster_holds_its_row(size: int) -> None:
+@pytest.mark.parametrize("size", [*losses._OF_BLOCK[::1024], losses._OF_BLOCK[-1], *losses._SHARED[::131072]])
+def test_a_block_or_a_cluster_holds_its_row(size: int) -> None:
     """With no more than a warp of each block to spare; none larger than the launch bounds leave registers for."""
-    blocks, threads = losses._shares(size)
-    held = blocks * losses._SHARED_VECTORS * 16
+    blocks, threads, vectors = losses._shares(size)
+    held = blocks * vectors * 16
     assert held * (threads - 32) < size <= held * threads
-    assert threads <= losses._MOST_SHARED
+    assert 16 <= threads <= losses._MOST_SHARED
+    assert blocks > 1 or losses._THREADS // threads * threads >= 832
 
 
-def test_only_long_rows_are_in_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_rows_are_in_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
     target = torch.zeros(1, dtype=torch.int64)
     ways: list[str] = []
-    for name in ("_staying", "_clusters", "_following"):
+    for name in ("_two_pass", "_clusters", "_following"):
         monkeypatch.setattr(losses, name, partial(way, ways, name))
-    for size in (losses._SHARED.start - 16, losses._SHARED.start + 15, losses._SHARED[-1], losses._SHARED[-1] + 16):
+    for size in (losses._OF_BLOCK.start - 1, losses._OF_BLOCK.start + 3, losses._SHARED[-1], losses._SHARED[-1] + 16):
         with pytest.raises(LookupError):
             losses.cross_entropy_with_gradient("clusters", torch.empty(1, size // 4), target, -100, 0.0, "sum")
-    assert ways == ["_staying", "_clusters", "_clusters", "_following"]
+    assert ways == ["_two_pass", "_clusters", "_clusters", "_following"]
 
 
 @pytest.mark.parametrize(("name", "vectors"), [("a100", 8), ("rtx3090", 4), ("rtx5090", 4), ("h200", 12), ("b200", 12)])

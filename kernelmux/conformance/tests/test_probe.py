@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 import torch
 
+from kernelmux.conformance.checks import claims
 from kernelmux.conformance.judging.probe import Probe
 from kernelmux.conformance.options import Options
 from kernelmux.emulator.settings import current_checks, current_time_limit
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.spec import Call
 
 
 @pytest.mark.parametrize(("tier", "seconds"), [("smoke", 60), ("ci", 60), ("full", 600), ("huge", 3600)])
@@ -55,6 +57,20 @@ def test_a_changed_input_is_told_and_given_back() -> None:
         judge.call()
     assert "the input x was changed by the call" in probe.records[0].text
     assert torch.equal(trial.values[0], before) and torch.equal(trial.references[0], before.t().double())
+
+
+def test_what_is_against_another_device_is_no_reason_here() -> None:
+    """A CPU is asked about as well where a GPU runs the calls: what it alone refuses must run."""
+
+    class RealCall:
+        text = "tensors that are there"
+
+        def check(self, call: Call) -> str | None:
+            return f"nothing is there, needs {self.text}" if call.hypothetical else None
+
+    probe = probe_of(lambda x, axis, scale: torch.softmax(x * scale, axis), "softmax", "claims", requires=(RealCall(),))
+    claims.run(probe)
+    assert {record.status for record in probe.records} == {"passed"}
 
 
 @pytest.mark.parametrize(

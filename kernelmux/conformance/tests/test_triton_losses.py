@@ -54,11 +54,26 @@ def test_long_rows_stay(n: int, dtype: torch.dtype) -> None:
 
 def test_the_loss_reads_whole_vectors_of_misaligned_rows() -> None:
     """But for the ends of a row; a request of a warp has 256 elements then, and 32 if it reads them one by one."""
-    n = 50257
-    x = torch.randn(3, n, generator=torch.Generator().manual_seed(n)).bfloat16()
-    target = torch.tensor([0, n - 1, 77])
+    n = 4099
+    x = torch.randn(200, n, generator=torch.Generator().manual_seed(n)).bfloat16()
+    target = torch.arange(200) * 20
     with registered.backend("triton").emulation(), emulator.trace() as trace:
         loss, lse = forward.cross_entropy(x, target, -100, 0.0, "none")
     assert torch.allclose(loss, F.cross_entropy(x.float(), target, reduction="none"), rtol=1e-5)
     assert torch.allclose(lse, x.float().logsumexp(1), rtol=1e-6)
     assert trace.launches[0].total("requests", "global", "load") < 1.5 * x.numel() / 256
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+def test_few_long_rows_are_read_in_pieces(smoothing: float, reduction: str) -> None:
+    """By several programs each, and one more puts them together."""
+    n = 33001
+    x = torch.randn(3, n, generator=torch.Generator().manual_seed(n)).bfloat16()
+    target = torch.tensor([0, -100, n - 1])
+    with registered.backend("triton").emulation(), emulator.trace() as trace:
+        loss, lse = forward.cross_entropy(x, target, -100, smoothing, reduction)
+    expected = F.cross_entropy(x.double(), target, reduction=reduction, label_smoothing=smoothing)
+    assert torch.allclose(loss.double(), expected, rtol=1e-5)
+    assert torch.allclose(lse.double(), x.double().logsumexp(1), rtol=1e-6)
+    assert [launch.grid for launch in trace.launches] == [(18, 1, 1), (1, 1, 1)]

@@ -13,7 +13,7 @@ import torch
 
 from kernelmux.backends.cuda._families.elementwise import ACCESS_BYTES, common_width
 from kernelmux.backends.cuda._families.reductions import unroll
-from kernelmux.backends.cuda._families.rows import RowPlan, RowWork, row_plan, row_width
+from kernelmux.backends.cuda._families.rows import PEELED, RowPlan, RowWork, row_plan, row_width
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Kernel, Source, card, cdiv, ctype
 from kernelmux.backends.cuda.reduce_sum._sums import sum_partial
 from kernelmux.registry.backend import Implementation
@@ -280,7 +280,8 @@ def _implementation(
 ) -> Implementation:
     """A block adds up the sums row by row (1.06 of the bound of other orders for 130 equal rows, on an H200)."""
     arithmetic = {"grad_x": "fp32", **dict.fromkeys(op.sums, "fp32_sequential")}
-    return Implementation(fn, idea, requires, dict.fromkeys((*op.inputs, "weight"), "contiguous"), arithmetic)
+    layout = dict.fromkeys((*op.inputs, "weight"), "contiguous")
+    return Implementation(fn, idea, requires, layout, arithmetic, exempt=PEELED)
 
 
 def gradient_variants(op: RowGradients, call: Callable[..., Any]) -> dict[str, Implementation]:

@@ -1,6 +1,6 @@
 // The loss of each row of logits, and its gradient times g = 1 / count, or 1 without a count: one read and one write, in the order
-// of memory. A cluster has a row, and each of its blocks holds a piece in registers, UNROLL vectors of each thread. Logits lie `step`
-// apart from row to row; gradients are contiguous.
+// of memory. A cluster of CLUSTER blocks, or one block, has a row, and each holds a piece in registers, UNROLL vectors of each
+// thread. Logits lie `step` apart from row to row; gradients are contiguous.
 #include "row_parameters.cuh"
 #include "row_pieces.cuh"
 

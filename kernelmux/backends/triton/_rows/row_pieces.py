@@ -68,8 +68,8 @@ def pieces_kernel(
 
 @triton.jit
 def _known_of(stats, numbers, row, M, N, total: tl.constexpr, finish: tl.constexpr, COUNT: tl.constexpr,
-              PIECES: tl.constexpr, LANES: tl.constexpr, EMPTY: tl.constexpr):  # fmt: skip
-    """What apply needs of some rows, each [BLOCK_M, 1]. EMPTY: the first number of a piece without elements."""
+              PIECES: tl.constexpr, LANES: tl.constexpr, EMPTY: tl.constexpr, BLOCK_M: tl.constexpr):  # fmt: skip
+    """What apply needs of some rows, each [BLOCK_M, 1], of one row scalars. EMPTY: the first number of an empty piece."""
     state = ()
     lane = tl.arange(0, LANES)[None, :]
     place = row.to(tl.int64)[:, None] * (COUNT * PIECES) + lane
@@ -77,7 +77,16 @@ def _known_of(stats, numbers, row, M, N, total: tl.constexpr, finish: tl.constex
     for i in tl.static_range(COUNT):
         one = tl.load(stats + (place + i * PIECES), mask=inside, other=EMPTY if i == 0 else 0.0)
         state += (one,)  # type: ignore[assignment]
-    return finish(*numbers, *total(state, N), N)
+    known = finish(*numbers, *total(state, N), N)
+    if BLOCK_M == 1:
+        # Tiles of one number Triton 3.6 spreads over all columns and moves through shared memory, 2,048 stores for
+        # layer_norm. H200, bf16, us: 16 x 50256 41.9, 3 x 65440 24.1.
+        scalars = ()
+        for i in tl.static_range(len(known)):
+            scalars += (tl.sum(tl.sum(known[i], 1), 0),)  # type: ignore[assignment]
+        return scalars
+    else:
+        return known
 
 
 @triton.jit
@@ -106,7 +115,7 @@ def columns_kernel(
         offs = (row.to(tl.int64) * units * UNIT)[:, None] + cols
         inside = (row < M)[:, None] & mask
         x = _rows_at(ins, offs, (inside,), prepare)
-        known = _known_of(sums[SUMS], numbers, row, M, N, total, finish, COUNT, PIECES, LANES, EMPTY)
+        known = _known_of(sums[SUMS], numbers, row, M, N, total, finish, COUNT, PIECES, LANES, EMPTY, BLOCK_M)
         results = apply(*known, *numbers, *x, *w)
         if len(outs) == 1:
             tl.store(outs[0] + offs, results.to(outs[0].dtype.element_ty), mask=inside)
