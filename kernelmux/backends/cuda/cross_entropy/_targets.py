@@ -32,8 +32,5 @@ def _sums(wanted: str, rows: int, ignored: int) -> tuple[int, BoundLaunch, Bound
     first = kernel.bind(blocks, _BLOCK, rows, ignored, cdiv(rows, blocks), follows=True)
     if blocks == 1:
         return 1, first, None
-    return (
-        blocks,
-        first,
-        _SOURCE.kernel("cross_entropy_total", "parts* out* n:i32", **defines).bind(1, _BLOCK, blocks, follows=True),
-    )
+    total = _SOURCE.kernel("cross_entropy_total", "parts* out* n:i32", **defines)
+    return blocks, first, total.bind(1, _BLOCK, blocks, follows=True)

@@ -61,13 +61,9 @@ def wgmma(weight: torch.Tensor, x: torch.Tensor, scale: torch.Tensor | None) -> 
     multiples of 2 bytes: 3744 x 18781, one, 74.0 and 49.7, 50257 x 1023 69.0 and 42.0; of 4: 50257 x 1026, three, 40.6 and
     58.0, 4096 x 11006, three, 37.2 and 34.2, four, 47.4 and 34.3; of 8: 4096 x 11004, four, 30.6 and 44.1.
     """
-    least = LEAST_VECTORS[gcd(16, weight.stride(0) * weight.element_size())]
-    starts = weight.data_ptr() % 16 == 0
-    if (
-        len(x) >= least
-        and starts
-        and (any_lines(layout(weight), 1) or weight.stride(0) * weight.element_size() % 16 == 0)
-    ):
+    lines = gcd(16, weight.stride(0) * weight.element_size())
+    takes = weight.data_ptr() % 16 == 0 and (lines == 16 or any_lines(layout(weight), 1))
+    if takes and len(x) >= LEAST_VECTORS[lines]:
         return product(x, weight.t(), "ieee", PLAIN)
     return rows(weight, x, scale)
 

@@ -80,7 +80,7 @@ def _known_of(stats, numbers, row, M, N, total: tl.constexpr, finish: tl.constex
     known = finish(*numbers, *total(state, N), N)
     if BLOCK_M == 1:
         # Tiles of one number Triton 3.6 spreads over all columns and moves through shared memory, 2,048 stores for
-        # layer_norm. H200, bf16, us: 16 x 50256 41.9, 3 x 65440 24.1.
+        # layer_norm. H200, bf16, us so and by scalars: 16 x 50256 41.9 and 7.2, 3 x 65440 24.1 and 7.0.
         scalars = ()
         for i in tl.static_range(len(known)):
             scalars += (tl.sum(tl.sum(known[i], 1), 0),)  # type: ignore[assignment]

@@ -203,9 +203,9 @@ def _short(n: int, itemsize: int, halves: bool) -> Config:
 def _in_whole_accesses(n: int) -> Config | None:
     """Rows of 16 bits in two to five chunks of whole accesses, as few elements in vain as that allows; None for others.
 
-    H200, bf16, by four warps with a row in one chunk, and so: layer_norm of 99724 x 816 98.7 us and 83.6, of 100000 x 768
-    95.5 and 79.5, of 150000 x 520 128.7 and 85.3, of 200000 x 384 108.6 and 78.3, of 300000 x 200 80.4 and 73.4;
-    softmax_backward of 150000 x 520 110 and 81.7, of 200000 x 384 87.0 and 76.6.
+    H200, bf16, us by rows in one chunk, four warps, and so: layer_norm of 99724 x 816 98.8 and 85.2, of 150000 x 520 129.2
+    and 86.3, of 200000 x 384 108.9 and 78.5, of 300000 x 200 79.7 and 68.5; softmax of 150000 x 520 117.9 and 78.4;
+    softmax_backward of it 110.2 and 81.9; but add_rms_norm of 300000 x 200 91.6 and 98.0.
     """
     power = next_power(n)
     if not 128 < n < power:
