@@ -1,5 +1,5 @@
 // Where the largest element is: the first of equals, the first NaN if there is one.
-#include "reduce.cuh"
+#include "extremum.cuh"
 
 struct Larger {
     static __device__ __forceinline__ float identity() { return -infinity(); }
@@ -11,6 +11,11 @@ struct Larger {
             : "=r"(beats)
             : "f"(a), "f"(b));
         return beats;
+    }
+    static __device__ __forceinline__ float of(float a, float b) {
+        float larger;
+        asm(OR_NAN("max") : "=f"(larger) : "f"(a), "f"(b));
+        return larger;
     }
 };
 

@@ -19,17 +19,9 @@ def _better(a, b):
 
 
 @triton.jit
-def _later(a, i, b, j):
-    """The better of two elements of which b comes after a."""
-    better = _better(a, b)
-    return tl.where(better, b, a), tl.where(better, j, i)
-
-
-@triton.jit
-def _either(a, i, b, j):
-    """The better of two elements, the first of two that are equal or NaN."""
-    better = _better(a, b) | (~_better(b, a) & (j < i))
-    return tl.where(better, b, a), tl.where(better, j, i)
+def _best(a, b):
+    """The better of two, NaN if there is one."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
@@ -37,11 +29,12 @@ def _index(value, index):
     return index
 
 
-ARGMAX = ReductionOperator(_either, -math.inf, _index, indexed=True, later=_later, dtype=torch.int64)
+ARGMAX = ReductionOperator(_best, -math.inf, _index, torch.int64, _better)
 
 
 def argmax(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tensor:
     return reduce(ARGMAX, x, axis, keepdim)
 
 
-VARIANTS = {"split": Implementation(fn=argmax, idea="pairs of value and index; long axes in chunks: no atomics")}
+IDEA = "the best value, then the least of its indices; long axes in chunks: no atomics"
+VARIANTS = {"split": Implementation(fn=argmax, idea=IDEA)}

@@ -13,24 +13,21 @@ import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._families.elementwise import ACCESS_BYTES
-from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, cdiv, plan
+from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, cdiv, plan, processors
 from kernelmux.backends.triton._rows.rows import next_power
 from kernelmux.registry.backend import Implementation
 
-# Tiles by element size: 80, 90 and 93 % of the copy rate of an H200 on 8192 x 8192 elements of 1, 2 and 4 bytes.
-RULE = {
-    1: {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8},
-    2: {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8},
-    4: {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 8},
-    8: {"BLOCK_M": 32, "BLOCK_N": 32, "num_warps": 4},
-}
-# Where rows do not all start at 16 bytes: accesses of one element, and long pieces of the output's rows.
-ODD = {
-    1: {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8},
-    2: {"BLOCK_M": 256, "BLOCK_N": 32, "num_warps": 4},
-    4: {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8},
-    8: {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8},
-}
+# Tile along M and N and warps by element size: 80, 90 and 93 % of the copy rate of an H200 on 8192 x 8192 elements of 1, 2
+# and 4 bytes.
+_TILES = {1: (128, 128, 8), 2: (128, 128, 8), 4: (64, 64, 8), 8: (32, 32, 4)}
+# Where rows do not all start at 16 bytes: accesses of one element, and long pieces of the output's rows. H200, cold L2:
+# 8191 x 8193 bytes took 71.4 us, 76.6 by 128 x 64, 96.4 by 8 warps; 933 x 97792 of 4 bytes 268.7, 317.5 by 128 x 64.
+_ODD_TILES = {1: (256, 32, 4), 2: (256, 32, 4), 4: (256, 32, 8), 8: (128, 64, 8)}
+_SMALL_TILES = ((64, 64, 4), (64, 32, 4), (32, 32, 4))
+_BLOCKS = 2  # programs per multiprocessor, for which tiles become smaller
+# Rows, or columns, at most, for which tiles are small at once: of 37 x 50001 bf16 a tile of 64 x 32 took 6.7 us, of
+# 64 x 128 7.2 us.
+_NARROW = 64
 
 
 @triton.jit
@@ -83,14 +80,30 @@ def _transpose(x: torch.Tensor, blocked: bool) -> torch.Tensor:
 def _plan(device: int, shape: Ints, strides: Ints, itemsize: int, blocked: bool) -> Launch:
     M, N = shape
     if blocked:
-        odd = any(n * itemsize % ACCESS_BYTES for n in (M, *strides) if n != 1)
-        config: Config = dict((ODD if odd else RULE)[itemsize])
+        config = _tile(shape, strides, itemsize, processors(device))
         grid = (cdiv(M, config["BLOCK_M"]) * cdiv(N, config["BLOCK_N"]),)
         units = _units(shape, strides, ACCESS_BYTES // itemsize)
         given = (n // unit for n, unit in zip((*shape, *strides), units.values(), strict=True))
         return Launch(transpose_blocked_kernel, grid, *given, **units, **config)
     block = min(1024, next_power(N))
     return Launch(transpose_rows_kernel, (M * cdiv(N, block),), M, N, *strides, BLOCK_N=block, num_warps=4)
+
+
+def _tile(shape: Ints, strides: Ints, itemsize: int, processors: int) -> Config:
+    """The first tile of which every multiprocessor has _BLOCKS, or the last; no higher and wider than the matrix."""
+    M, N = shape
+    odd = any(n * itemsize % ACCESS_BYTES for n in (M, *strides) if n != 1)
+    large = (_ODD_TILES if odd else _TILES)[itemsize]
+    config: Config = {}
+    for m, n, warps in _SMALL_TILES[1:] if min(M, N) <= _NARROW else (large, *_SMALL_TILES):
+        area = m * n
+        m = min(m, next_power(M))
+        n = min(area // m, next_power(N))
+        m = min(area // n, next_power(M))
+        config = {"BLOCK_M": m, "BLOCK_N": n, "num_warps": warps}
+        if cdiv(M, m) * cdiv(N, n) >= _BLOCKS * processors:
+            break
+    return config
 
 
 def _units(shape: Ints, strides: Ints, widest: int) -> Config:

@@ -9,17 +9,27 @@
 // Values carries a float; Indexed carries the place of one too, for a functor that says whether the second float is
 // better. Every order is fixed by the launch, so results repeat bit for bit. Both entries write OUTPUT:
 //   <name>_rows     x: [rows, n] -> y: [rows, splits]; GROUP threads reduce a chunk of a row
-//   <name>_columns  x: [outer, n, inner] -> y: [splits, outer, inner]; a thread owns WIDTH columns, walks down a chunk
-// With several splits OUTPUT is State, of floats or of places, and a second launch, LAST, of ELEMENT State reduces those.
+//   <name>_columns  x: [outer, n, inner] -> y: [splits, outer, inner]; a thread owns WIDTH columns, walks down a chunk.
+//                   Several rows may be one, whose columns are theirs side by side: then all rows begin at whole accesses, and
+//                   the last has only `rest` columns. (Of values; outer = 1; a second launch takes the states of a column.)
+// With several splits OUTPUT is State, of floats or of places, and a second launch, LAST, of ELEMENT State reduces those; it
+// may start while the first still runs.
 #pragma once
 
 #include "common.cuh"
+#include "dependent_launch.cuh"
 
 // A float and where it stands; the padding has a value, since it is copied with the rest.
 struct Place {
     i64 index;
     float value;
     int unused;
+};
+
+// The same within a block, counted from the beginning of its chunk.
+struct Near {
+    float value;
+    int index;
 };
 
 #ifndef ELEMENT
@@ -43,14 +53,14 @@ struct Place {
 #ifndef TILE_INNER  // columns: threads side by side; GROUP / TILE_INNER of them share a column
 #define TILE_INNER 32
 #endif
+#ifndef FOLDED  // columns: whether a row is several of x
+#define FOLDED 0
+#endif
 #ifndef MIN_BLOCKS  // blocks per multiprocessor that the registers must allow
 #define MIN_BLOCKS 1
 #endif
 #ifndef UNROLL  // accesses of a thread in flight
 #define UNROLL 4
-#endif
-#ifndef FOLLOWS  // columns: the kernel ahead, which makes x, may still run
-#define FOLLOWS 0
 #endif
 static_assert(GROUP <= 32 || ROWS == 1, "a row of several warps has the block to itself");
 
@@ -73,19 +83,16 @@ struct Values {
     static __device__ __forceinline__ Out finish(float x) { return from_float<Out>(x); }
 };
 
-// In a thread a float and its place from the beginning of the chunk. F: an identity, and whether b is better than a.
+// A float and its place. F: an identity, whether b is better than a, and the better of two (`of`), the first of equals.
 // Nothing has index 0: if no element is better than the identity, the first one is as good as any.
 template <typename F>
 struct Indexed {
-    struct Lane {
-        float value;
-        int index;
-    };
+    using Lane = Near;
     using State = Place;
-    static __device__ __forceinline__ void clear(Lane& lane) { lane = {F::identity(), 0}; }
+    static __device__ __forceinline__ void clear(Near& lane) { lane = {F::identity(), 0}; }
     static __device__ __forceinline__ void clear(Place& lane) { lane = {0, F::identity(), 0}; }
     // x comes after all that the lane has seen.
-    static __device__ __forceinline__ void add(Lane& lane, float x, int index) {
+    static __device__ __forceinline__ void add(Near& lane, float x, int index) {
         if (F()(lane.value, x)) lane = {x, index};
     }
     static __device__ __forceinline__ void add(Place& lane, const Place& x, int) { lane = combine(lane, x); }
@@ -94,7 +101,7 @@ struct Indexed {
         const bool second = F()(a.value, b.value) || (!F()(b.value, a.value) && b.index < a.index);
         return second ? b : a;
     }
-    static __device__ __forceinline__ Place settled(const Lane& lane, i64 first) {
+    static __device__ __forceinline__ Place settled(const Near& lane, i64 first) {
         return {first + lane.index, lane.value, 0};
     }
     static __device__ __forceinline__ Place settled(const Place& lane, i64) { return lane; }
@@ -103,6 +110,9 @@ struct Indexed {
 
 __device__ __forceinline__ Place shuffle_xor(const Place& x, int step) {
     return {shuffle_xor(x.index, step), shuffle_xor(x.value, step), 0};
+}
+__device__ __forceinline__ Near shuffle_xor(const Near& x, int step) {
+    return {shuffle_xor(x.value, step), shuffle_xor(x.index, step)};
 }
 __device__ __forceinline__ const Place& to_float(const Place& x) { return x; }
 
@@ -122,6 +132,12 @@ __device__ __forceinline__ Out written(const typename Op::State& state) {
     else return state;
 }
 
+// Before x is read: after the end of a kernel ahead that may still run. What reduces the states may start meanwhile.
+__device__ __forceinline__ void start_after_previous() {
+    if constexpr (!LAST) let_next_start();
+    if constexpr (FOLLOWS) wait_for_previous();
+}
+
 // Every lane with its own element of a vector, unless that is not `wanted`.
 template <typename Op>
 __device__ __forceinline__ void accumulate(Lanes<Op>& lanes, const Elements& x, int index, bool wanted = true) {
@@ -135,16 +151,64 @@ __device__ __forceinline__ void accumulate(Lanes<Op>& lanes, const Elements& x, 
 
 // ---- rows
 
+// A thread's part of a row: a lane for each element of a vector.
+template <typename Op>
+struct LanesOfRow {
+    Lanes<Op> lanes;
+    __device__ __forceinline__ LanesOfRow() {
+#pragma unroll
+        for (int j = 0; j < WIDTH; ++j) Op::clear(lanes[j]);
+    }
+    __device__ __forceinline__ void add(const Elements& x, int index, bool wanted) {
+        accumulate<Op>(lanes, x, index, wanted);
+    }
+    __device__ __forceinline__ void add(const T& x, int index) { Op::add(lanes[0], to_float(x), index); }
+    __device__ __forceinline__ typename Op::State total() {
+#pragma unroll
+        for (int step = WIDTH / 2; step > 0; step /= 2)
+            for (int j = 0; j < step; ++j) lanes[j] = Op::combine(lanes[j], lanes[j + step]);
+        return lanes[0];
+    }
+};
+template <typename Op, typename Element> struct PartOfRow : LanesOfRow<Op> {};
+template <typename F> struct PartOfRow<Indexed<F>, Place> : LanesOfRow<Indexed<F>> {};
+
+// Where a place is asked for, the first of the best vectors, known by its best element; which one that is, is asked at the end.
+template <typename F, typename Element>
+struct PartOfRow<Indexed<F>, Element> {
+    Near best = {F::identity(), 0};
+    Elements held = {};
+    __device__ __forceinline__ void add(const Elements& x, int index, bool wanted) {
+        float most = to_float(x.v[0]);
+#pragma unroll
+        for (int j = 1; j < WIDTH; ++j) most = F::of(most, to_float(x.v[j]));
+        if (wanted && F()(best.value, most)) {
+            best = {most, index};
+            held = x;
+        }
+    }
+    __device__ __forceinline__ void add(const Element& x, int index) {
+        Elements all;
+#pragma unroll
+        for (int j = 0; j < WIDTH; ++j) all.v[j] = x;
+        add(all, index, true);
+    }
+    __device__ __forceinline__ Near total() const {
+        int place = WIDTH - 1;
+#pragma unroll
+        for (int j = WIDTH - 2; j >= 0; --j) place = F()(to_float(held.v[j]), best.value) ? place : j;
+        return {best.value, best.index + place};
+    }
+};
+
 template <typename Op>
 __device__ __forceinline__ void reduce_rows(const T* x, Out* y, i64 rows, i64 n, i64 chunk, u32 splits) {
-    __shared__ typename Op::State scratch[32];
     const i64 row = blockIdx.x / splits * (i64)ROWS + threadIdx.y, split = blockIdx.x % splits;
     const i64 begin = split * chunk, end = min(n, begin + chunk);
     const T* const p = x + row * n + begin;
     const int count = row < rows ? (int)(end - begin) : 0;
-    Lanes<Op> lanes;
-#pragma unroll
-    for (int j = 0; j < WIDTH; ++j) Op::clear(lanes[j]);
+    start_after_previous();
+    PartOfRow<Op, T> part;
     // Without conditions, which would hold the last vectors back until those before them have arrived: beyond the end of the
     // row its last vector once more, of which nothing is kept.
     constexpr int STEP = GROUP * WIDTH;
@@ -154,42 +218,41 @@ __device__ __forceinline__ void reduce_rows(const T* x, Out* y, i64 rows, i64 n,
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) held[u] = load_streaming<WIDTH>(p + min(start + u * STEP, last));
 #pragma unroll
-        for (int u = 0; u < UNROLL; ++u) accumulate<Op>(lanes, held[u], start + u * STEP, start + u * STEP <= last);
+        for (int u = 0; u < UNROLL; ++u) part.add(held[u], start + u * STEP, start + u * STEP <= last);
     }
-    if (threadIdx.x < count % WIDTH) {  // what is left of the last vector
-        const int i = count - count % WIDTH + threadIdx.x;
-        Op::add(lanes[0], to_float(p[i]), i);
-    }
-    typename Op::State states[WIDTH];
-#pragma unroll
-    for (int j = 0; j < WIDTH; ++j) states[j] = Op::settled(lanes[j], begin + j);
-#pragma unroll
-    for (int step = WIDTH / 2; step > 0; step /= 2)
-        for (int j = 0; j < step; ++j) states[j] = Op::combine(states[j], states[j + step]);
-    const auto total = group_reduce<GROUP>(states[0], scratch, Combine<Op>());
-    if (threadIdx.x == 0 && row < rows) y[row * splits + split] = written<Op>(total);
+    for (int i = count - count % WIDTH + threadIdx.x; i < count; i += GROUP) part.add(p[i], i);  // less than a vector
+    auto total = part.total();
+    __shared__ decltype(total) scratch[32];
+    total = group_reduce<GROUP>(total, scratch, Combine<Op>());
+    if (threadIdx.x == 0 && row < rows) y[row * splits + split] = written<Op>(Op::settled(total, begin));
 }
 
 // ---- columns
 
-constexpr int TILE_N = GROUP / TILE_INNER, COLUMNS = TILE_INNER * WIDTH;
+constexpr int TILE_N = GROUP < TILE_INNER ? 1 : GROUP / TILE_INNER, COLUMNS = TILE_INNER * WIDTH;
 template <typename Op> using Partial = typename Laned<Op, T>::Lane[TILE_N][COLUMNS];
 
-// This block's columns over `count` rows from p: one partial state per row of threads.
+// This block's columns over `count` rows from p: one partial state per row of threads. there: of the last row, how many of
+// this thread's columns there are.
 template <typename Op>
-__device__ __forceinline__ void reduce_down(Partial<Op>& partial, const T* p, int count, i64 inner, bool inside) {
+__device__ __forceinline__ void reduce_down(Partial<Op>& partial, const T* p, int count, i64 inner, bool inside, int there) {
     Lanes<Op> lanes;
 #pragma unroll
     for (int j = 0; j < WIDTH; ++j) Op::clear(lanes[j]);
-    for (int start = threadIdx.y; start < count && inside; start += UNROLL * TILE_N) {
+    const int whole = count - (there < WIDTH);
+    for (int start = threadIdx.y; start < whole && inside; start += UNROLL * TILE_N) {
         Elements held[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u)
-            if (start + u * TILE_N < count) held[u] = load_streaming<WIDTH>(p + (start + u * TILE_N) * inner);
+            if (start + u * TILE_N < whole) held[u] = load_streaming<WIDTH>(p + (start + u * TILE_N) * inner);
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u)
-            if (start + u * TILE_N < count) accumulate<Op>(lanes, held[u], start + u * TILE_N);
+            if (start + u * TILE_N < whole) accumulate<Op>(lanes, held[u], start + u * TILE_N);
     }
+    if (there < WIDTH && threadIdx.y == 0 && inside)
+#pragma unroll
+        for (int j = 0; j < WIDTH; ++j)
+            if (j < there) Op::add(lanes[j], to_float(p[whole * inner + j]), whole);
     constexpr int Most = 16 / sizeof(lanes[0]), Part = WIDTH < Most ? WIDTH : Most;  // states per store
 #pragma unroll
     for (int j = 0; j < WIDTH; j += Part) {  // neighbours in one store: no bank conflicts
@@ -218,15 +281,15 @@ __device__ __forceinline__ auto down_column(const Partial<Op>& partial, int i) {
 }
 
 template <typename Op>
-__device__ __forceinline__ void reduce_columns(const T* x, Out* y, i64 n, i64 inner, i64 chunk, u32 outer, u32 tiles) {
+__device__ __forceinline__ void reduce_columns(
+    const T* x, Out* y, i64 n, i64 inner, i64 chunk, i64 rest, u32 outer, u32 tiles) {
     __shared__ alignas(16) Partial<Op> partial;
     const i64 tile = (i64)(blockIdx.x % tiles) * COLUMNS, c = tile + threadIdx.x * WIDTH, o = blockIdx.x / tiles % outer;
     const i64 split = blockIdx.x / tiles / outer, begin = split * chunk;
     const int count = (int)(min(n, begin + chunk) - begin);
-#if FOLLOWS && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-    reduce_down<Op>(partial, x + (o * n + begin) * inner + c, count, inner, c < inner);
+    start_after_previous();
+    const int there = FOLDED && begin + count == n ? (int)min((i64)WIDTH, rest - c) : WIDTH;
+    reduce_down<Op>(partial, x + (o * n + begin) * inner + c, count, inner, c < inner, there);
     Out* const out = y + (split * outer + o) * inner + tile;
     for (int i = threadIdx.y * TILE_INNER + threadIdx.x; i < COLUMNS && tile + i < inner; i += GROUP)
         out[i] = written<Op>(Op::settled(down_column<Op>(partial, i), begin));
@@ -238,6 +301,6 @@ __device__ __forceinline__ void reduce_columns(const T* x, Out* y, i64 n, i64 in
         reduce_rows<Op>(x, y, rows, n, chunk, splits);                                                                 \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(GROUP, MIN_BLOCKS) name##_columns(                                    \
-        const T* __restrict__ x, Out* __restrict__ y, i64 n, i64 inner, i64 chunk, u32 outer, u32 tiles) {             \
-        reduce_columns<Op>(x, y, n, inner, chunk, outer, tiles);                                                       \
+        const T* __restrict__ x, Out* __restrict__ y, i64 n, i64 inner, i64 chunk, i64 rest, u32 outer, u32 tiles) {   \
+        reduce_columns<Op>(x, y, n, inner, chunk, rest, outer, tiles);                                                 \
     }

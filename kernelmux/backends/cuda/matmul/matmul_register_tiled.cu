@@ -158,6 +158,41 @@ __device__ __forceinline__ void finish(Element* c, const Epilogue<Element>& epil
     }
 }
 
+// Ends the sums of a tile. Where 4 neighbours are no one store, those of a row of all lanes cross a strip of the warp's
+// own, so that lanes store neighbours: single floats 16 bytes apart are partial writes of every sector. `strips`: what the
+// stages were, which all threads have left.
+constexpr int STRIP = WARP_N + 16;  // 8 lanes of a pass, of one row or two, have banks of their own
+static_assert(WARPS_M * WARPS_N * LANES_M * STRIP <= 2 * BLOCK_K * (BLOCK_M + BLOCK_N), "the strips find room");
+__device__ __forceinline__ void finish_tile(float* strips, Element* c, const Epilogue<Element>& epilogue, i64 first, int m0,
+                                            int n0, int M, int N, const float (&sum)[THREAD_M][THREAD_N]) {
+    if constexpr (C_VECTOR == 4) {
+#pragma unroll
+        for (int i = 0; i < THREAD_M; i++)
+#pragma unroll
+            for (int j = 0; j < THREAD_N; j += 4)
+                finish(c, epilogue, first, m0 + row_of(i), n0 + column_of(j), M, N, &sum[i][j]);
+    } else {
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = n0 + warp % WARPS_N * WARP_N;
+        float *strip = strips + warp * LANES_M * STRIP, *mine = strip + lane / LANES_N * STRIP + lane % LANES_N * 4;
+#pragma unroll
+        for (int i = 0; i < THREAD_M; i++) {
+            const int m = m0 + warp / WARPS_N * WARP_M + i % 4 + i / 4 * 4 * LANES_M;
+            __syncwarp();
+#pragma unroll
+            for (int j = 0; j < THREAD_N; j += 4)
+                *reinterpret_cast<float4*>(mine + j * LANES_N) = *reinterpret_cast<const float4*>(&sum[i][j]);
+            __syncwarp();
+#pragma unroll
+            for (int at = lane * C_VECTOR; at < LANES_M * WARP_N; at += 32 * C_VECTOR) {
+                const int down = at / WARP_N, right = at % WARP_N, row = m + 4 * down, column = n + right;
+                const float* from = strip + down * STRIP + right;
+                if (row < M && column < N)
+                    epilogue.store(c, first + (i64)row * N + column, column, load<C_VECTOR>(from).v);
+            }
+        }
+    }
+}
+
 // Steps of a tile, of which an empty product has one too.
 __device__ __forceinline__ int steps_of(int K) { return max(cdiv(K, BLOCK_K), 1); }
 
@@ -214,12 +249,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             }
         }
         if (!STREAMED || count == steps) {
-            const Epilogue<Element> epilogue = EPILOGUE(Element);
-#pragma unroll
-            for (int i = 0; i < THREAD_M; i++)
-#pragma unroll
-                for (int j = 0; j < THREAD_N; j += 4)
-                    finish(c, epilogue, member.c, m0 + row_of(i), n0 + column_of(j), M, N, &sum[i][j]);
+            if constexpr (C_VECTOR < 4) __syncthreads();  // the strips are where the stages were
+            finish_tile(panels, c, EPILOGUE(Element), member.c, m0, n0, M, N, sum);
         } else {
             float4* to = parts + (i64)(2 * streamed + part) * GROUPS * THREADS + threadIdx.x;
 #pragma unroll

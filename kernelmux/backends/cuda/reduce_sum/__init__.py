@@ -9,7 +9,7 @@ split  67   74 us  long rows and columns are cut into chunks for several blocks;
 
 import torch
 
-from kernelmux.backends.cuda._families.reductions import row_group
+from kernelmux.backends.cuda._families.reductions import ColumnTile, row_group
 from kernelmux.backends.cuda.reduce_sum._sums import SUM
 from kernelmux.registry.backend import Implementation
 
@@ -17,7 +17,7 @@ from kernelmux.registry.backend import Implementation
 def reduce_sum_warp(x: torch.Tensor, axis: int | None, keepdim: bool) -> torch.Tensor:
     y, (outer, n, inner) = SUM.empty(x, axis, keepdim)
     if inner > 1:
-        SUM.columns(x, y, (outer, n, inner), columns=inner)
+        SUM.columns(x, y, (outer, n, inner), tile=ColumnTile(inner))
     else:
         SUM.rows(x, y, n, group=32)
     return y
