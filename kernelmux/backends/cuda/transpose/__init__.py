@@ -56,7 +56,7 @@ _SHIFTED_TILES = {
 _NARROW_AREAS = {"few_rows": 2048, "few_columns": 1024}  # elements of a tile at most, where it is longer than _SHORT
 
 
-class Call(NamedTuple):
+class Matrices(NamedTuple):
     """Matrices [M, N] of items of `size` bytes, rows ldx apart; `width` elements are what x is aligned to."""
 
     matrices: int
@@ -96,7 +96,7 @@ class Call(NamedTuple):
         return self.matrices * cdiv(self.M, tile_m) * cdiv(self.N, tile_n) >= _BLOCKS * self.processors
 
 
-class Tiles(NamedTuple):
+class TransposeTiles(NamedTuple):
     """A kernel, rows and columns of its tiles, threads; in a narrow matrix elements of an access to rows and to pieces."""
 
     kernel: str
@@ -151,11 +151,11 @@ def transpose_batch(x: torch.Tensor) -> torch.Tensor:
 def _by_tiles(
     device: int, matrices: int, M: int, N: int, ldx: int, apart: int, dtype: torch.dtype, width: int
 ) -> BoundLaunch:
-    c = Call(matrices, M, N, ldx, apart, dtype.itemsize, width, cards.of(device).processors)
+    c = Matrices(matrices, M, N, ldx, apart, dtype.itemsize, width, cards.of(device).processors)
     return _launch(_tiles(c), c, dtype)
 
 
-def _launch(t: Tiles, c: Call, dtype: torch.dtype) -> BoundLaunch:
+def _launch(t: TransposeTiles, c: Matrices, dtype: torch.dtype) -> BoundLaunch:
     source, macros = UNALIGNED, {"TILE_M": t.m, "TILE_N": t.n}
     if t.kernel == "vectorized":
         source = VECTORIZED
@@ -170,7 +170,7 @@ def _launch(t: Tiles, c: Call, dtype: torch.dtype) -> BoundLaunch:
     return kernel.bind((cdiv(c.M, t.m) * cdiv(c.N, t.n), c.matrices), t.block, c.M, c.N, c.ldx, c.apart)
 
 
-def _tiles(c: Call) -> Tiles:
+def _tiles(c: Matrices) -> TransposeTiles:
     """The kernel and the tiles for a kind of call."""
     odd = (c.x_row < c.whole) + (c.y_row < c.whole)  # sides that are not aligned
     most = _NARROW if odd else _LEAST - 1
@@ -179,15 +179,15 @@ def _tiles(c: Call) -> Tiles:
     if c.N <= most and c.ldx == c.N:
         return _narrow(c, "few_columns")
     if not odd:
-        return Tiles("vectorized", *_cut(c, _TILES[c.size]))
+        return TransposeTiles("vectorized", *_cut(c, _TILES[c.size]))
     if c.size < 8 and min(c.M, c.N) > _NARROW and c.ldx >= c.whole:
         m, n, block = _cut(c, _SHIFTED_TILES[c.size])
         if c.size < 4 or (c.x_row == c.whole and c.enough(m, n)):
-            return Tiles("shifted", m, n, block)
-    return Tiles("unaligned", _SHORT, _SHORT, min(128, 64 * c.size))
+            return TransposeTiles("shifted", m, n, block)
+    return TransposeTiles("unaligned", _SHORT, _SHORT, min(128, 64 * c.size))
 
 
-def _cut(c: Call, tiles: Sequence[tuple[int, int, int]]) -> tuple[int, int, int]:
+def _cut(c: Matrices, tiles: Sequence[tuple[int, int, int]]) -> tuple[int, int, int]:
     """The first tile of which there are enough, or the last; no higher and wider than the matrix."""
     m = n = block = 0
     for m, n, block in tiles:  # noqa: B007
@@ -202,7 +202,7 @@ def _cut(c: Call, tiles: Sequence[tuple[int, int, int]]) -> tuple[int, int, int]
     return m, n, block
 
 
-def _narrow(c: Call, kernel: str) -> Tiles:
+def _narrow(c: Matrices, kernel: str) -> TransposeTiles:
     """Every multiprocessor has a tile, if there can be so many; a thread has some four accesses to rows.
 
     These are up to 16 bytes wide for large items (30 x 100000 fp32: 9.9 us, 10.5 one by one); bf16 gains nothing.
@@ -216,7 +216,7 @@ def _narrow(c: Call, kernel: str) -> Tiles:
     width = row if c.size >= 4 else 1
     lanes = tile // width
     block = max(lanes, 128, min(256, few * lanes // 4))
-    return Tiles(kernel, few if by_rows else tile, tile if by_rows else few, block, width, piece)
+    return TransposeTiles(kernel, few if by_rows else tile, tile if by_rows else few, block, width, piece)
 
 
 _LAYOUT = {"x": "last"}
