@@ -46,8 +46,9 @@ def one() -> Iterator[None]:
 
 @pytest.mark.parametrize(("op", "variant", "dtype", "text"), CALLS, ids=lambda part: str(part).replace(" ", ","))
 def test_programs_walk_on(op: str, variant: str, dtype: str, text: str) -> None:
-    """A program of one, or two to a multiprocessor, and what it makes is right."""
-    assert any(launch.grid[0] <= 2 for launch in launched(op, variant, dtype, text))
+    """A program of one, or two to a multiprocessor, of rows four, and what they make is right."""
+    most = 4 if op == "rms_norm_backward" else 2
+    assert any(launch.grid[0] <= most for launch in launched(op, variant, dtype, text))
 
 
 def test_no_program_is_without_rows() -> None:
