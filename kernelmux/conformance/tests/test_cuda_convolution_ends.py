@@ -62,6 +62,16 @@ def test_rows_of_pixels(splits: int, shared: bool) -> None:
     assert torch.equal(made.run(grad_out, x, PLAIN), want)
 
 
+@pytest.mark.parametrize("tile", _pointwise.PAIRS)
+@pytest.mark.parametrize("splits", [1, 2])
+def test_rows_of_pixels_for_a_pair(tile: ConvolutionTiling, splits: int) -> None:
+    """Tiles of which some have no rows at all; steps that fill the ring more than once."""
+    grad_out, x = whole(3, 136, 8, 9, last=False), whole(3, 200, 8, 9, last=False)
+    made = _pointwise.plan(layout(grad_out), layout(x), PLAIN.ending, tile, splits, False, 8)
+    want = conv2d_weight(x.double(), (136, 200, 1, 1), grad_out.double()).bfloat16()
+    assert torch.equal(made.run(grad_out, x, PLAIN), want)
+
+
 @pytest.mark.filterwarnings("ignore::kernelmux.registry.errors.EmulationWarning")
 @pytest.mark.parametrize("size", [(8, 9), (7, 7)])
 @pytest.mark.parametrize("backend", ["cuda/pointwise", "triton/pointwise"])

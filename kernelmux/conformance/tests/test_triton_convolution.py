@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 
 from kernelmux import emulator
 from kernelmux.backends.triton import conv2d, conv2d_backward_input, conv2d_backward_weight
-from kernelmux.backends.triton.conv2d import _order, _specialised, _specialised_weight
+from kernelmux.backends.triton.conv2d import _order, _rows_weight, _specialised, _specialised_weight
 from kernelmux.backends.triton.conv2d._order import readable
 from kernelmux.backends.triton.conv2d._problem import images
 from kernelmux.backends.triton.conv2d._tiles import TILES, tile_config
@@ -107,6 +107,22 @@ def test_one_copy_has_all_that_strides_need(channels: int, rows: int, columns: i
     with emulator.trace() as trace:
         assert exact("conv2d", "specialised", x, weight, None, (2, 2), PADDING, DILATION)
     assert order == torch.channels_last or len(trace.launches) == 2
+
+
+@pytest.mark.parametrize("tile", _rows_weight.TILES)
+@pytest.mark.parametrize("shares", [1, 2])
+def test_weights_from_rows_of_pixels(
+    tile: tuple[int, int, float, int], shares: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of contiguous images, by one launch without copies, and one for the sums."""
+    tiled = {**_rows_weight._tile(*tile[:2], tile[3]), "SHARES": shares}
+    monkeypatch.setattr(_rows_weight, "rule", lambda p: tiled)
+    _rows_weight.rows.cache_clear()
+    grad_out, x = integers(3, 72, 8, 9).contiguous(), integers(3, 208, 8, 9).contiguous()
+    with emulator.trace() as trace:
+        assert exact("conv2d_backward_weight", "specialised", grad_out, x, (1, 1), STRIDE, (0, 0), DILATION)
+    assert len(trace.launches) == shares
+    _rows_weight.rows.cache_clear()
 
 
 @pytest.mark.parametrize("tile", [(128, 320), (128, 192), (64, 256), (64, 64)])

@@ -12,7 +12,7 @@ from kernelmux.backends.triton.matmul import _specialised, _tiles
 from kernelmux.backends.triton.matmul._epilogue import PLAIN, EpilogueTensors, EpilogueTerms
 from kernelmux.backends.triton.matmul._few_rows import few_rows, few_rows_rule
 from kernelmux.backends.triton.matmul._few_rows_lines import few_rows_lines, few_rows_lines_rule
-from kernelmux.backends.triton.matmul._padded import _repaid, of_copies, with_lines
+from kernelmux.backends.triton.matmul._padded import _repaid, with_lines
 from kernelmux.backends.triton.matmul._problem import MatmulShapes, problem
 from kernelmux.backends.triton.matmul._specialised import specialised
 from kernelmux.backends.triton.matmul._tiles import specialised_rule
@@ -112,14 +112,14 @@ def test_even_and_odd_rows_take_turns() -> None:
 
 @pytest.mark.parametrize(("n", "transposed"), [(131, False), (131, True), (136, False)])
 def test_lines_that_begin_anywhere_are_copied(n: int, *, transposed: bool) -> None:
-    """Those of the operands, and of the result and the argument of the activation where n is odd."""
+    """Those of the operands. Where n is odd, rows of the result and the argument of the activation begin anywhere too."""
     generator = torch.Generator().manual_seed(n)
     shapes = (130, 77), (n, 77) if transposed else (77, n), (n,)
     a, b, bias = (torch.randint(-4, 5, shape, generator=generator).bfloat16() for shape in shapes)
     b, z = b.mT if transposed else b, a.new_empty(130, n)
     end = EpilogueTensors(EpilogueTerms(bias=True, activation="relu"), bias, z)
     with registered.backend("triton").emulation():
-        y = of_copies(with_lines(a), with_lines(b), specialised_rule, end)
+        y = specialised(with_lines(a), with_lines(b), specialised_rule, end, follows=True)
     want = (a.double() @ b.double() + bias.double()).bfloat16()
     assert torch.equal(z, want)
     assert torch.equal(y, want.relu())
@@ -149,6 +149,27 @@ def test_the_tile_is_the_quickest_of_those_timed() -> None:
     assert chosen(1787, 2880, 5120) == (128, 192, 8)
     assert chosen(4096, 4096, 4096) == (128, 256, 8)
     assert chosen(64, 64, 64) == (64, 64, 8)
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile"),
+    [
+        ((44681, 4096, 2880), (256, 128, 64, 1)),
+        ((28569, 2880, 5760), (256, 128, 0, 4)),
+        ((2944, 14080, 2328), (128, 128, 0, 3)),
+        ((2944, 14107, 2329), (256, 128, 0, 1)),
+        ((5824, 3001, 5760), (256, 128, 0, 1)),
+    ],
+)
+def test_of_weights_tall_tiles_are_the_quickest_of_those_timed(
+    shape: tuple[int, int, int], tile: tuple[int, ...]
+) -> None:
+    """Of copies, whose lines end between multiples of 16 bytes, smaller ones are not."""
+    m, k, n = shape
+    line = k if k % 8 == 0 else (k + 63) // 64 * 64
+    end = EpilogueTerms(bias=n < 3000, activation="none")
+    config = _tiles.specialised_rule(MatmulShapes(-1, m, n, k, (line, 1), (1, line), None, torch.bfloat16, "ieee", end))
+    assert tuple(config[name] for name in ("BLOCK_M", "BLOCK_N", "MORE_N", "SPLIT")) == tile
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,8 @@ CASES = (
     Case("x=70x6 axis=0", inputs="tiny", dtypes=(torch.float32, torch.bfloat16)),
     Case("x=300x24 axis=1", inputs="ties", dtypes=(torch.bfloat16,)),
     Case("x=16500x129 axis=0", inputs="ties", dtypes=(torch.float32,)),
+    Case("x=8192x257 axis=0", inputs="ties", dtypes=(torch.bfloat16,)),
+    Case("x=3x9001 axis=1", inputs="ties", dtypes=(torch.bfloat16,)),
     Case("x=1000003", inputs="ties", tier="full"),
     Case("x=7x31x5 axis=1", tier="full"),
     Case("x=70000x33 axis=1", tier="full"),

@@ -141,6 +141,7 @@ SPEC = OpSpec(
         _case("6x2x28x56", "6x2x28x56", "1", dtypes=conv2d.HALVES, tier="full"),  # many pixels in pieces
         # as wide as kernels of a ResNet get: tiles that begin within a tap
         _case("1x1024x7x7", "1x512x7x7", "3", "padding=1", dtypes=conv2d.HALVES, tier="full"),
+        _case("3x72x8x17", "3x48x8x17", "1", dtypes=conv2d.HALVES),  # rows of pixels that end within a step
     ),
     workloads=(
         _case("32x256x56x56", "32x256x56x56", "3", "padding=1", dtypes=conv2d.HALVES),

@@ -104,6 +104,8 @@ SPEC = OpSpec(
         Case("x=70", inputs="tiny", dtypes=(torch.float32, torch.bfloat16)),
         Case("x=300x24 axis=1", dtypes=(torch.bfloat16,)),
         Case("x=16500x129 axis=0", inputs="positive", dtypes=(torch.float32,)),
+        Case("x=8192x257 axis=0", inputs="positive", dtypes=(torch.bfloat16,)),
+        Case("x=3x9001 axis=1", inputs="positive", dtypes=(torch.bfloat16,)),
         Case("x=1000003", inputs="positive", dtypes=(torch.float32, torch.bfloat16), tier="full"),
         Case("x=70000x33 axis=1", tier="full"),
         Case("x=3x262147 axis=1", inputs="positive", tier="full"),

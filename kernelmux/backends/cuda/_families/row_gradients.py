@@ -14,7 +14,7 @@ import torch
 from kernelmux.backends.cuda._families.elementwise import ACCESS_BYTES, common_width
 from kernelmux.backends.cuda._families.reductions import unroll
 from kernelmux.backends.cuda._families.rows import PEELED, RowPlan, RowWork, row_plan, row_width
-from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Kernel, Source, card, cdiv, ctype
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Kernel, Source, card, cdiv, ctype, next_power
 from kernelmux.backends.cuda.reduce_sum._sums import sum_partial
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtLeast, AtMost, Condition, MostRows, SharedMemory
@@ -166,19 +166,14 @@ class DescendingPlan(NamedTuple):
 
 
 def descending_plan(work: RowWork, processors: int) -> DescendingPlan:
-    pieces = min(_MOST_PIECES, power_above(cdiv(work.n, _PIECE)))
+    pieces = min(_MOST_PIECES, next_power(cdiv(work.n, _PIECE)))
     chunk, width = max(_ROW_CHUNK, cdiv(work.rows, _MOST_CHUNKS)), work.width
     chunks, least = cdiv(work.rows, chunk), _NARROWEST // work.dtype.itemsize
     if cdiv(work.n, _COLUMN_BLOCK * width) * chunks >= 2 * processors:
         return DescendingPlan(pieces, chunk, width, _COLUMN_BLOCK, 1)
     while width > least and cdiv(work.n, _WARP * width) * chunks < processors:
         width //= 2
-    return DescendingPlan(pieces, chunk, width, _WARP, max(1, min(_MOST_SIDES, power_above(work.rows))))
-
-
-def power_above(n: int) -> int:
-    """The smallest power of two that is not less."""
-    return 1 << (n - 1).bit_length()
+    return DescendingPlan(pieces, chunk, width, _WARP, max(1, min(_MOST_SIDES, next_power(work.rows))))
 
 
 def two_launches(op: RowGradients, work: RowWork, peeled: RowWork, eps: float, plan: DescendingPlan) -> TwoLaunches:
@@ -186,7 +181,7 @@ def two_launches(op: RowGradients, work: RowWork, peeled: RowWork, eps: float, p
     element, pieces = ctype(work.dtype), plan.pieces
     piece = cdiv(work.n, pieces * _PIECE_UNIT) * _PIECE_UNIT
     flight, least, down = unroll(peeled.width, element), unroll(plan.width, element), 8 if plan.sides == 1 else 4
-    threads = max(_WARP, min(_PIECE_BLOCK, power_above(cdiv(piece, flight * peeled.width))))
+    threads = max(_WARP, min(_PIECE_BLOCK, next_power(cdiv(piece, flight * peeled.width))))
     wide = {
         "WIDTH": peeled.width,
         "GROUP": threads,

@@ -12,7 +12,16 @@ from typing import Any, NamedTuple
 import torch
 
 from kernelmux.backends.cuda._families.elementwise import ACCESS_BYTES, common_width
-from kernelmux.backends.cuda._launch.runtime import FEW_BLOCKS, BoundLaunch, Kernel, Source, card, cdiv, ctype
+from kernelmux.backends.cuda._launch.runtime import (
+    FEW_BLOCKS,
+    BoundLaunch,
+    Kernel,
+    Source,
+    card,
+    cdiv,
+    ctype,
+    next_power,
+)
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtMost, Capability
 from kernelmux.registry.util.cards import remembered
@@ -124,7 +133,7 @@ def _plan(
 def _deal(units: int, wanted: int) -> tuple[int, int]:
     """Threads, about `wanted`, and vectors of each: lanes by powers of two, then whole warps, as few as hold the row."""
     if wanted <= _WARP:
-        group = max(4, 1 << (wanted - 1).bit_length())
+        group = max(4, next_power(wanted))
         return group, cdiv(units, group)
     vectors = cdiv(units, min(1024, cdiv(wanted, _WARP) * _WARP))
     return cdiv(cdiv(units, vectors), _WARP) * _WARP, vectors
@@ -158,7 +167,7 @@ def as_matrix(x: torch.Tensor, axis: int) -> tuple[int, int, int]:
 
 def loop_over_row(accesses: int) -> tuple[int, int]:
     """Threads and accesses in flight for a row that is read twice: four accesses per thread, 16 KiB in one step."""
-    block = min(1024, max(128, 1 << (cdiv(accesses, 4) - 1).bit_length()))
+    block = min(1024, max(128, next_power(cdiv(accesses, 4))))
     return block, 4 if block <= 256 else 2
 
 
@@ -168,7 +177,7 @@ def _lasting(x: torch.Tensor, inputs: int = 1) -> bool:
     size, on = x.numel() * x.element_size(), card(x)
     if inputs > 1 and on.capability == (9, 0):
         return inputs * size >= _TIMES_L2_TOGETHER * on.l2
-    return size >= 1 << (_TIMES_L2 * on.l2 - 1).bit_length()
+    return size >= next_power(_TIMES_L2 * on.l2)
 
 
 @dataclass(frozen=True, eq=False)

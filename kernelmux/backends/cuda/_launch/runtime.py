@@ -54,6 +54,11 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
+def next_power(n: int) -> int:
+    """The smallest power of two >= n."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
 def card(x: torch.Tensor) -> Card:
     """The GPU that `x` is on; of a CPU tensor the one that the emulator stands for."""
     return cards.of_tensor(x)

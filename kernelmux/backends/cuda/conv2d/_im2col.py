@@ -3,6 +3,7 @@
 Images and weights are channels-last here, with channels and pixels at multiples of 16 bytes; others are copied first.
 """
 
+from dataclasses import replace
 from math import gcd, log2, prod
 from typing import NamedTuple
 
@@ -40,6 +41,9 @@ FOLLOWING = 2.0
 # 64 x 128 sums of 2, 4 and 8 blocks 1.4, 2.4 and 3.4, 128 x 128 of 4 and 8 3.6 and 4.8, 128 x 256 of 3 6.1.
 ADDED = 6800
 LEAST_SHARE = 192  # of K for each of them
+# Products per us of 128 x 192 and 128 x 256 as sums over positions. H200, us, bf16: 512 of 3 x 3 on 79x512x14x67, dilated,
+# take 439.6 in four pieces of 128 x 192, three rounds of them, 461.2 in five of 128 x 256, 493.0 in three of 256 x 128.
+SUMMED, SUMMED_ROUNDS = 3.3e6, 3
 PASS = 3.0  # us of a launch that makes contiguous images of a result, beside what it moves
 
 
@@ -175,15 +179,14 @@ def quickest(
 ) -> TilingChoice:
     """The quickest tiling of so many rows of a product; turned: which has no second pass."""
     some, part = p._replace(M=rows), moved * rows // p.M
-    choices = (
-        (t, s) for t in tilings(operator) for s in (range(1, 2) if turned else _splits(t, some, multiprocessors))
-    )
+    rounds = 0 if turned else SUMMED_ROUNDS if operator == BACKWARD_WEIGHT else 2
+    choices = ((t, s) for t in tilings(operator) for s in pieces(t, some, multiprocessors, rounds))
     timed = [TilingChoice(t.microseconds(some, s, multiprocessors, part), t, s) for t, s in choices]
-    timed += [c for t in tilings(operator) for c in _shared(t, some, multiprocessors, part)]
+    timed += [c for t in tilings(operator) for c in shared_choices(t, some, multiprocessors, part)]
     return min(timed, key=lambda c: c.microseconds)
 
 
-def _shared(t: ConvolutionTiling, p: MatmulProblem, multiprocessors: int, moved: int) -> list[TilingChoice]:
+def shared_choices(t: ConvolutionTiling, p: MatmulProblem, multiprocessors: int, moved: int) -> list[TilingChoice]:
     """K in pieces for the blocks of a cluster, where all clusters find room at one time, and the sums where stages were."""
     found: list[TilingChoice] = []
     if t.m * (t.n + 8) * 4 > t.stages * (t.m + t.n) * LINE:
@@ -207,12 +210,13 @@ def tilings(operator: int) -> tuple[ConvolutionTiling, ...]:
     """Those among which an operator chooses. Where columns are terms, a copy of STEP channels must not cross taps."""
     if operator != BACKWARD_WEIGHT:
         return *TILINGS, *NARROW
-    return tuple(t for t in (*TILINGS, *NARROW, *TALL) if t.n % STEP == 0)
+    fit = (t for t in (*TILINGS, *NARROW, *TALL) if t.n % STEP == 0)
+    return tuple(replace(t, rate=SUMMED) if t.m == 128 and t.n >= 192 else t for t in fit)
 
 
-def _splits(t: ConvolutionTiling, p: MatmulProblem, multiprocessors: int) -> range:
-    """Pieces of K, of 256 or more: as many as give every multiprocessor two tiles, if K is as long."""
-    return range(1, max(1, min(2 * multiprocessors // t.tiles(p), p.K // 256)) + 1)
+def pieces(t: ConvolutionTiling, p: MatmulProblem, multiprocessors: int, rounds: int = 2) -> range:
+    """Pieces of K, of 256 or more: as many as give every multiprocessor so many tiles, if K is as long."""
+    return range(1, max(1, min(rounds * multiprocessors // t.tiles(p), p.K // 256)) + 1)
 
 
 def plan(

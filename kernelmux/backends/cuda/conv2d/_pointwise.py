@@ -13,12 +13,12 @@ import torch
 from kernelmux.backends.cuda._families.epilogue import PLAIN, Epilogue, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles, cdiv, ctype, multiprocessors
-from kernelmux.backends.cuda.conv2d._im2col import quickest
-from kernelmux.backends.cuda.conv2d._pixel_copies import VECTOR
+from kernelmux.backends.cuda.conv2d._im2col import TilingChoice, pieces, shared_choices
+from kernelmux.backends.cuda.conv2d._pixel_copies import SECTOR, VECTOR
 from kernelmux.backends.cuda.conv2d._pixel_maps import STEP
 from kernelmux.backends.cuda.conv2d._plans import halves_on_hopper
 from kernelmux.backends.cuda.conv2d._problem import BACKWARD_WEIGHT, CONV2D
-from kernelmux.backends.cuda.conv2d._tilings import TILINGS
+from kernelmux.backends.cuda.conv2d._tilings import NARROW, TALL, TILINGS, ConvolutionTiling
 from kernelmux.backends.cuda.matmul import COPY, mma_sync
 from kernelmux.backends.cuda.matmul._choice import HOPPER_MEMORY, MatmulProblem, adding, operand, problem, split_length
 from kernelmux.backends.cuda.matmul._maps import tiles
@@ -35,6 +35,16 @@ _NUMBERS = "M:i32 N:i32 K:i32 k_split:i32 works:i32 pixels:i32 padded:i32"
 
 UNALIGNED = 1e9  # operations at most where rows of pixels begin anywhere, which mma.sync reads
 _LARGEST = 2**31 - 512  # of an int, rounded up to whole tiles
+# Sums over pixels by pairs of blocks, which read rows of grad_out for one another. H200, us, bf16: 256 from 1024 channels
+# of 35 images of 56 x 151 take 269.2 with 256 x 192, 273.6 with 256 x 128; 388.7 alone, with 128 x 256.
+PAIRS = (
+    ConvolutionTiling(256, 192, 3.0e6, 3, height=2, across=2),
+    ConvolutionTiling(256, 128, 3.1e6, 4, height=2, across=2),
+)
+# Of 128 bytes that L2 gives to all multiprocessors per us, and how many a line of a box is that begins between them: at
+# multiples of a sector of 32 bytes, and at others. 128 x 128 alone, us: of 56 x 152 pixels 245.2, 92 x 92 281.9, 56 x 151
+# 447.7.
+LINES, IN_SECTORS, ACROSS_SECTORS = 8e4, 1.15, 2.0
 
 
 def product(weight: torch.Tensor, images: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -98,9 +108,36 @@ def best_plan(left: Layout, right: Layout, end: EpilogueKind, processors: int) -
         fit = [t for t in TILINGS if t.n % STEP == 0]
         tiling = min(fit, key=lambda t: t.microseconds(_product(left, right, t), 1, processors))
         return plan(left, right, end, tiling, 1, False, processors)
-    p = _product(left, right, TILINGS[0])
-    best = quickest(BACKWARD_WEIGHT, p, processors, p.bytes, p.M)
+    best = choose(left, right, processors)
     return plan(left, right, end, best.tiling, best.splits, best.shared, processors)
+
+
+@remembered
+def choose(left: Layout, right: Layout, processors: int) -> TilingChoice:
+    """How the sums over pixels are cut: the quickest tiling, of which L2 may be what it waits for."""
+    p = _product(left, right, TILINGS[0])
+    return min(choices(p, right.shape[2] * right.shape[3], processors), key=lambda c: c.microseconds)
+
+
+def choices(p: MatmulProblem, pixels: int, processors: int) -> list[TilingChoice]:
+    """All that are to choose from. pixels: of an image."""
+    crossed = ACROSS_SECTORS if pixels % SECTOR else IN_SECTORS if pixels % STEP else 1.0
+
+    def least(t: ConvolutionTiling, q: MatmulProblem, split: bool) -> float:
+        rows = q.M * cdiv(q.N, t.n * t.across) + q.N * cdiv(q.M, t.m)
+        work = q.M * q.N * q.K / (t.rate * processors)
+        return rows * q.K * q.dtype.itemsize / LINE * crossed / LINES + 0.1 * work + 5.0 * split
+
+    found = []
+    for t in (*(t for t in (*TILINGS, *NARROW, *TALL) if t.n % STEP == 0), *PAIRS):
+        for s in pieces(t, p, processors):
+            # As if the last piece were as long as the others, for which they all wait.
+            q = p._replace(K=s * split_length(p.K, s, STEP))
+            found.append(TilingChoice(max(t.microseconds(q, s, processors), least(t, q, s > 1)), t, s))
+        if t.peers == 1:
+            shared = shared_choices(t, p, processors, p.bytes)
+            found += [c._replace(microseconds=max(c.microseconds, least(t, p, split=True))) for c in shared]
+    return found
 
 
 def _padded(pixels: int, left: Layout, t: WgmmaTiling) -> int:
@@ -135,15 +172,16 @@ def plan(
         OPERATOR=CONV2D if turned else BACKWARD_WEIGHT, BLOCK_N=t.n, CONSUMERS=t.consumers, HEIGHT=t.height,
         STAGES=t.stages, GROUP_M=t.group_m, **p.macros, **ending.macros, **{name: int(n) for name, n in more.items()},
         C_VECTOR=gcd(4 if shares > 1 else 16 // out.itemsize, pixels if turned else p.N),
+        **({"ACROSS": t.across} if t.across > 1 else {}),
     )  # fmt: skip
-    blocks = works * shares if shared else min(works, processors)
+    blocks = works * shares if shared else min(works, t.resident(processors))
     sizes = p.M, p.N, p.K, k_split, works, pixels, _padded(pixels, left, t)
     launch = kernel.bind(blocks, t.threads, *sizes, shared=t.shared(out))
     if turned:
         lines = t.m if p.left.k_major else STEP
         maps = tiles(p, p.left, p.M, lines), _lines(right, STEP)
         return PointwisePlan(launch, *maps, (n, p.M, rows, columns))
-    maps = _lines(left, t.m), _lines(right, t.n)
+    maps = _lines(left, t.m // t.across), _lines(right, t.n)
     return PointwisePlan(launch, *maps, (p.M, p.N, 1, 1), parts, adding(parts, p, end))
 
 

@@ -6,6 +6,9 @@
 //   BACKWARD_WEIGHT  left [o, pixel], grad_out;       right [c, pixel], images; sums over the pixels of all images
 //
 // The gradient of the images is the first with a weight [c, o], whose lines run along rows.
+//
+// Where rows of pixels begin at odd multiples of 16 bytes, five sectors of L2 are read for four, and L2 is what a gradient of
+// the weight waits for: blocks of a cluster, ACROSS of them side by side, fetch rows of grad_out once, by multicast.
 #include "convolution_ends.cuh"
 
 #define CONV2D 0
@@ -13,6 +16,29 @@
 #ifndef OPERATOR
 #define OPERATOR BACKWARD_WEIGHT
 #endif
+
+static_assert(PEERS == ACROSS, "no block lies below another");
+static_assert(PEERS == 1 || (OPERATOR == BACKWARD_WEIGHT && SHARES == 1), "a cluster shares operands or K");
+
+// A box for all blocks of the cluster, at the same place of their shared memory; the barrier of each counts the bytes.
+__device__ __forceinline__ void load_for_all(void* to, const TensorMap& map, Barrier& full, int pixel, int channel, int image) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+        "[%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(shared_address(to)),
+        "l"(&map), "r"(shared_address(&full)), "r"(pixel), "r"(channel), "r"(0), "r"(image), "h"((short)((1 << ACROSS) - 1))
+        : "memory");
+}
+
+// The rows of pixels that this block fetches: those of images, and of grad_out all or a part for the blocks beside it too.
+__device__ __forceinline__ void load_rows(unsigned char* a, unsigned char* b, const TensorMap& left, const TensorMap& right,
+                                          Barrier& full, const Work& work, int pixel, int image) {
+    constexpr int Rows = BLOCK_M / ACROSS;
+    static_assert(Rows % 8 == 0, "a swizzle repeats every 8 rows");
+    const int m = Seat().x * Rows;
+    if constexpr (ACROSS == 1) tma_load(a, left, full, pixel, work.m, 0, image);
+    else load_for_all(a + m * 128, left, full, pixel, work.m + m, image);
+    tma_load(b, right, full, pixel, work.n, 0, image);
+}
 
 __device__ __forceinline__ void produce(const Ring& ring, Place& place, const Work& work, const TensorMap& left,
                                         const TensorMap& right, int padded) {
@@ -24,8 +50,7 @@ __device__ __forceinline__ void produce(const Ring& ring, Place& place, const Wo
         unsigned char *a = ring.a(place.stage), *b = ring.b(place.stage);
         if constexpr (OPERATOR == BACKWARD_WEIGHT) {
             const int of = k / padded, pixel = k - of * padded;
-            tma_load(a, left, full, pixel, work.m, 0, of);
-            tma_load(b, right, full, pixel, work.n, 0, of);
+            load_rows(a, b, left, right, full, work, pixel, of);
         } else {
 #pragma unroll
             for (int i = 0; i < (A_K_MAJOR ? 1 : BLOCK_M / 64); i++)
@@ -39,7 +64,7 @@ __device__ __forceinline__ void produce(const Ring& ring, Place& place, const Wo
 }
 
 // As conv2d_implicit_gemm_tma: block i computes the works i, i + gridDim.x, ..., or a share of one work.
-extern "C" __global__ void CLUSTER_OF_SHARES __launch_bounds__(THREADS, 1)
+extern "C" __global__ void CLUSTER CLUSTER_OF_SHARES __launch_bounds__(THREADS, 1)
     conv2d_pointwise(const __grid_constant__ TensorMap left, const __grid_constant__ TensorMap right,
                      Output* __restrict__ c EPILOGUE_PARAMETERS(Output), int M, int N, int K, int k_split, int works,
                      int pixels, int padded) {
@@ -69,4 +94,5 @@ extern "C" __global__ void CLUSTER_OF_SHARES __launch_bounds__(THREADS, 1)
         }
     }
     if constexpr (SHARES > 1) share_sync();  // no block leaves while another reads its sums
+    cluster_sync();  // or while another writes its stages
 }

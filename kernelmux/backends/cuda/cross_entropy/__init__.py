@@ -3,7 +3,7 @@
 import torch
 
 from kernelmux.backends.cuda._families.elementwise import ACCESS_BYTES
-from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, card, cdiv, ctype
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, card, cdiv, ctype, next_power
 from kernelmux.backends.cuda.cross_entropy._targets import reduced
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.util.cards import remembered
@@ -52,7 +52,7 @@ def _online(rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoo
 
 def group_of(n: int, each: int, most: int = 512) -> int:
     """Threads that share a row of n elements, if each takes so many of them at a time: a power of two, 4 or more."""
-    return min(most, max(4, 1 << (cdiv(n, each) - 1).bit_length()))
+    return min(most, max(4, next_power(cdiv(n, each))))
 
 
 def aligned(logits: torch.Tensor) -> bool:

@@ -6,7 +6,7 @@ import torch
 
 from kernelmux.backends.cuda._families.byte_products import LINE
 from kernelmux.backends.cuda._launch.layout import Layout, layout
-from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, cdiv
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, cdiv, next_power
 from kernelmux.backends.cuda.transpose import transpose_vectorized
 from kernelmux.registry.util.cards import remembered
 
@@ -57,7 +57,7 @@ def _copy(x: Layout, pitch: int) -> BoundLaunch:
     """Of lines along the last axis to such of so many bytes."""
     count, length = x.shape
     words = cdiv(length, 4)
-    across = min(max(32, 1 << (cdiv(words, 4) - 1).bit_length()), THREADS)
+    across = min(max(32, next_power(cdiv(words, 4))), THREADS)
     pieces = cdiv(words, 4 * across)
     signature = "x* y* lines:i64 pieces:i32 length:i32 from:i64 to:i64"
     kernel = SOURCE.kernel("fp8_matmul_lines", signature, VECTOR=gcd(4, x.offset, x.strides[0], length), ACROSS=across)

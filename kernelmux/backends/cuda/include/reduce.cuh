@@ -50,6 +50,9 @@ struct Near {
 #ifndef ROWS  // rows: side by side in a block, if a warp or less reduces one
 #define ROWS 1
 #endif
+#ifndef PEELED  // rows: they start anywhere, and their vectors at the first aligned address of each
+#define PEELED 0
+#endif
 #ifndef TILE_INNER  // columns: threads side by side; GROUP / TILE_INNER of them share a column
 #define TILE_INNER 32
 #endif
@@ -63,6 +66,7 @@ struct Near {
 #define UNROLL 4
 #endif
 static_assert(GROUP <= 32 || ROWS == 1, "a row of several warps has the block to itself");
+static_assert(!PEELED || GROUP >= WIDTH, "each element before the first vector has a thread");
 
 using T = ELEMENT;
 using Out = OUTPUT;
@@ -163,6 +167,7 @@ struct LanesOfRow {
         accumulate<Op>(lanes, x, index, wanted);
     }
     __device__ __forceinline__ void add(const T& x, int index) { Op::add(lanes[0], to_float(x), index); }
+    __device__ __forceinline__ void add_before(const T& x, int index) { add(x, index); }
     __device__ __forceinline__ typename Op::State total() {
 #pragma unroll
         for (int step = WIDTH / 2; step > 0; step /= 2)
@@ -187,11 +192,17 @@ struct PartOfRow<Indexed<F>, Element> {
             held = x;
         }
     }
-    __device__ __forceinline__ void add(const Element& x, int index) {
-        Elements all;
+    __device__ __forceinline__ void hold(const Element& x, int index) {
+        best = {to_float(x), index};
 #pragma unroll
-        for (int j = 0; j < WIDTH; ++j) all.v[j] = x;
-        add(all, index, true);
+        for (int j = 0; j < WIDTH; ++j) held.v[j] = x;
+    }
+    __device__ __forceinline__ void add(const Element& x, int index) {
+        if (F()(best.value, to_float(x))) hold(x, index);
+    }
+    // x comes before all that was seen.
+    __device__ __forceinline__ void add_before(const Element& x, int index) {
+        if (!F()(to_float(x), best.value)) hold(x, index);
     }
     __device__ __forceinline__ Near total() const {
         int place = WIDTH - 1;
@@ -205,9 +216,16 @@ template <typename Op>
 __device__ __forceinline__ void reduce_rows(const T* x, Out* y, i64 rows, i64 n, i64 chunk, u32 splits) {
     const i64 row = blockIdx.x / splits * (i64)ROWS + threadIdx.y, split = blockIdx.x % splits;
     const i64 begin = split * chunk, end = min(n, begin + chunk);
-    const T* const p = x + row * n + begin;
-    const int count = row < rows ? (int)(end - begin) : 0;
+    const T* p = x + row * n + begin;
+    int count = row < rows ? (int)(end - begin) : 0, before = 0;
     start_after_previous();
+    T first = {};
+    if constexpr (PEELED) {
+        before = min(count, (int)((0 - (size_t)p) % 16 / sizeof(T)));
+        if ((int)threadIdx.x < before) first = p[threadIdx.x];
+        p += before;
+        count -= before;
+    }
     PartOfRow<Op, T> part;
     // Without conditions, which would hold the last vectors back until those before them have arrived: beyond the end of the
     // row its last vector once more, of which nothing is kept.
@@ -218,9 +236,10 @@ __device__ __forceinline__ void reduce_rows(const T* x, Out* y, i64 rows, i64 n,
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) held[u] = load_streaming<WIDTH>(p + min(start + u * STEP, last));
 #pragma unroll
-        for (int u = 0; u < UNROLL; ++u) part.add(held[u], start + u * STEP, start + u * STEP <= last);
+        for (int u = 0; u < UNROLL; ++u) part.add(held[u], before + start + u * STEP, start + u * STEP <= last);
     }
-    for (int i = count - count % WIDTH + threadIdx.x; i < count; i += GROUP) part.add(p[i], i);  // less than a vector
+    for (int i = count - count % WIDTH + threadIdx.x; i < count; i += GROUP) part.add(p[i], before + i);  // less than a vector
+    if (PEELED && (int)threadIdx.x < before) part.add_before(first, threadIdx.x);
     auto total = part.total();
     __shared__ decltype(total) scratch[32];
     total = group_reduce<GROUP>(total, scratch, Combine<Op>());

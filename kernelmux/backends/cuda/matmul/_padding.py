@@ -3,7 +3,7 @@
 import torch
 
 from kernelmux.backends.cuda._launch.layout import Layout, layout
-from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, cdiv, ctype
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, cdiv, ctype, next_power
 from kernelmux.backends.cuda.matmul._choice import operand
 from kernelmux.registry.util.batch_strides import merged
 from kernelmux.registry.util.cards import remembered
@@ -47,7 +47,7 @@ def _launch(x: Layout, pitch: int) -> BoundLaunch | None:
         return None
     (rows, length), (count, apart) = x.shape[-2:], axes[0] if axes else (1, 0)
     vectors = pitch * x.dtype.itemsize // VECTOR
-    across = min(max(8, 1 << (cdiv(vectors, 4) - 1).bit_length()), THREADS)
+    across = min(max(8, next_power(cdiv(vectors, 4))), THREADS)
     units = min((4, 3, 2), key=lambda n: cdiv(vectors, n * across) * n)
     pieces = cdiv(vectors, units * across)
     signature = "x* y* lines:i64 pieces:i32 length:i32 pitch:i32 rows:i32 ld:i64 apart:i64"

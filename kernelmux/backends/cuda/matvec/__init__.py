@@ -11,7 +11,7 @@ import torch
 
 from kernelmux.backends.cuda._families.epilogue import PLAIN
 from kernelmux.backends.cuda._launch.layout import Layout, layout
-from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, cdiv, ctype
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, cdiv, ctype, next_power
 from kernelmux.backends.cuda.matmul._few_rows_lines import any_lines
 from kernelmux.backends.cuda.matmul._tf32 import wgmma as product
 from kernelmux.registry.backend import Implementation
@@ -97,7 +97,7 @@ def _block(K: int, itemsize: int, vectors: int) -> tuple[int, int]:
         return 4, 8 if K * itemsize >= 2**14 else 4
     if K < 2**12:
         return 4, 8
-    return min(1 << (vectors - 1).bit_length(), 4), 8
+    return min(next_power(vectors), 4), 8
 
 
 def _width(weight: Layout, x: Layout) -> int:

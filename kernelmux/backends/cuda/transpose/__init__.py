@@ -25,7 +25,7 @@ from typing import NamedTuple
 import torch
 
 from kernelmux.backends.cuda._families.elementwise import ACCESS_BYTES, common_width
-from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, bits_type, cdiv
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, bits_type, cdiv, next_power
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.util import cards
 from kernelmux.registry.util.cards import remembered
@@ -209,7 +209,7 @@ def _narrow(c: Matrices, kernel: str) -> TransposeTiles:
     """
     by_rows = kernel == "few_rows"
     few, many, row, piece = (c.M, c.N, c.x_row, c.y_piece) if by_rows else (c.N, c.M, c.y_row, c.x_piece)
-    few = 1 << (few - 1).bit_length()
+    few = next_power(few)
     tile = max(_SHORT, min(256, _NARROW_AREAS[kernel] // few))
     while tile > _SHORT and c.matrices * cdiv(many, tile) < c.processors:
         tile //= 2

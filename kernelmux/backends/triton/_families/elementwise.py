@@ -25,11 +25,14 @@ import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._launch.dependent import follow_previous, following
-from kernelmux.backends.triton._launch.launch import Ints, Launch, cdiv, like, plan
+from kernelmux.backends.triton._launch.launch import Ints, Launch, cdiv, like, plan, processors
 from kernelmux.backends.triton._launch.strides import collapse
 
 # Bytes of one output per program, and its warps: 97 % (add) and 95 % (gelu) of the copy rate of an H200.
 RULE = {"bytes": 4096, "num_warps": 4}
+# Fewer while programs are fewer than so many to a multiprocessor. H200, bf16, us by 4096 bytes and so: gelu_backward of
+# 3 x 15616 5.2 and 3.9, swiglu of 16 x 14336 4.7 and 4.1, gelu of 64 x 14336 4.8 and 4.5; by 1024 always that 4.9.
+LEAST_BYTES, PROGRAMS = 1024, 4
 FEW = 3  # tensors; beyond it half as many elements per program, which keep as many bytes in flight in fewer registers
 ACCESS_BYTES = 16
 TILE = 1024  # elements of a tile whose rows are not dense
@@ -145,6 +148,8 @@ def _plan(
     block, warps = config["bytes"] // (2 if many else 1) // dtype.itemsize, config["num_warps"]
     if len(sizes) == 1 and all(step == (1,) for step in steps):
         numel = sizes[0]
+        while block * dtype.itemsize > LEAST_BYTES and cdiv(numel, block) < PROGRAMS * processors(device):
+            block //= 2
         meta = {"formula": formula, "BLOCK": block, "num_warps": warps}
         early = following(device, cdiv(numel, block)) if follows else {}
         return MapLaunch(elementwise_flat_kernel, (cdiv(numel, block),), numel, outputs=outputs, **meta, **early)

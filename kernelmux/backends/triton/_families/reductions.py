@@ -16,7 +16,6 @@ that the compiler knows. Only the block that crosses the end of the axis has a m
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,36 +25,11 @@ import triton.language as tl
 from triton.language.extra import cuda
 
 from kernelmux.backends.triton._families.elementwise import ACCESS_BYTES, MapLaunch
-from kernelmux.backends.triton._launch.card import per_processor
-from kernelmux.backends.triton._launch.launch import Config, cdiv, overlaps, plan, processors
+from kernelmux.backends.triton._families.reduction_rules import access_width, parts, peeled, rows_in_one, rule
+from kernelmux.backends.triton._launch.launch import Config, cdiv, overlaps, plan
 from kernelmux.backends.triton._launch.strides import Ints, collapse, contiguous
-from kernelmux.backends.triton._rows.rows import Walk, clamp, next_power, walk
+from kernelmux.backends.triton._rows.rows import Walk, walk
 from kernelmux.registry.backend import Implementation
-
-PROGRAMS = 8  # that keep a multiprocessor busy
-WHOLE = 8192  # a row longer than this is walked by its program in shorter blocks, or cut
-TILE = 4096  # elements of a tile whose columns are reduced
-
-
-class ColumnRule(NamedTuple):
-    """Up to `most` bytes: a tile's bytes of each row, least elements and warps; programs; bytes of the least chunk."""
-
-    most: int
-    across: int
-    short: int
-    num_warps: int
-    programs: int
-    chunk: int
-
-
-# H200, cold L2: reduce_max of 4501 x 144 in bf16 takes 7.7 us in 16 chunks, 21.8 in one; reduce_sum of 320 x 5444 6.7 us a
-# sector at a time, 12.2 by tiles of 128 bytes and of 64 rows.
-COLUMNS = (
-    ColumnRule(2**22, 32, TILE // 8, 4, 528, 8192),
-    ColumnRule(2**24, 64, TILE, 4, 1056, 16384),
-    ColumnRule(2**27, 128, TILE, 8, 528, 16384),
-    ColumnRule(2**62, 128, TILE, 8, 1056, 16384),
-)
 
 
 @triton.jit
@@ -121,6 +95,19 @@ def _read(ins, first, offs, at, mask, IDENTITY: tl.constexpr):
 
 
 @triton.jit
+def _read_ends(
+    ins, rows, head, tail, length, mask, combine: tl.constexpr, better: tl.constexpr, IDENTITY: tl.constexpr,
+    INDEXED: tl.constexpr, PEEL: tl.constexpr,
+):  # fmt: skip
+    """What lies before and behind the whole accesses of rows, all [ROWS]: `head` elements, and those from `tail` on."""
+    lane = tl.arange(0, 2 * PEEL)[None, :]
+    place = tl.where(lane < PEEL, lane, lane - PEEL + tail[:, None])
+    wanted = mask[:, None] & (place < tl.where(lane < PEEL, head[:, None], length))
+    value = tl.load(ins[0] + rows[:, None] + place, mask=wanted, other=IDENTITY).to(tl.float32)
+    return _along(value, tl.where(wanted, place, 2**31 - 1), combine, better, INDEXED)
+
+
+@triton.jit
 def _merge(value, index, x, at, combine: tl.constexpr, better: tl.constexpr, INDEXED: tl.constexpr):
     """Two states of which the second comes from elements behind those of the first."""
     if INDEXED:
@@ -138,16 +125,23 @@ def _along_rows(states, combine, _semantic=None, _generator=None):
 
 
 @triton.jit
-def _write(
-    outs, offs, mask, value, index, shift,
-    combine: tl.constexpr, better: tl.constexpr, finish: tl.constexpr, INDEXED: tl.constexpr, LAST: tl.constexpr,
-):  # fmt: skip
-    """Combine the lanes of each row and write its state, or the result; shift: what is to be added to indices, [ROWS]."""
+def _along(value, index, combine: tl.constexpr, better: tl.constexpr, INDEXED: tl.constexpr):
+    """Combine the lanes of each row: the best value, then the least of its indices.
+
+    Two reductions of one number take less than one of two.
+    """
     result = _along_rows(value, combine)
+    place = result
     if INDEXED:
-        # The best value, then the least of its indices: two reductions of one number take less than one of two.
         most: tl.constexpr = 2**31 - 1 if index.dtype == tl.int32 else 2**63 - 1
-        place = tl.min(tl.where(better(value, result[:, None]), most, index), 1) + shift
+        place = tl.min(tl.where(better(value, result[:, None]), most, index), 1)
+    return result, place
+
+
+@triton.jit
+def _write(outs, offs, mask, result, place, finish: tl.constexpr, INDEXED: tl.constexpr, LAST: tl.constexpr):
+    """The states of rows, or their results, all [ROWS]."""
+    if INDEXED:
         if LAST:
             result = finish(result, place)
         else:
@@ -169,7 +163,8 @@ def reduce_kernel(
 
     Along a contiguous axis its length and the strides of rows are in units of WIDTH elements; across one the length of
     the innermost dimension and all other strides. blocks: of a chunk. per_row: by how much the index grows from row to row.
-    PEEL: ROWS = 1, and the row is walked from the last multiple of so many elements before it, if not 0.
+    PEEL: the elements of an access if rows start anywhere between two of them, else 0: what lies before the first whole one
+    and behind the last is read apart. More than one block of a row: ROWS = 1.
     """
     if FOLLOWS:
         cuda.gdc_wait()
@@ -189,81 +184,52 @@ def reduce_kernel(
     begin = part.to(tl.int64) * (blocks * BLOCK_N)
     cols = tl.arange(0, BLOCK_N)
     at = cols[None, :]  # indices from `begin` on, in 32 bits
-    before = 0
+    starts, head, tail = rows, rows, rows
     if PEEL:
-        skipped = tl.sum(rows % PEEL, 0)
-        rows = rows // PEEL * PEEL
-        at, before = at - skipped.to(tl.int32), skipped
+        first_access, last_access = tl.cdiv(rows, PEEL), (rows + N) // PEEL
+        rows = first_access * PEEL
+        head, tail = rows - starts, last_access * PEEL - starts
+        at += head.to(tl.int32)[:, None]
+        N = tl.max(last_access - first_access, 0) * PEEL  # of the only row, unless one block has them whole
     offs = rows[:, None] + (cols.to(tl.int64) * step)[None, :]
 
     # [ROWS, BLOCK_N]: one state per lane, so that the loop needs no reduction.
     if ONCE:
-        if not EVEN:
+        if PEEL:
+            left = tl.minimum(last_access - first_access - begin // PEEL, BLOCK_N // PEEL).to(tl.int32) * PEEL
+            mask = mask_rows[:, None] & (cols[None, :] < left[:, None])
+        elif not EVEN:
             mask = mask_rows[:, None] & (begin + at < N)
         value, index = _read(ins, begin * step, offs, at, mask, IDENTITY)
         index = tl.broadcast_to(index, [ROWS, BLOCK_N])
     else:
         value = tl.full([ROWS, BLOCK_N], IDENTITY, tl.float32)
         index = tl.zeros([ROWS, BLOCK_N], tl.int32 if len(ins) == 1 else tl.int64)
-        end = tl.minimum(begin + blocks * BLOCK_N, N + before) - begin
+        end = tl.minimum(begin + blocks * BLOCK_N, N) - begin
         whole = end // BLOCK_N * BLOCK_N
-        first = 0
-        if PEEL:
-            first = (part == 0).to(tl.int64) * BLOCK_N
-            if part == 0:
-                x, i = _read(ins, 0, offs, at, (at >= 0) & (at < N), IDENTITY)
-                value, index = _merge(value, index, x, i, combine, better, INDEXED)
-        for start in range(first, whole, BLOCK_N):
+        for start in range(0, whole, BLOCK_N):
             x, i = _read(ins, (begin + start) * step, offs, at + tl.cast(start, tl.int32), mask, IDENTITY)
             value, index = _merge(value, index, x, i, combine, better, INDEXED)
         if not EVEN:
-            if tl.maximum(first, whole) < end:
-                rest = mask_rows[:, None] & (begin + whole + at < N)
+            if whole < end:
+                rest = mask_rows[:, None] & (begin + whole + cols[None, :] < N)
                 x, i = _read(ins, (begin + whole) * step, offs, at + whole.to(tl.int32), rest, IDENTITY)
                 value, index = _merge(value, index, x, i, combine, better, INDEXED)
+    result, place = _along(value, index, combine, better, INDEXED)
+    if PEEL:
+        wanted = mask_rows & (part == 0)
+        x, i = _read_ends(ins, starts, head, tail, length * WIDTH, wanted, combine, better, IDENTITY, INDEXED, PEEL)
+        if INDEXED:
+            place = tl.where(better(result, x), i, tl.where(better(x, result), place, tl.minimum(place, i)))
+        result = combine(result, x)
 
     shift = begin * 0
     if len(ins) == 1:
         shift = begin + ((block // tl.cdiv(inner, ROWS)).to(tl.int64) * inner + within) * per_row
     out_rows, _ = _rows(block, sizes, out_strides, inner, 1, ROWS)
-    _write(outs, out_rows + part * out_step, mask_rows, value, index, shift, combine, better, finish, INDEXED, LAST)
-
-
-def rule(w: Walk, itemsize: int, indexed: bool, device: int) -> Config:
-    """The tile of a program; smaller where every lane has an index too, and two of them take longer to combine."""
-    if w.along:
-        # H200, 8192 columns, in one step: 90 (fp32) and 87 % (bf16) of the copy rate; in four steps 89 and 82 %.
-        few, even = math.prod(w.sizes) < PROGRAMS * processors(device), not _uneven(w, itemsize)
-        whole = few or (even and w.length <= WHOLE)
-        long = even and w.length >= 4 * WHOLE  # so that blocks which cross an end are a small part of the row
-        block = min(next_power(w.length), WHOLE if few or ((whole or long) and not indexed) else WHOLE // 4)
-        rows = clamp(2048 // block, 1, next_power(w.sizes[-1]))
-        # By what there is, not by the tile: 20264 rows of 4600, fp16, take 49.4 us by 8 warps, 62.9 by 16.
-        warps = clamp(next_power(rows * min(block, w.length) // 512 + 1) // 2, 4, 16 if whole else 8)
-        return {"ROWS": rows, "BLOCK_N": block, "num_warps": warps}
-    c = _columns(w, itemsize, device)
-    across, short = c.across // itemsize, c.short // next_power(w.length)
-    rows = clamp(max(across, short), 1, next_power(w.sizes[-1]))
-    warps = 4 if short > across else c.num_warps
-    return {"ROWS": rows, "BLOCK_N": min(next_power(w.length), TILE // rows), "num_warps": warps}
-
-
-def _columns(w: Walk, itemsize: int, device: int) -> ColumnRule:
-    """How columns are reduced."""
-    total = math.prod(w.sizes) * w.length * itemsize
-    return next(c for c in COLUMNS if total <= per_processor(c.most, device))
-
-
-def parts(w: Walk, itemsize: int, config: Config, device: int) -> int:
-    """How many chunks the axis is worth cutting into; columns into equal ones, so that all programs run at once."""
-    programs, most = w.grid(config["ROWS"])[0], PROGRAMS * processors(device)
-    if w.along:
-        return 1 if programs >= most or w.length < 2 * WHOLE else cdiv(w.length, WHOLE)
-    c = _columns(w, itemsize, device)
-    least = max(c.chunk // itemsize // config["ROWS"], config["BLOCK_N"])
-    if w.length <= 2 * least:
-        return 1
-    return clamp(per_processor(c.programs, device) // programs, 1, w.length // least)
+    if INDEXED:
+        place += shift
+    _write(outs, out_rows + part * out_step, mask_rows, result, place, finish, INDEXED, LAST)
 
 
 @plan
@@ -278,20 +244,27 @@ def steps(
     """
     kept = (*shape[:axis], 1, *shape[axis + 1 :])
     w = _walk(shape, strides, kept, axis)
+    folded = 1 if reduction.indexed or follows else rows_in_one(w, itemsize, device)
+    if folded > 1:  # the same memory as fewer and longer rows
+        shape, axis = (w.length // folded, folded * w.sizes[0]), 0
+        strides = contiguous(shape)
+        w = _walk(shape, strides, (1, shape[1]), 0)
     config = rule(w, itemsize, reduction.indexed, device)
-    config["PEEL"] = _peel(w, itemsize, config)
-    block, length = config["BLOCK_N"], w.length + max(0, config["PEEL"] - 1)
+    config["PEEL"] = 0 if follows else peeled(w, itemsize)
+    block, length = config["BLOCK_N"], w.length
     blocks = cdiv(cdiv(length, parts(w, itemsize, config, device) if split else 1), block)
     count = cdiv(length, blocks * block) if length else 1
     made = (*shape[:axis], count, *shape[axis + 1 :])  # the partial states
-    ends = last and count == 1
+    ends = last and count == folded == 1
     meta: Config = {"LEADS": overlaps(device) and not ends, "FOLLOWS": overlaps(device) and follows}
     meta |= {"launch_pdl": True} if meta["FOLLOWS"] else {}
     cut = (count, contiguous(made)[axis], blocks, per_row)
     launch = _launch(reduction, _walk(shape, strides, made, axis), itemsize, cut, ends, config | meta)
     first = ReductionStep(launch, None if ends else made, reduction.indexed)
-    if count == 1:
+    if count == folded == 1:
         return (first,)
+    if folded > 1:
+        made = (count * folded, shape[1] // folded)
     return (first, *steps(reduction, device, made, contiguous(made), 4, axis, split, 0, last, True))
 
 
@@ -308,7 +281,7 @@ def _launch(
     how much the index grows from row to row. ends: in the result, not in states."""
     (count, out_step, blocks, per_row), rows, block = cut, meta["ROWS"], meta["BLOCK_N"]
     (out_strides, strides), step = w.strides, w.steps[1]
-    width = _width(w, ACCESS_BYTES // itemsize)
+    width = access_width(w, ACCESS_BYTES // itemsize)
     if w.along:
         sizes, length = w.sizes, w.length // width
         units, step = tuple(s // width for s in strides), min(step, 1)
@@ -316,33 +289,14 @@ def _launch(
         sizes, length = (*w.sizes[:-1], w.sizes[-1] // width), w.length
         units, step = (*(s // width for s in strides[:-1]), strides[-1]), step // width
     even = w.length == count * blocks * block > 0 and not meta["PEEL"]
+    once = blocks == 1 and (even or meta["PEEL"] or width * itemsize == ACCESS_BYTES)
     return MapLaunch(
         reduce_kernel, (*w.grid(rows), count), sizes, out_strides, units, length, out_step, step, blocks, per_row,
         combine=reduction.combine, better=reduction.better, finish=reduction.finish,
         IDENTITY=reduction.identity, INDEXED=reduction.indexed, WIDTH=width, ALONG=w.along,
-        EVEN_ROWS=w.sizes[-1] % rows == 0, EVEN=even, ONCE=blocks == 1 and (even or width * itemsize == ACCESS_BYTES),
-        LAST=ends, outputs=1 if ends else 1 + reduction.indexed, **meta,
+        EVEN_ROWS=w.sizes[-1] % rows == 0, EVEN=even, ONCE=once, LAST=ends,
+        outputs=1 if ends else 1 + reduction.indexed, **meta,
     )  # fmt: skip
-
-
-def _peel(w: Walk, itemsize: int, config: Config) -> int:
-    """The elements of an access if long rows start anywhere between two of them, else 0."""
-    long = config["ROWS"] == 1 and w.length >= 2 * config["BLOCK_N"]
-    return ACCESS_BYTES // itemsize if long and _uneven(w, itemsize) else 0
-
-
-def _uneven(w: Walk, itemsize: int) -> bool:
-    """Whether rows are contiguous, and start anywhere between two accesses."""
-    widest = ACCESS_BYTES // itemsize
-    return w.along and w.steps[1] == 1 and math.prod(w.sizes) > 1 and _width(w, widest) < widest
-
-
-def _width(w: Walk, widest: int) -> int:
-    """The widest access, in elements, that divides what lies contiguous and the distances between; 1 if nothing does."""
-    strides, step = w.strides[1], w.steps[1]
-    if w.along:
-        return math.gcd(widest, w.length, *strides)
-    return math.gcd(widest, w.sizes[-1], step, *strides[:-1]) if strides[-1] == 1 else 1
 
 
 @plan

@@ -30,7 +30,8 @@ FEW = 24
 # softmax of 10000 x 10000 100 us (112), of 8192 x 9216 76 (87), of 11008 115 (94).
 OF_8_WARPS = 48
 # Of two inputs likewise, with or without vectors. H200, bf16, softmax_backward of 12224 x 6144: 110 us, by 16 warps 121;
-# add_rms_norm of 8192 x 6144 101 (102).
+# add_rms_norm of 8192 x 6144 101 (102). Beyond, without vectors, one of the chunks of 16 warps is read again:
+# softmax_backward of 21894 x 12896 385 us (470), of 8192 x 16000 185 (204).
 OF_TWO_INPUTS = 48
 # Beyond so many 8 warps hold all of a row that has vectors, which are read late: rms_norm of 4096 x 9216 39 us, 42 where
 # two chunks are read again. With two vectors up to KEPT: layer_norm of 8192 x 11008 97 us if two chunks are, else 199. Up
@@ -181,6 +182,8 @@ def row_rule(w: Walk, access: RowAccess, itemsize: int, demand: Demand, resident
         batch = 4 if chunks > 6 else 2
         registers = {} if demand.vectors or warps < 16 else {"maxnreg": 64}
         return {**config, "BATCH": batch, "HELD": chunks - batch, "LATE": True, **registers}
+    if demand.inputs == 2 and not demand.vectors and itemsize == 2 and OF_TWO_INPUTS < values <= HELD:
+        return {**config, "BATCH": 1, "HELD": chunks - 1, "LATE": True}
     if values <= HELD:
         return {**config, "BATCH": 1, "HELD": None, "LATE": demand.vectors > 1 or values > FEW}
     simple = len(w.sizes) == 1 and set(w.steps) == {1} and demand.reach < 2**31

@@ -2,8 +2,8 @@
 
 online       a running maximum and sum rescale what was added so far; scores never leave the SM
 descriptors  the same with loads and stores by the copy engine (TMA)
-specialised  one warp only loads; two warpgroups overlap the products of one block with the exponentials of another
 split_keys   for few queries: those of all heads that share keys as one tile, the keys divided among programs
+specialised  one warp only loads; one or two warpgroups overlap products of a block with exponentials of another
 Blocks of keys that every query of a block may see are walked without a mask; only the rest pay for one.
 """
 
@@ -17,6 +17,7 @@ import triton
 from kernelmux.backends.triton._launch.card import TensorCores, narrow
 from kernelmux.backends.triton._launch.launch import Config, cdiv, processors
 from kernelmux.backends.triton.attention._descriptors import descriptors
+from kernelmux.backends.triton.attention._forms import specialised_rule
 from kernelmux.backends.triton.attention._online import online
 from kernelmux.backends.triton.attention._problem import AttentionProblem
 from kernelmux.backends.triton.attention._specialised import specialised
@@ -69,20 +70,13 @@ def descriptors_rule(p: AttentionProblem) -> Config:
     return _tile(64, 64, warps=4, stages=3)
 
 
-def specialised_rule(p: AttentionProblem) -> Config:
-    """H200: in blocks of 128 keys, which fit up to D = 160, and of 64, of which the last may be less empty.
-
-    Causal, D = 128, 2 x 32/8 x 8192: 1680 us and 1876; D = 160, 4 x 16/4 x 4096: 531 and 597. Full, D = 128, 52 x 8/4 x
-    307: 71 and 69.
-    """
-    narrow = 1.12 * cdiv(p.N, 64) * 64 < cdiv(p.N, 128) * 128 and not p.mask.causal and not p.mask.window
-    return {"BLOCK_N": 64 if narrow or p.D > 160 else 128, "STAGES": 2}
-
-
-SHORTEST = 256  # keys of a split
+MANY_SPLITS = 16
+SHORTEST = 64, 256  # keys of a split, of so many splits and of more
 MOST_SPLITS = 128
 START = 128  # what a program takes besides its keys, in keys
-MERGE = 192  # and the second kernel
+MERGE = 128  # and the second kernel
+PART = 12  # and in it each of up to MANY_SPLITS
+LONG = 4096  # keys from which wider tiles pay
 
 
 def split_keys_rule(p: AttentionProblem) -> Config:
@@ -91,14 +85,19 @@ def split_keys_rule(p: AttentionProblem) -> Config:
     H200, 8 heads of 8192 keys, D = 128, 32 batches: 255 us (4.2 TB/s) for 4 queries of 32 heads, in two splits 273;
     256 us for 16 queries, in two splits 276. One batch, 1 query: of 4096 keys 16.7 us in tiles of 64 keys, 18.2 of 32, of
     65536 keys 80.5 and 82.3. 64 rows, 8 batches of 4096 keys, have one program on each: 52.6 us, with two 62.0. 128 rows,
-    32 batches with 4 heads: 171 us in one tile, 181 in two.
+    32 batches with 4 heads: 171 us in one tile, 181 in two. 1 x 32/8 of 2048 keys: 14.6 us in 8 splits, 14.2 in 16; 1 x 10
+    of 1154, D = 240, 18.6 in 5, 15.4 in 10, 16.6 in 19; 3 x 64/8 of 706, D = 96, 17.7 in 3, 15.0 in 6, 14.3 in 8. 23 x 8/1
+    x 3 of 58050, D = 224: 328 in tiles of 64 keys, 356 of 32.
     """
     packed = p.H // p.G * p.M
     rows = min(64, max(16, triton.next_power_of_2(packed)))
     if packed > 64 and p.columns <= 128 and p.B * p.G * cdiv(packed, 128) >= processors(p.device) * 3 // 4:
         rows = 128
     works = p.B * p.G * cdiv(packed, rows)
-    if p.columns > 128:
+    seen = min(p.N, p.mask.window + p.M - 1) if p.mask.window else p.N
+    if p.columns > 128 and rows == 32 and seen >= LONG and not narrow(p.device):
+        tile = _tile(rows, 64, warps=4, stages=2)
+    elif p.columns > 128:
         tile = _tile(rows, 32, warps=4, stages=3)
     elif rows == 16 and works > 16:
         tile = _tile(rows, 32, warps=2, stages=4)
@@ -106,16 +105,17 @@ def split_keys_rule(p: AttentionProblem) -> Config:
         tile = _tile(rows, 64, warps=8 if rows == 128 else 4, stages=3)
     single = rows == 128 or (packed > 32 and packed <= 64 and works <= processors(p.device))
     programs = processors(p.device) * (1 if single else 2)
-    seen = min(p.N, p.mask.window + p.M - 1) if p.mask.window else p.N
     blocks = cdiv(seen, tile["BLOCK_N"])
 
     def time(splits: int) -> int:
         length = cdiv(blocks, splits)
         waves = cdiv(works * cdiv(blocks, length), programs)
         keys: int = length * tile["BLOCK_N"]
-        return waves * (keys + START) + (MERGE if splits > 1 else 0)
+        return waves * (keys + START) + (MERGE + PART * min(splits, MANY_SPLITS) if splits > 1 else 0)
 
-    return {"SPLITS": min(range(1, max(1, min(cdiv(seen, SHORTEST), MOST_SPLITS)) + 1), key=time), **tile}
+    few, many = (cdiv(seen, keys) for keys in SHORTEST)
+    most = max(1, min(few, MANY_SPLITS), min(many, MOST_SPLITS))
+    return {"SPLITS": min(range(1, most + 1), key=time), **tile}
 
 
 def attention_online(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
@@ -140,6 +140,8 @@ def attention_split_keys(
     return split_keys(q, k, v, causal, scale, window, precision, ahead, split_keys_rule)
 
 
+FEW_LINES = 128  # heads of all batches
+FEW_KEYS = 576
 LAST = {"q": "last", "k": "last", "v": "last"}
 ALIGNED: tuple[Condition, ...] = (Dtypes("q", torch.float16, torch.bfloat16), *(Aligned(name) for name in "qkv"))
 # Rows of whole 16 bytes, as the copy engine takes them and split_keys reads them.
@@ -160,6 +162,44 @@ class QueriesFit:
         return f"D = {columns} on {sm(have)}, needs D <= 128 there"
 
 
+@dataclass(frozen=True)
+class WorkPerExponential:
+    """Of half as many columns the products take no longer than the exponentials, which then nothing hides.
+
+    H200, bf16, us, D = 64: 4 x 16 x 640 27.8, descriptors 29.5; causal, 63 x 8 x 507 71.1 and 85.6, 2 x 32/8 x 4096 325
+    and 363. Without a mask, 4 x 32 x 4096, 398 TFLOP/s with two warpgroups, descriptors 444.
+    """
+
+    text: str = "D > 64, a mask, or up to 1024 keys"
+
+    def check(self, call: Call) -> str | None:
+        """None, or the length of rows and their number."""
+        columns, keys = call.axes["D"], call.axes["N"]
+        masked = call.arguments["causal"] or any(call.arguments[name] is not None for name in ("window", "ahead"))
+        if columns > 64 or masked or keys <= 1024:
+            return None
+        return f"D = {columns} and {keys} keys without a mask, needs D > 64 or up to 1024 keys there"
+
+
+@dataclass(frozen=True)
+class WorkPerQuery:
+    """A few queries do not fill a block of 64; where there are few keys too, one program of a head is done soonest.
+
+    H200, us: 9 x 6 x 13 x 543, D = 104, 15.1, split_keys 18.3; 5 x 1 x 2 x 155, D = 168, 11.1 and 12.6. 4 x 16 x 8 x 600,
+    D = 64, split_keys 14.5.
+    """
+
+    text: str = f"M > {QUERIES}, or up to {FEW_LINES} heads and few keys"
+
+    def check(self, call: Call) -> str | None:
+        """None, or what there are few of."""
+        lines, queries, keys = call.axes["B"] * call.axes["H"], call.axes["M"], call.axes["N"]
+        few = FEW_KEYS if queries > QUERIES // 2 else FEW_KEYS // 2
+        if queries > QUERIES or (lines <= FEW_LINES and keys <= few):
+            return None
+        return f"{queries} queries of {lines} heads and {keys} keys, needs M > {QUERIES} or fewer of them"
+
+
 VARIANTS = {
     "online": Implementation(
         fn=attention_online, idea="running maximum and sum",
@@ -169,14 +209,14 @@ VARIANTS = {
         fn=attention_descriptors, idea="the same with TMA loads and stores",
         requires=(Capability((9, 0)), QueriesFit(), *WIDTHS, *ALIGNED), layout=LAST, arithmetic="mma",
     ),
-    # Not D = 64: with half the work per exponential it reaches 398 TFLOP/s on an H200, descriptors 444.
-    "specialised": Implementation(
-        fn=attention_specialised, idea="one warp loads, two warpgroups multiply and exponentiate in turn",
-        requires=(Capability((9, 0), below=(10, 0)), AtLeast("D", 65), *WIDTHS, *ALIGNED), layout=LAST,
-        arithmetic="mma",
-    ),
     "split_keys": Implementation(
         fn=attention_split_keys, idea="programs divide the keys, which all heads that share them read once",
         requires=(Capability((8, 0)), AtMost("M", QUERIES), *WIDTHS, *ALIGNED), layout=LAST, arithmetic="mma",
+    ),
+    "specialised": Implementation(
+        fn=attention_specialised, idea="one warp loads, one or two warpgroups multiply and exponentiate in turn",
+        requires=(
+            Capability((9, 0), below=(10, 0)), AtLeast("D", 56), WorkPerExponential(), WorkPerQuery(), *WIDTHS, *ALIGNED,
+        ), layout=LAST, arithmetic="mma",
     ),
 }  # fmt: skip

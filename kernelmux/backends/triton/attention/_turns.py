@@ -15,7 +15,7 @@ MOST = 32  # lines of a section, if it is not all lines
 
 
 @plan
-def section_of_turns(p: AttentionProblem, rows: int, block_n: int) -> int:
+def section_of_turns(p: AttentionProblem, rows: int, block_n: int, together: int) -> int:
     """Lines of a section: those with the shortest schedule, where L2 holds their keys about as well.
 
     The order is fixed, and a bad one leaves a multiprocessor with half as much work again as another.
@@ -23,9 +23,13 @@ def section_of_turns(p: AttentionProblem, rows: int, block_n: int) -> int:
     lines = p.B * p.H
     if not (p.mask.causal or p.mask.window) or lines < 2:
         return 1
-    lengths = _lengths(p, rows, block_n) + START
-    size = 4 * p.N * p.D * p.G / p.H
-    return min(_sections(lines), key=lambda n: _longest(lengths, lines, n, processors(p.device)) * _l2_factor(n * size))
+    works, size = lengths(p, rows, block_n) + START, 4 * p.N * p.D * p.G / p.H
+
+    def time(section: int) -> float:
+        each = shares(_in_order(works, lines, section), processors(p.device) * together)
+        return float(each.reshape(together, -1).sum(0).max()) * _l2_factor(section * size)
+
+    return min(_sections(lines), key=time)
 
 
 def _sections(lines: int) -> Iterator[int]:
@@ -39,18 +43,20 @@ def _l2_factor(size: float) -> float:
     return 1 + 0.01 * log2(1 + size / (8 << 20))
 
 
-def _longest(lengths: np.ndarray, lines: int, section: int, programs: int) -> float:
-    """Blocks of keys of the program that has most, every other turn going backwards."""
-    works = np.concatenate(
-        [np.tile(lengths.repeat(section), lines // section), lengths.repeat(lines % section)]
-    )  # fmt: skip
+def _in_order(works: np.ndarray, lines: int, section: int) -> np.ndarray:
+    """The works of all lines as they are taken, from those of a line."""
+    return np.concatenate([np.tile(works.repeat(section), lines // section), works.repeat(lines % section)])
+
+
+def shares(works: np.ndarray, programs: int) -> np.ndarray:
+    """What each program has of works in their order, every other turn going backwards."""
     turns = np.zeros((cdiv(len(works), programs), programs))
     turns.ravel()[: len(works)] = works
     turns[1::2] = turns[1::2, ::-1]
-    return float(turns.sum(0).max())
+    return turns.sum(0)  # type: ignore[no-any-return]
 
 
-def _lengths(p: AttentionProblem, rows: int, block_n: int) -> np.ndarray:
+def lengths(p: AttentionProblem, rows: int, block_n: int) -> np.ndarray:
     """Blocks of keys of each block of queries, the last queries first."""
     causal, shift, window = p.mask
     start = np.arange(cdiv(p.M, rows))[::-1] * rows

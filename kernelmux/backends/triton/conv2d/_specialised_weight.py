@@ -30,6 +30,7 @@ from kernelmux.backends.triton._families.sums import run, sum_first
 from kernelmux.backends.triton._launch.dependent import following
 from kernelmux.backends.triton._launch.hopper import barriers, copy_in, copy_out_wait, ring
 from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, Map, cdiv, plan, processors
+from kernelmux.backends.triton.conv2d import _rows_weight
 from kernelmux.backends.triton.conv2d._boxes import boxes, covering
 from kernelmux.backends.triton.conv2d._maps import layout_of, map_of, phases_of, strided, walk
 from kernelmux.backends.triton.conv2d._order import copies, wanted
@@ -360,6 +361,8 @@ def launch_of(p: ConvolutionProblem, tile: Config, after: bool = False) -> tuple
 
 def gradient(grad_out: torch.Tensor, x: torch.Tensor, shape: Ints, over: tuple[Window, Window]) -> torch.Tensor:
     """grad_weight [O C R S] in the order of x, computed as a channels-last one."""
+    if _rows_weight.fits(grad_out, x, over):
+        return fresh(_rows_weight.gradient(grad_out, x, shape, over), format_of(x))
     again = prod(shape[2:]) > 1
     whole = apart(over, tuple(x.shape[2:]), tuple(grad_out.shape[2:]))
     to = wanted(x, over[1].stride > 1, again, None if whole else over)

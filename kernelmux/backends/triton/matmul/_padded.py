@@ -1,5 +1,5 @@
 """Products whose lines the copy engine cannot read or write, as it does from multiples of 16 bytes on only: operands are
-copied to lines that begin at multiples of 128 bytes, and so is the result from such lines, where they are not that already.
+copied to lines that begin at multiples of 128 bytes, where they are not such already; threads store rows of the result.
 
 H200, bf16: 4097^3 takes 2064 us element by element.
 """
@@ -14,19 +14,19 @@ import triton
 import triton.language as tl
 from triton.language.extra import cuda
 
-from kernelmux.backends.triton._launch.launch import Ints, Launch, cdiv, plan, processors
+from kernelmux.backends.triton._launch.launch import Ints, Launch, cdiv, plan
 from kernelmux.backends.triton.matmul._blocked import Rule, blocked
 from kernelmux.backends.triton.matmul._epilogue import EpilogueTensors
 from kernelmux.backends.triton.matmul._problem import MatmulShapes, problem
 from kernelmux.backends.triton.matmul._specialised import specialised
 from kernelmux.registry.conditions import Aligned
-from kernelmux.registry.util.batch_strides import merged, result
+from kernelmux.registry.util.batch_strides import merged
 
 LINE, BLOCK = 64, 2048  # elements: of 128 bytes, and that a program copies
 # Microseconds: that tiles read by TMA are ahead by for each operation, of those that are read by elements in both
-# operands or in one, and of those by 8 bytes and more; of a copy, and one of a batch; of a byte. H200, us, by elements
-# and by copies: 4097^3 2099 and 289, 1024 x 2002 by 2002 x 2002 76.5 and 31.9, 256 x 1002 by 1002 x 1002 35.2 and 17.5,
-# 20 products of 1326 x 232 by 232 x 109 24.0 and 20.3.
+# operands or in one, and of those by 8 bytes and more; of a copy, and one of a batch; of a byte. Rows that threads store,
+# as TMA cannot, are taken for half a copy. H200, us, by elements and by copies: 4097^3 2099 and 289, 1024 x 2002 by 2002 x
+# 2002 76.5 and 31.9, 256 x 1002 by 1002 x 1002 35.2 and 17.5, 20 products of 1326 x 232 by 232 x 109 24.0 and 20.3.
 BY_ELEMENTS, BY_SOME, BY_VECTORS = (1 / rate - 1 / 700e6 for rate in (40e6, 85e6, 450e6))
 LAUNCH, OF_BATCH, BYTE = 3.0, 8.0, 1 / 4e6
 # Rows of a up to which rows of b are read where they lie: reading them is all that takes time. H100, us, so and by copies:
@@ -111,8 +111,8 @@ def _repaid(p: MatmulShapes, copies: tuple[bool, bool]) -> bool:
     copied = [n for n, there in zip((p.M * p.K, p.K * p.N), copies, strict=True) if there]
     whole = 2 * p.products * cdiv(p.M, 64) * cdiv(p.N, 64) * 64**2 * p.K
     saved = whole * (BY_VECTORS if p.vectors else BY_ELEMENTS if len(copied) > 1 else BY_SOME)
-    cut = LAUNCH + 4 * p.products * p.M * p.N * BYTE if p.N % 8 else 0.0
-    return saved >= cut + sum((OF_BATCH if p.batch else LAUNCH) + 4 * p.products * n * BYTE for n in copied)
+    stored = LAUNCH + 2 * p.products * p.M * p.N * BYTE if p.N % 8 else 0.0
+    return saved >= stored + sum((OF_BATCH if p.batch else LAUNCH) + 4 * p.products * n * BYTE for n in copied)
 
 
 def padded(a: torch.Tensor, b: torch.Tensor, rule: Rule, otherwise: Rule, epilogue: EpilogueTensors) -> torch.Tensor:
@@ -120,35 +120,5 @@ def padded(a: torch.Tensor, b: torch.Tensor, rule: Rule, otherwise: Rule, epilog
     there = readable(a), readable(b)
     if not _repaid(problem(a, b, "ieee", epilogue.ending), (not there[0], not there[1])):
         return blocked(a, b, "ieee", otherwise, epilogue)
-    return of_copies(a if there[0] else with_lines(a), b if there[1] else with_lines(b), rule, epilogue)
-
-
-def of_copies(a: torch.Tensor, b: torch.Tensor, rule: Rule, epilogue: EpilogueTensors) -> torch.Tensor:
-    """The product of operands that the copy engine can read, whatever the lines of the result."""
-    if b.shape[-1] % 8 == 0 or _one_round(problem(a, b, "ieee", epilogue.ending), rule):
-        return specialised(a, b, rule, epilogue, follows=True)
-    c = result(a, b)
-    out = wide(c)
-    z = None if epilogue.z is None else torch.empty_like(out)
-    specialised(a, b, rule, epilogue._replace(z=z), out, follows=True)
-    _cut(out, c)
-    if z is not None and epilogue.z is not None:
-        _cut(z, epilogue.z)
-    return c
-
-
-@plan
-def _one_round(p: MatmulShapes, rule: Rule) -> bool:
-    """Whether each multiprocessor has one tile at most, whose elements it may store one by one. Of more, a copy of the
-    whole result takes less time.
-
-    H200, us: 1024 x 2002 by 2002 x 2002 31.9 so and 36.1 by a copy, 4097^3 315 and 289.
-    """
-    config = rule(p)
-    return p.tiles(config["BLOCK_M"], config["BLOCK_N"] + config["MORE_N"]) <= processors(p.device)
-
-
-def _cut(x: torch.Tensor, y: torch.Tensor) -> None:
-    """What of x's lines is in y's, to there."""
-    lines = y.numel() // y.shape[-1]
-    _copy(x.get_device(), lines, y.shape[-1], x.shape[-1], y.shape[-1], x.shape[-1])(y, x)
+    a, b = a if there[0] else with_lines(a), b if there[1] else with_lines(b)
+    return specialised(a, b, rule, epilogue, follows=not all(there))

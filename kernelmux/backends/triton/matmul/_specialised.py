@@ -7,6 +7,7 @@ is a power of two wide, or that and some more columns, which have a ring and sum
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Any, NamedTuple
 
 import torch
@@ -97,7 +98,7 @@ def _multiply(
     c_line, c_apart, SPLIT: gl.constexpr, TURNED: gl.constexpr, PART: gl.constexpr, BIAS: gl.constexpr,
     ACTIVATION: gl.constexpr, BATCHED: gl.constexpr, A_ROWS: gl.constexpr, B_ROWS: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, MORE_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, ROWS: gl.constexpr, PIECE: gl.constexpr,
+    STAGES: gl.constexpr, ROWS: gl.constexpr, PIECE: gl.constexpr, UNIT: gl.constexpr,
 ):  # fmt: skip
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     more_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MORE_N if MORE_N else BLOCK_N, 16])
@@ -142,14 +143,14 @@ def _multiply(
         else:
             end_sums(
                 c_desc, bias_ptr, z_desc, batch, m, n, acc, M, N, piece, c_line, c_apart, TURNED, BIAS, ACTIVATION, BATCHED,
-                PIECE,
+                PIECE, UNIT,
             )  # fmt: skip
         if MORE_N and TURNED and SPLIT > 1:
             leave_turned(parts_ptr + (index // left).to(gl.int64) * M * N, more, m, n + BLOCK_N, M, N)
         elif MORE_N:
             end_sums(
                 c_desc, bias_ptr, z_desc, batch, m, n + BLOCK_N, more, M, N, piece, c_line, c_apart, TURNED, BIAS,
-                ACTIVATION, BATCHED, PIECE,
+                ACTIVATION, BATCHED, PIECE, UNIT,
             )  # fmt: skip
     if c_line is None:
         copy_out_wait(0)
@@ -169,12 +170,14 @@ def matmul_specialised_kernel(
     B_OUTER: gl.constexpr, B_INNER: gl.constexpr, A_ROWS: gl.constexpr, B_ROWS: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, MORE_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
     STAGES: gl.constexpr, ROWS: gl.constexpr, PIECE: gl.constexpr, IN_TURN: gl.constexpr, FOLLOWS: gl.constexpr,
+    UNIT: gl.constexpr,
 ):  # fmt: skip
-    """c_desc, z_desc: pointers where there is c_line, for results that the copy engine cannot write. more_desc: of MORE_N
-    columns of b behind BLOCK_N, for tiles whose width is no power of two. IN_TURN: the batch is of the even rows of a and
-    of the odd ones. FOLLOWS: the launch before copies operands, and this one may begin before its end. LEAVES_REST: the
-    one that follows computes the tiles behind these. SPLIT: this is that launch; so many programs share the K of a tile
-    and leave sums in parts. TURNED: what is computed is c^T, whose parts, if K is shared, are of all tiles."""
+    """c_desc, z_desc: pointers where there is c_line, for results that the copy engine cannot write: lines are c_line times
+    UNIT elements apart, matrices c_apart times, and so many are stored at once. more_desc: of MORE_N columns of b behind
+    BLOCK_N, for tiles whose width is no power of two. IN_TURN: the batch is of the even rows of a and of the odd ones.
+    FOLLOWS: the launch before copies operands, and this one may begin before its end. LEAVES_REST: the one that follows
+    computes the tiles behind these. SPLIT: this is that launch; so many programs share the K of a tile and leave sums in
+    parts. TURNED: what is computed is c^T, whose parts, if K is shared, are of all tiles."""
     a_ring = ring(a_desc, STAGES)
     b_ring = ring(b_desc, STAGES)
     more_ring = ring(more_desc, STAGES) if MORE_N else b_ring
@@ -194,7 +197,8 @@ def matmul_specialised_kernel(
             [
                 (_multiply, (c_desc, bias_ptr, z_desc, a_ring, b_ring, more_ring, pieces.index(0), full, empty, M, N, K,
                              works, first, left, share, parts_ptr, c_line, c_apart, SPLIT, TURNED, 0, BIAS, ACTIVATION,
-                             BATCHED, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, ROWS, PIECE)),
+                             BATCHED, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, ROWS, PIECE,
+                             UNIT)),
                 (_load, (a_desc, b_desc, more_desc, a_ring, b_ring, more_ring, full, empty, M, N, K, works,
                          inner, first, left, share, SPLIT, BATCHED, A_OUTER, A_INNER, B_OUTER, B_INNER, A_ROWS, B_ROWS,
                          BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, IN_TURN)),
@@ -207,10 +211,12 @@ def matmul_specialised_kernel(
             [
                 (_multiply, (c_desc, bias_ptr, z_desc, a_ring, b_ring, more_ring, pieces.index(0), full, empty, M, N, K,
                              works, first, left, share, parts_ptr, c_line, c_apart, SPLIT, TURNED, 0, BIAS, ACTIVATION,
-                             BATCHED, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, ROWS, PIECE)),
+                             BATCHED, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, ROWS, PIECE,
+                             UNIT)),
                 (_multiply, (c_desc, bias_ptr, z_desc, a_ring, b_ring, more_ring, pieces.index(1), full, empty, M, N, K,
                              works, first, left, share, parts_ptr, c_line, c_apart, SPLIT, TURNED, 1, BIAS, ACTIVATION,
-                             BATCHED, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, ROWS, PIECE)),
+                             BATCHED, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, ROWS, PIECE,
+                             UNIT)),
                 (_load, (a_desc, b_desc, more_desc, a_ring, b_ring, more_ring, full, empty, M, N, K, works,
                          inner, first, left, share, SPLIT, BATCHED, A_OUTER, A_INNER, B_OUTER, B_INNER, A_ROWS, B_ROWS,
                          BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, IN_TURN)),
@@ -240,7 +246,7 @@ def _turned(p: MatmulShapes, config: Config, follows: bool) -> SpecialisedPlan:
     end = p.end if split == 1 else PLAIN.ending
     meta = {
         **p.places, "A_ROWS": a_strides[1] == 1, "B_ROWS": b_strides[1] == 1, "num_warps": 4, "LEAVES_REST": False,
-        "ROWS": rows, "PIECE": piece, "IN_TURN": False, "FOLLOWS": follows, **end.meta, **config, "SPLIT": split,
+        "ROWS": rows, "PIECE": piece, "IN_TURN": False, "FOLLOWS": follows, "UNIT": 1, **end.meta, **config, "SPLIT": split,
     }  # fmt: skip
     numbers = p.N, p.M, p.K, tiles * split, 1, 0, tiles, share, None, None
     if split == 1:
@@ -280,20 +286,17 @@ class SpecialisedPlan(NamedTuple):
 
 
 def specialised(
-    a: torch.Tensor, b: torch.Tensor, rule: Rule, epilogue: EpilogueTensors, out: torch.Tensor | None = None,
-    *, follows: bool = False,
-) -> torch.Tensor:  # fmt: skip
-    """a @ b with one program per SM, its warps specialised. out: memory for the result, whose lines may be longer. follows:
-    operands are copies that were just launched."""
-    c = result(a, b) if out is None else out
+    a: torch.Tensor, b: torch.Tensor, rule: Rule, epilogue: EpilogueTensors, *, follows: bool = False
+) -> torch.Tensor:
+    """a @ b with one program per SM, its warps specialised. follows: operands are copies that were just launched."""
+    c = result(a, b)
     if c.numel():
-        _plan(problem(a, b, "ieee", epilogue.ending), rule, c.shape[-1], follows).run(c, a, b, epilogue)
+        _plan(problem(a, b, "ieee", epilogue.ending), rule, follows).run(c, a, b, epilogue)
     return c
 
 
 @plan
-def _plan(p: MatmulShapes, rule: Rule, line: int, follows: bool) -> SpecialisedPlan:
-    """line: elements of the result from one row to the next."""
+def _plan(p: MatmulShapes, rule: Rule, follows: bool) -> SpecialisedPlan:
     config = {"TURNED": False, **rule(p)}
     if config["TURNED"]:
         return _turned(p, config, follows)
@@ -302,14 +305,16 @@ def _plan(p: MatmulShapes, rule: Rule, line: int, follows: bool) -> SpecialisedP
     p = turns or p
     rows, piece = max(64, block_m // 2), config.get("PIECE") or more_n or block_n // 2
     _, of_a, of_b = p.leading
-    of_c = ((p.products, p.M * line),) if p.batch else ()
-    out = _map(p, (p.M, p.N), (line, 1), (rows, piece), of_c)
+    of_c = ((p.products, p.M * p.N),) if p.batch else ()
+    out = _map(p, (p.M, p.N), (p.N, 1), (rows, piece), of_c)
     if turns:
-        out = _map(p, (p.M, p.N), (2 * line, 1), (rows, piece), ((2, line),))
+        out = _map(p, (p.M, p.N), (2 * p.N, 1), (rows, piece), ((2, p.N),))
     plain: Any = WholeTensor()
     lines: tuple[int | None, int | None] = (None, None)
-    if line % 8:
-        out, lines = plain, (2 * line, line) if turns else (line, p.M * line)
+    unit = gcd(8, p.N)
+    if unit < 8:
+        units = p.N // unit
+        out, lines = plain, (2 * units, units) if turns else (units, p.M * units)
     maps = (
         out,
         _map(p, (p.M, p.K), p.a_strides, (block_m, block_k), of_a),
@@ -321,7 +326,7 @@ def _plan(p: MatmulShapes, rule: Rule, line: int, follows: bool) -> SpecialisedP
     left = tiles % processors(p.device) if split > 1 else 0
     meta = {
         **p.places, "A_ROWS": p.a_strides[1] == 1, "B_ROWS": p.b_strides[1] == 1, "num_warps": 4,
-        "ROWS": rows, "IN_TURN": turns is not None, **config, "PIECE": piece,
+        "ROWS": rows, "IN_TURN": turns is not None, **config, "PIECE": piece, "UNIT": unit,
     }  # fmt: skip
     works = tiles - left
     whole = Launch(
@@ -340,7 +345,7 @@ def _plan(p: MatmulShapes, rule: Rule, line: int, follows: bool) -> SpecialisedP
         **PLAIN.ending.meta, **{**meta, "SPLIT": split},
     )  # fmt: skip
     end = Launch(
-        end_rest_kernel, (block_m // END_ROWS, left), p.M, p.N, line, works, left, SPLIT=split, BLOCK_M=block_m,
+        end_rest_kernel, (block_m // END_ROWS, left), p.M, p.N, works, left, SPLIT=split, BLOCK_M=block_m,
         BLOCK_N=block_n, GROUP_M=config["GROUP_M"], ROWS=END_ROWS, num_warps=4, **p.end.meta,
     )  # fmt: skip
     return SpecialisedPlan(whole if works else None, rest, end, (split * left, block_m, block_n))

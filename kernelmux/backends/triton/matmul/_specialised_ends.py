@@ -16,9 +16,12 @@ END_ROWS = 8  # of a tile, for a program that ends a part of it
 
 
 @gluon.jit
-def _store(c, batch, m, n, x, piece, M, N, c_line, c_apart, TURNED: gl.constexpr, BATCHED: gl.constexpr):
-    """x to (m, n), through shared memory of its size: c is a descriptor, or a pointer where c_line says how far apart its
-    rows are, and c_apart its matrices. TURNED: c is the transpose of what x is a part of."""
+def _store(
+    c, batch, m, n, x, piece, M, N, c_line, c_apart, TURNED: gl.constexpr, BATCHED: gl.constexpr, UNIT: gl.constexpr
+):  # fmt: skip
+    """x to (m, n), through shared memory of its size: c is a descriptor, or a pointer where c_line says how many times UNIT
+    elements, which are stored at once, its rows are apart, and c_apart its matrices. TURNED: c is the transpose of what x
+    is a part of."""
     if c_line is None:
         copy_out_wait(0)
         flat = piece.reshape([x.shape[0], x.shape[1]]) if BATCHED else piece.permute((1, 0)) if TURNED else piece
@@ -29,12 +32,17 @@ def _store(c, batch, m, n, x, piece, M, N, c_line, c_apart, TURNED: gl.constexpr
         else:
             copy_out(c, [n, m] if TURNED else [m, n], piece)
     else:
-        lines: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
+        ACROSS: gl.constexpr = min(x.shape[1] // UNIT, 32)
+        lines: gl.constexpr = gl.BlockedLayout([1, UNIT], [32 // ACROSS, ACROSS], [4, 1], [1, 0])
         piece.store(x.to(piece.dtype))
         rows = gl.expand_dims(m + gl.arange(0, x.shape[0], gl.SliceLayout(1, lines)), 1)
         columns = gl.expand_dims(n + gl.arange(0, x.shape[1], gl.SliceLayout(0, lines)), 0)
-        at = c + batch.to(gl.int64) * c_apart if BATCHED else c
-        gl.store(at + (rows.to(gl.int64) * c_line + columns), piece.load(lines), mask=(rows < M) & (columns < N))
+        at = rows.to(gl.int64) * c_line * UNIT + columns
+        if BATCHED:
+            at += batch.to(gl.int64) * c_apart * UNIT
+        at = gl.max_contiguous(gl.multiple_of(c + at, [1, UNIT * 2]), [1, UNIT])
+        inside = gl.max_constancy((rows < M) & (columns // UNIT < N // UNIT), [1, UNIT])
+        gl.store(at, piece.load(lines), mask=inside)
 
 
 @gluon.jit
@@ -46,7 +54,7 @@ def _halves(x):
 @gluon.jit
 def end_sums(
     c_desc, bias_ptr, z_desc, batch, m, n, acc, M, N, piece, c_line, c_apart, TURNED: gl.constexpr, BIAS: gl.constexpr,
-    ACTIVATION: gl.constexpr, BATCHED: gl.constexpr, PIECE: gl.constexpr,
+    ACTIVATION: gl.constexpr, BATCHED: gl.constexpr, PIECE: gl.constexpr, UNIT: gl.constexpr,
 ):  # fmt: skip
     """Ends the sums acc at (m, n) of c, or of its transpose, PIECE columns at a time: the rest of that memory is worth more
     in the ring, and what follows a product needs registers beside the sums."""
@@ -55,17 +63,17 @@ def end_sums(
         of_c = gl.arange(0, acc.shape[AXIS], layout=gl.SliceLayout(1 - AXIS, acc.type.layout))
         acc = biased(acc, bias_ptr, (m if TURNED else n) + of_c, M if TURNED else N, BIAS, TURNED)
         if ACTIVATION != "none":
-            _store(z_desc, batch, m, n, acc, piece, M, N, c_line, c_apart, TURNED, BATCHED)
-        _store(c_desc, batch, m, n, activated(acc, ACTIVATION), piece, M, N, c_line, c_apart, TURNED, BATCHED)
+            _store(z_desc, batch, m, n, acc, piece, M, N, c_line, c_apart, TURNED, BATCHED, UNIT)
+        _store(c_desc, batch, m, n, activated(acc, ACTIVATION), piece, M, N, c_line, c_apart, TURNED, BATCHED, UNIT)
     else:
         left, right = _halves(acc)
         end_sums(
             c_desc, bias_ptr, z_desc, batch, m, n, left, M, N, piece, c_line, c_apart, TURNED, BIAS, ACTIVATION, BATCHED,
-            PIECE,
+            PIECE, UNIT,
         )  # fmt: skip
         end_sums(
             c_desc, bias_ptr, z_desc, batch, m, n + acc.shape[1] // 2, right, M, N, piece, c_line, c_apart, TURNED, BIAS,
-            ACTIVATION, BATCHED, PIECE,
+            ACTIVATION, BATCHED, PIECE, UNIT,
         )  # fmt: skip
 
 
@@ -79,7 +87,7 @@ def leave_turned(parts_ptr, acc, m, n, M, N):
 
 @triton.jit
 def end_rest_kernel(
-    parts_ptr, c_ptr, bias_ptr, z_ptr, M, N, line, first, left, SPLIT: tl.constexpr, BLOCK_M: tl.constexpr,
+    parts_ptr, c_ptr, bias_ptr, z_ptr, M, N, first, left, SPLIT: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr, ROWS: tl.constexpr, BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
     """Adds parts [SPLIT, left, BLOCK_M, BLOCK_N] in order, and ends the tiles from `first` on; a program has a few rows."""
@@ -94,7 +102,7 @@ def end_rest_kernel(
     rows = tile_m * BLOCK_M + within
     columns += tile_n * BLOCK_N
     acc = biased(acc, bias_ptr, columns, N, BIAS)
-    at = rows.to(tl.int64) * line + columns[None, :]
+    at = rows.to(tl.int64) * N + columns[None, :]
     inside = (rows < M) & (columns[None, :] < N)
     if ACTIVATION != "none":
         tl.store(z_ptr + at, acc.to(z_ptr.dtype.element_ty), mask=inside)

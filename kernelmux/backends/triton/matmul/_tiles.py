@@ -119,6 +119,7 @@ Tile = tuple[int, int, int, int, float]
 SPECIALISED: tuple[Tile, ...] = (
     (128, 256, 0, 4, 3.05e6),
     (128, 128, 64, 5, 3.02e6),
+    (256, 128, 0, 4, 3.03e6),
     (256, 128, 64, 3, 2.95e6),
     (128, 256, 32, 4, 2.82e6),
     (128, 128, 0, 6, 2.95e6),
@@ -128,6 +129,15 @@ SPECIALISED: tuple[Tile, ...] = (
 )
 # Only where columns of b are contiguous: otherwise 16 of them are 32 bytes of each line.
 K_MAJOR_TOO: Tile = (128, 128, 16, 6, 2.5e6)
+# As these, and without an activation. H200, us: 28569 x 2880 by 2880 x 5760 takes 1311 with 256 x 128, 1285 if the last
+# round is shared, 1342 with 256 x 192, 1374 with 128 x 192, 1394 with 128 x 256.
+TALL: tuple[Tile, ...] = ((256, 128, 0, 4, 3.08e6), (256, 128, 64, 3, 3.15e6))
+# Microseconds of a round beside its products; with 256 x 192, whose sums leave few registers; and if these are stored by
+# threads or have an activation. H200, us: 900 x 2880 by 2880 x 5120 takes 53.2 with that in one round, 51.5 with 128 x 192
+# in two; 28569 x 2304 by 2304 x 2329, whose rows threads store, 537 and 482; 8192 x 4096 by 4096 x 4096 with a bias and
+# silu 422 and 389.
+BEGIN = 0.5, 3.0, 7.0
+IDLE = 0.1  # so much of the time that multiprocessors have no work for is not lost
 SMALL: tuple[Tile, ...] = ((64, 64, 0, 4, 1.4e6),)
 # Where lines begin at odd multiples of 16 bytes, the copy engine reads five sectors for four, and larger tiles read
 # less. H200, bf16: 1000 x 3000 by 3000 x 5000 takes 57.8 us with 256 x 160, 62.6 with 256 x 192, 85.0 with 128 x 256;
@@ -143,6 +153,11 @@ NARROW_ODD: tuple[Tile, ...] = ((128, 256, 0, 4, 2.45e6), (128, 128, 0, 6, 1.8e6
 
 # Of a last round that programs share: microseconds of its launches, and sums that are left and added in one.
 ENDING, SUMS_ADDED = 6.0, 0.5e6
+# Bytes in a microsecond that L2 gives to all multiprocessors where it does not hold the operands, if these are copies that
+# were just written or lines begin at multiples of 32 bytes: it bounds small tiles. H200, us, with copies: 5824 x 3001 by
+# 3001 x 5760 takes 319 with 256 x 128, 372 with 128 x 128; 2944 x 14107 by 14107 x 2329 375 and 439, where 2944 x 14080 by
+# 14080 x 2328, which is not copied, takes 294 and 278.
+SLOW_L2, L2_HOLDS = 9.6e6, 50e6
 
 
 def specialised_rule(p: MatmulShapes) -> Config:
@@ -151,18 +166,27 @@ def specialised_rule(p: MatmulShapes) -> Config:
     H200, bf16: 791 TFLOP/s at 8192^3; at 3072^3 546 with the widest tile, but 619 with the next one.
     """
     sms = processors(p.device)
-    choices = SMALL if _small(p) else (*SPECIALISED, K_MAJOR_TOO) if p.b_strides[0] == 1 else SPECIALISED
+    choices, active = SMALL if _small(p) else SPECIALISED, p.end.activation != "none"
+    if p.b_strides[0] == 1 and not _small(p):
+        choices += (K_MAJOR_TOO, *(() if active else TALL))
     odd = p.unit * p.dtype.itemsize == 16 and not _small(p)
     if odd:
         choices = (LARGE_ODD if p.end.plain else LARGE_ODD_ENDED) + NARROW_ODD
+    # Lines that begin at multiples of 16 bytes, but do not end there, are of copies.
+    operands = 2 * p.products * p.K * (p.M + p.N)
+    slow = (p.unit < 8 or p.line_multiple == 32) and operands > L2_HOLDS
 
     def microseconds(choice: tuple[Tile, int]) -> float:
         (m, n, more, _, rate), split = choice
         tiles = (p.in_turn(m) or p).tiles(m, n + more)
-        each = m * (n + more) * p.K / rate
+        read = min(tiles, sms) * (m + n + more) * 2 * p.K
+        each = max(m * (n + more) * p.K / rate, slow * read / SLOW_L2)
+        tall = m == 256 and more > 0 and not odd
+        begin = BEGIN[tall * (1 + (active or p.N % 8 > 0))]
         if split == 1:
-            return cdiv(tiles, sms) * (0.5 + each)
-        return tiles // sms * (0.5 + each) + 0.5 + each / split + ENDING + tiles % sms * split * m * n / SUMS_ADDED
+            rounds = cdiv(tiles, sms)
+            return rounds * (begin + each) - IDLE * (rounds - tiles / sms) * each
+        return tiles // sms * (begin + each) + begin + each / split + ENDING + tiles % sms * split * m * n / SUMS_ADDED
 
     shared = [(tile, split) for tile in choices for split in (1, 2, 3, 4) if split == 1 or shares_rest(p, tile, split)]
     (m, n, more, stages, _), split = min(shared, key=microseconds)
