@@ -114,7 +114,11 @@ def test_formulas_bounds_tiles_and_options_change_keys(tmp_path: Path, before: d
         "kernelmux/backends/cuda/transpose/__init__.py", "_TILE, _TILE_ROWS = 32, 8", "_TILE, _TILE_ROWS = 32, 16"
     )
     tree.edit("kernelmux/backends/cuda/_launch/launch_emulated.py", "-ftz=true", "-ftz=false")
-    tree.edit("kernelmux/backends/triton/_families/elementwise.py", '"bytes": 4096', '"bytes": 8192')
+    tree.edit(
+        "kernelmux/backends/triton/_families/elementwise.py",
+        "LEAST_BYTES, PROGRAMS = 1024",
+        "LEAST_BYTES, PROGRAMS = 2048",
+    )
     after = tree.keys()
     changed = {name for name in before if after[name] != before[name]}
     assert {"silu", "silu_backward", "swiglu", "swiglu_backward", "linear", "add", "judge"} <= changed
