@@ -63,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                     int row_tiles, i64 table_row, i64 q_batch, i64 q_head, i64 k_page, i64 k_head, i64 k_row, i64 v_page,
                     i64 v_head, i64 v_row, float scale_log2) {
     extern __shared__ __align__(256) unsigned char shared[];
-    let_follow();
+    let_next_start();
     follow_previous();
     const unsigned q_tiles = shared_address(shared), ring = q_tiles + STAGES * BLOCK_M * PITCH;
     const unsigned tables = ring + STAGES * 2 * BLOCK_N * PITCH;
@@ -139,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 extern "C" __global__ void __launch_bounds__(32 * JOINERS)
     paged_attention_join(Element* __restrict__ out, float* __restrict__ lse, const float* __restrict__ parts,
                          const float* __restrict__ logs, const int2* __restrict__ spans, int group, int row_tiles) {
-    await_parts();
+    wait_for_previous();
     follow_previous();
     const i64 row = blockIdx.x;
     const int2 span = spans[row / group];

@@ -110,8 +110,8 @@ def full_rounds(tiles: int, n: int, processors: int) -> int:
         blocks = tiles * splits
         return blocks / (cdiv(blocks, at_once) * at_once)
 
-    most = max(1, min(cdiv(4 * at_once, tiles), n // 64))
-    return next((s for s in range(1, most + 1) if share(s) >= FULL), max(range(1, most + 1), key=share))
+    counts = range(1, max(1, min(cdiv(4 * at_once, tiles), n // 64)) + 1)
+    return next((s for s in counts if share(s) >= FULL), None) or max(counts, key=share)
 
 
 def few_rows_tile(outer: int, n: int, inner: int, size: int) -> ColumnTile:

@@ -11,7 +11,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                          int row_tiles, int splits, int length, i64 q_batch, i64 q_head, i64 q_row, i64 k_batch,
                          i64 k_head, i64 k_row, i64 v_batch, i64 v_head, i64 v_row, float scale_log2) {
     extern __shared__ __align__(256) unsigned char shared[];
-    let_follow();
+    let_next_start();
     const unsigned q_tile = shared_address(shared);
     const int piece = blockIdx.x / row_tiles, split = piece % splits, slice = piece / splits;
     const int first_row = blockIdx.x % row_tiles * BLOCK_M;  // side by side, as they read the same keys

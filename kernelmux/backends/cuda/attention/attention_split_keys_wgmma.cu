@@ -125,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, BLOCKS)
                                int N, int shift, int window, int row_tiles, int splits, int length, i64 q_batch,
                                i64 q_head, i64 q_row, float scale_log2) {
     extern __shared__ __align__(1024) unsigned char memory[];
-    let_follow();
+    let_next_start();
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     const int piece = blockIdx.x / row_tiles, split = piece % splits, slice = piece / splits;
     const int first_row = blockIdx.x % row_tiles * BLOCK_M;  // side by side, as they read the same keys

@@ -11,6 +11,7 @@
 // cluster may share a walk, and blocks may add in CHAINS, each to sums of its own.
 #include "attention_backward_fused_finish.cuh"
 #include "attention_backward_shares.cuh"
+#include "dependent_launch.cuh"
 
 #ifndef ORDERED
 #define ORDERED 1
@@ -329,7 +330,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
             for (int group = 0; group < CONSUMERS; group++) barrier_init(shared.part_empty[i][group], 1);
         shared.turns.init();
         barrier_init_fence();
-        asm volatile("griddepcontrol.wait;" ::: "memory");  // for the offsets, and for counters that are zero
+        wait_for_previous();  // for the offsets, and for counters that are zero
         // Blocks take their work in the order in which they start: each waits only for some that run already.
         if (share_of_block() == 0)
             shared.ticket = atomicAdd(done + (i64)slices * group * cdiv(M, TILE) * CHAINS * CONSUMERS, 1);

@@ -3,6 +3,7 @@
 // past M get +inf, so that their weights are exp2(-inf) = 0. offsets [B * H, 2, pitch]. Counters of the next kernel
 // become 0.
 #include "attention_backward.cuh"
+#include "dependent_launch.cuh"
 
 #ifndef VECTOR
 #define VECTOR 8  // elements per load
@@ -19,9 +20,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                                const float* __restrict__ lse, float* __restrict__ offsets, int* __restrict__ done,
                                const __grid_constant__ Strides grad_step, const __grid_constant__ Strides y_step,
                                int heads, int M, int pitch, int counters) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
+    let_next_start();
     for (int i = blockIdx.x * THREADS + threadIdx.x; i < counters; i += gridDim.x * THREADS) done[i] = 0;
     const int tiles = pitch / ROWS, slice = blockIdx.x / tiles, first = blockIdx.x % tiles * ROWS;
     const i64 batch = slice / heads, head = slice % heads;

@@ -3,6 +3,7 @@
 // tensor cores as the left operand of grad_v += p^T grad_out and grad_k += ds^T q, and never leave the registers. These
 // are then too full for two tiles at a time: what one warpgroup waits for, the other fills.
 #include "attention_backward_wgmma.cuh"
+#include "dependent_launch.cuh"
 
 struct alignas(1024) Shared {
     Panels<OWN> k, v;
@@ -146,8 +147,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         barrier_init_fence();
     }
     __syncthreads();
-    asm volatile("griddepcontrol.wait;" ::: "memory");  // for the offsets
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");  // the queries need nothing of this
+    wait_for_previous();  // for the offsets
+    let_next_start();  // the queries need nothing of this
     const int warpgroup = threadIdx.x / 128;
     if (warpgroup == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));

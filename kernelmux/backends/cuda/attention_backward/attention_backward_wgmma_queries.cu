@@ -2,6 +2,7 @@
 // kernel does. The scores' gradients come out of the tensor cores as the left operand of grad_q += ds k; the product of
 // one tile runs beside the scores of the next.
 #include "attention_backward_shares.cuh"
+#include "dependent_launch.cuh"
 
 #ifndef V_STAGES
 #define V_STAGES 2
@@ -151,5 +152,5 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
     }
     if (SHARES > 1 && warpgroup == 0) share_sync();
     if (SHARES > 1) share_sync();  // the others have read this block's sums
-    asm volatile("griddepcontrol.wait;" ::: "memory");  // the walk over queries ran beside: the last kernel ends last
+    wait_for_previous();  // the walk over queries ran beside: the last kernel ends last
 }

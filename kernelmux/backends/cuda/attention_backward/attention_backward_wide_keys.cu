@@ -3,6 +3,7 @@
 // warpgroups has one: the first computes the scores, the weights p and grad_v += p^T grad_out, the second the gradients of
 // the weights, those of the scores and grad_k += ds^T q. The weights pass from the first to the second in shared memory.
 #include "attention_backward_shares.cuh"
+#include "dependent_launch.cuh"
 
 #define KEYS 64  // of a block
 
@@ -216,8 +217,8 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
         barrier_init_fence();
     }
     __syncthreads();
-    asm volatile("griddepcontrol.wait;" ::: "memory");  // for the offsets
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");  // the queries need nothing of this
+    wait_for_previous();  // for the offsets
+    let_next_start();  // the queries need nothing of this
     const int warpgroup = warpgroup_index();
     if (warpgroup == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));

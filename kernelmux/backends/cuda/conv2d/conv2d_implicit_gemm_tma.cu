@@ -10,6 +10,7 @@
 // result: columns are its positions, which lie side by side in contiguous images. With SHARES above 1 the blocks of a cluster have one tile and a share of K each, for products of few tiles.
 #include "convolution_copies.cuh"
 #include "convolution_ends.cuh"
+#include "dependent_launch.cuh"
 
 #define CONV2D 0
 #define BACKWARD_INPUT 1
@@ -128,7 +129,7 @@ extern "C" __global__ void CLUSTER_OF_SHARES __launch_bounds__(THREADS, 1)
                              int rows, int columns, int stride_h, int stride_w, int padding_h, int padding_w, int dilation_h,
                              int dilation_w, int taps_h, int taps_w, int channels, int first) {
     extern __shared__ __align__(1024) unsigned char shared[];
-    if constexpr (LEAVES_REST) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    if constexpr (LEAVES_REST) let_next_start();
     const Ring ring(shared);
     const Sizes sizes = {M, N, K, k_split, 1};
     const int rank = blockIdx.x % SHARES;
@@ -138,7 +139,7 @@ extern "C" __global__ void CLUSTER_OF_SHARES __launch_bounds__(THREADS, 1)
         const Windows w = {rows,       columns,    stride_h, stride_w, padding_h, padding_w,
                            dilation_h, dilation_w, taps_h,   taps_w,   channels};
         Place place;
-        if constexpr (AFTER_COPY) asm volatile("griddepcontrol.wait;" ::: "memory");
+        if constexpr (AFTER_COPY) wait_for_previous();
         if (threadIdx.x == 0)
             for (int i = begin; i < end; i += gridDim.x) {
                 const Work work(i, sizes);
@@ -161,5 +162,5 @@ extern "C" __global__ void CLUSTER_OF_SHARES __launch_bounds__(THREADS, 1)
         }
     }
     if constexpr (SHARES > 1) share_sync();  // no block leaves while another reads its sums
-    if constexpr (IS_REST) asm volatile("griddepcontrol.wait;" ::: "memory");
+    if constexpr (IS_REST) wait_for_previous();
 }

@@ -147,18 +147,6 @@ __device__ __forceinline__ void store_parts(float* parts, float* logs, const Pac
     }
 }
 
-// From sm_90 on the kernel that joins parts is started while the one that makes them runs, and waits for it.
-__device__ __forceinline__ void let_follow() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void await_parts() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
 // Joins the parts of a row, each weighed by the sum that it was divided by: a block's work, whose warps take parts in
 // turn, as to read them one after another is what takes the time. part(i) is the number of the i-th part.
 template <class Part>

@@ -1,6 +1,7 @@
 // Copies of matrices whose lines begin at multiples of 128 bytes, as the copy engine likes them. The lines that are read
 // may begin anywhere: a thread reads the two aligned vectors that hold the elements of one that it stores.
 #include "matmul.cuh"
+#include "dependent_launch.cuh"
 
 #ifndef UNITS  // vectors of a thread
 #define UNITS 4
@@ -41,9 +42,7 @@ __device__ __forceinline__ uint4 vector_of(const Element* line, int k, int lengt
 extern "C" __global__ void __launch_bounds__(THREADS)
     matmul_lines(const Element* __restrict__ x, Element* __restrict__ y, i64 lines, int pieces, int length, int pitch,
                  int rows, i64 ld, i64 apart) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
+    let_next_start();
     const i64 line = (i64)(blockIdx.x / pieces) * (THREADS / ACROSS) + threadIdx.x / ACROSS;
     const int first = blockIdx.x % pieces * UNITS * ACROSS + threadIdx.x % ACROSS;
     if (line >= lines) return;

@@ -213,7 +213,7 @@ __device__ __forceinline__ void fetch(const Ring& ring, const Work& work, const 
         barrier_wait(ring.empty[place.stage], place.phase ^ 1);
         barrier_expect(full, LOADED_BYTES);
         fetch_left(ring.a(place.stage), left, full, work.m, x + k, seat);
-        if (TURNS > 1 && k == work.k_begin) asm volatile("griddepcontrol.wait;" ::: "memory");  // for the copies of a
+        if (TURNS > 1 && k == work.k_begin) wait_for_previous();  // for the copies of a
         fetch_right(ring.b(place.stage), right, full, work.n + y, k, seat);
         place.advance();
     }
@@ -371,5 +371,5 @@ extern "C" __global__ void __cluster_dims__(PEERS * SHARES, 1, 1) __launch_bound
         add(sums, c, EPILOGUE(Element), rank, row, column, rows, columns, turn.turn);
     }
     if constexpr (!ALONE || PEERS > 1) share_sync();  // no block leaves while another reads its sums, or frees its stages
-    if constexpr (IS_REST) asm volatile("griddepcontrol.wait;" ::: "memory");
+    if constexpr (IS_REST) wait_for_previous();
 }

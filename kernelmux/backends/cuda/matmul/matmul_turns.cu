@@ -2,13 +2,14 @@
 // of 16 bytes that lines of b have. It begins with the element of a that meets the first such multiple, and behind the
 // last whole 16 bytes there are zeros.
 #include "common.cuh"
+#include "dependent_launch.cuh"
 
 using Element = ELEMENT;
 constexpr int VECTOR = 16 / sizeof(Element);
 
 extern "C" __global__ void __launch_bounds__(256)
     matmul_turns(Element* __restrict__ x, const Element* __restrict__ a, int K, int pitch, i64 a_line, i64 b_line) {
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    let_next_start();
     const int at = blockIdx.x * 256 + threadIdx.x, m = blockIdx.y, turn = blockIdx.z;
     const int first = (VECTOR - turn * b_line % VECTOR) % VECTOR, length = (K - first) / VECTOR * VECTOR;
     if (at < pitch)

@@ -4,6 +4,7 @@
 // stage, straight from swizzled shared memory. Blocks are persistent: the next tile of c travels while the last one is
 // stored. TMA reads zeros outside an operand, so ragged extents need no code here, and rounds fp32 to the nearest tf32.
 // Blocks of a cluster fetch what several of them need once, by multicast.
+#include "dependent_launch.cuh"  // FOLLOWS: the launch before copies operands, and its blocks have begun
 #include "matmul_wgmma.cuh"
 
 #if BATCHED  // apart: bits that say along which axes of the batch there are several matrices of a (1, 2) and of b (4, 8)
@@ -20,10 +21,6 @@
 
 #ifndef LEAVES_REST  // the launch that follows computes the tiles behind these, and may begin when blocks of this one end
 #define LEAVES_REST 0
-#endif
-
-#ifndef FOLLOWS  // the launch before copies operands, and this one may begin when its blocks have begun
-#define FOLLOWS 0
 #endif
 
 #if OWN_LAST
@@ -123,8 +120,8 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
     extern __shared__ __align__(1024) unsigned char shared[];
     const Ring ring(shared);
     // What follows in its turn may read the copies: so it may not begin before they are there.
-    if constexpr (FOLLOWS) asm volatile("griddepcontrol.wait;" ::: "memory");
-    if constexpr (LEAVES_REST) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    if constexpr (FOLLOWS) wait_for_previous();
+    if constexpr (LEAVES_REST) let_next_start();
     const int batch[] = {MAPS};
     const Sizes sizes = {M, N, K, k_split, batch[0]};
     if (threadIdx.x < 128) {

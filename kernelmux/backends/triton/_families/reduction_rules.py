@@ -47,12 +47,12 @@ def rule(w: Walk, itemsize: int, indexed: bool, device: int) -> Config:
         # H200, 8192 columns, in one step: 90 (fp32) and 87 % (bf16) of the copy rate; in four steps 89 and 82 %.
         few = math.prod(w.sizes) < PROGRAMS * processors(device)
         whole = few or w.length <= WHOLE
-        long = w.length >= 4 * WHOLE  # so that blocks which cross an end are a small part of the row
+        long = w.length >= 4 * WHOLE  # so that the last block, of which a part is empty, is a small part of the row
         block = min(next_power(w.length), WHOLE if few or ((whole or long) and not indexed) else WHOLE // 4)
-        rows = clamp(2048 // block, 1, next_power(w.sizes[-1]))
         if w.length <= block and peeled(w, itemsize):
             rows = clamp(WARP_BYTES // (block * itemsize), 1, next_power(w.sizes[-1]))
             return {"ROWS": rows, "BLOCK_N": block, "num_warps": max(1, rows * block * itemsize // WARP_BYTES)}
+        rows = clamp(2048 // block, 1, next_power(w.sizes[-1]))
         # By what there is, not by the tile: 20264 rows of 4600, fp16, take 49.4 us by 8 warps, 62.9 by 16.
         warps = clamp(next_power(rows * min(block, w.length) // 512 + 1) // 2, 4, 16 if whole else 8)
         return {"ROWS": rows, "BLOCK_N": block, "num_warps": warps}

@@ -24,12 +24,17 @@ def section_of_turns(p: AttentionProblem, rows: int, block_n: int, together: int
     if not (p.mask.causal or p.mask.window) or lines < 2:
         return 1
     works, size = lengths(p, rows, block_n) + START, 4 * p.N * p.D * p.G / p.H
-
-    def time(section: int) -> float:
+    least = max(float(works.sum()) * lines / processors(p.device), float(works.max()))
+    best, found = float("inf"), 1
+    for section in _sections(lines):
+        factor = _l2_factor(section * size)
+        if least * factor >= best:  # longer ones take no less
+            break
         each = shares(_in_order(works, lines, section), processors(p.device) * together)
-        return float(each.reshape(together, -1).sum(0).max()) * _l2_factor(section * size)
-
-    return min(_sections(lines), key=time)
+        time = float(each.reshape(together, -1).sum(0).max()) * factor
+        if time < best:
+            best, found = time, section
+    return found
 
 
 def _sections(lines: int) -> Iterator[int]:

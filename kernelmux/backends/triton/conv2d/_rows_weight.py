@@ -16,17 +16,17 @@ from math import hypot, sqrt
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from kernelmux.backends.triton._families.sums import run, sum_first
-from kernelmux.backends.triton._launch.hopper import barriers, copy_in, copy_out_wait, ring
+from kernelmux.backends.triton._launch.hopper import barriers, copy_in, ring
 from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, Map, cdiv, plan, processors
 from kernelmux.backends.triton.conv2d._maps import layout_of
 from kernelmux.backends.triton.conv2d._pointwise import whole_rows
 from kernelmux.backends.triton.conv2d._problem import VECTOR, ConvolutionProblem, Images, images
 from kernelmux.backends.triton.conv2d._specialised import LOADER_REGISTERS, MULTIPLIER_REGISTERS
-from kernelmux.backends.triton.conv2d._stores import store_box
 from kernelmux.backends.triton.conv2d._tiles import RING
+from kernelmux.backends.triton.conv2d._weight_products import multiply
 from kernelmux.registry.spec.sliding_windows import Window
 
 STEP = gl.constexpr(64)  # pixels of a box: lines of 128 bytes
@@ -68,40 +68,6 @@ def _fetch(
             copy_in(side_desc, [n, c + BLOCK_C, pixel], ready, side.index(slot))
 
 
-@gluon.jit
-def _multiply(
-    out_desc, g_ring, x_ring, side, piece, full, empty, steps, share, o, c,
-    PART: gl.constexpr, ROWS: gl.constexpr, BLOCK_O: gl.constexpr, BLOCK_C: gl.constexpr, SIDE: gl.constexpr,
-    STAGES: gl.constexpr,
-):  # fmt: skip
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_C, 16])
-    side_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, SIDE if SIDE else BLOCK_C, 16])
-    # [ROWS, BLOCK_C], and [ROWS, SIDE] right of it
-    acc = gl.zeros([ROWS, BLOCK_C], gl.float32, layout)
-    if SIDE:
-        beside = gl.zeros([ROWS, SIDE], gl.float32, side_layout)
-    for step in range(steps):
-        slot = step % STAGES
-        mbarrier.wait(full.index(slot), (step // STAGES) & 1)
-        g = g_ring.index(slot).reshape([BLOCK_O, STEP]).slice(PART * ROWS, ROWS, 0)
-        acc = warpgroup_mma(g, x_ring.index(slot).reshape([BLOCK_C, STEP]).permute((1, 0)), acc, is_async=True)
-        # The product of the step before is done, so its slot may be filled again.
-        if SIDE:
-            beside = warpgroup_mma(g, side.index(slot).reshape([SIDE, STEP]).permute((1, 0)), beside, is_async=True)
-            acc, beside = warpgroup_mma_wait(2, deps=[acc, beside])
-        else:
-            acc = warpgroup_mma_wait(1, deps=[acc])
-        mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), pred=step > 0)
-    if SIDE:
-        acc, beside = warpgroup_mma_wait(0, deps=[acc, beside])
-    else:
-        acc = warpgroup_mma_wait(0, deps=[acc])
-    store_box(out_desc, share, o + PART * ROWS, 0, c, acc, piece)
-    if SIDE:
-        store_box(out_desc, share, o + PART * ROWS, 0, c + BLOCK_C, beside, piece)
-    copy_out_wait(0)
-
-
 @gluon.jit(do_not_specialize=range(4, 8))
 def conv2d_backward_weight_rows_kernel(
     out_desc, g_desc, x_desc, side_desc, count, each, per_image, channels,
@@ -124,8 +90,8 @@ def conv2d_backward_weight_rows_kernel(
     if PARTS == 1:
         gl.warp_specialize(
             [
-                (_multiply, (out_desc, g_ring, x_ring, side, pieces.index(0), full, empty, end - begin, share, o, c, 0,
-                             ROWS, BLOCK_O, BLOCK_C, SIDE, STAGES)),
+                (multiply, (out_desc, g_ring, x_ring, side, pieces.index(0), full, empty, end - begin, share, o, 0, c, 0,
+                            ROWS, STEP, True, BLOCK_O, BLOCK_C, SIDE, STAGES)),
                 (_fetch, (g_desc, x_desc, side_desc, g_ring, x_ring, side, full, empty, begin, end, per_image, o, c,
                           BLOCK_O, BLOCK_C, SIDE, STAGES)),
             ],
@@ -135,10 +101,10 @@ def conv2d_backward_weight_rows_kernel(
     else:
         gl.warp_specialize(
             [
-                (_multiply, (out_desc, g_ring, x_ring, side, pieces.index(0), full, empty, end - begin, share, o, c, 0,
-                             ROWS, BLOCK_O, BLOCK_C, SIDE, STAGES)),
-                (_multiply, (out_desc, g_ring, x_ring, side, pieces.index(1), full, empty, end - begin, share, o, c, 1,
-                             ROWS, BLOCK_O, BLOCK_C, SIDE, STAGES)),
+                (multiply, (out_desc, g_ring, x_ring, side, pieces.index(0), full, empty, end - begin, share, o, 0, c, 0,
+                            ROWS, STEP, True, BLOCK_O, BLOCK_C, SIDE, STAGES)),
+                (multiply, (out_desc, g_ring, x_ring, side, pieces.index(1), full, empty, end - begin, share, o, 0, c, 1,
+                            ROWS, STEP, True, BLOCK_O, BLOCK_C, SIDE, STAGES)),
                 (_fetch, (g_desc, x_desc, side_desc, g_ring, x_ring, side, full, empty, begin, end, per_image, o, c,
                           BLOCK_O, BLOCK_C, SIDE, STAGES)),
             ],

@@ -19,16 +19,12 @@ from math import prod
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    mbarrier,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from triton.language.extra import cuda
 
 from kernelmux.backends.triton._families.sums import run, sum_first
 from kernelmux.backends.triton._launch.dependent import following
-from kernelmux.backends.triton._launch.hopper import barriers, copy_in, copy_out_wait, ring
+from kernelmux.backends.triton._launch.hopper import barriers, copy_in, ring
 from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, Map, cdiv, plan, processors
 from kernelmux.backends.triton.conv2d import _rows_weight
 from kernelmux.backends.triton.conv2d._boxes import boxes, covering
@@ -36,8 +32,8 @@ from kernelmux.backends.triton.conv2d._maps import layout_of, map_of, phases_of,
 from kernelmux.backends.triton.conv2d._order import copies, wanted
 from kernelmux.backends.triton.conv2d._problem import ConvolutionProblem, images
 from kernelmux.backends.triton.conv2d._specialised import LOADER_REGISTERS, MULTIPLIER_REGISTERS, copy_box
-from kernelmux.backends.triton.conv2d._stores import store_box
 from kernelmux.backends.triton.conv2d._tiles import RING
+from kernelmux.backends.triton.conv2d._weight_products import multiply
 from kernelmux.registry.spec import Call
 from kernelmux.registry.spec.sliding_windows import Window
 from kernelmux.registry.util.memory_format import format_of, fresh
@@ -113,40 +109,6 @@ def _load_at(
             )  # fmt: skip
 
 
-@gluon.jit
-def _multiply(
-    out_desc, g_ring, x_ring, side, piece, full, empty, steps, share, o, tap, c,
-    PART: gl.constexpr, PLACES: gl.constexpr, BLOCK_O: gl.constexpr, BLOCK_C: gl.constexpr, SIDE: gl.constexpr,
-    STAGES: gl.constexpr,
-):  # fmt: skip
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_C, 16])
-    side_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, SIDE if SIDE else BLOCK_C, 16])
-    # [ROWS, BLOCK_C], and [ROWS, SIDE] right of it
-    acc = gl.zeros([ROWS, BLOCK_C], gl.float32, layout)
-    if SIDE:
-        beside = gl.zeros([ROWS, SIDE], gl.float32, side_layout)
-    for step in range(steps):
-        slot = step % STAGES
-        mbarrier.wait(full.index(slot), (step // STAGES) & 1)
-        g = g_ring.index(slot).reshape([PLACES, BLOCK_O]).permute((1, 0)).slice(PART * ROWS, ROWS, 0)
-        acc = warpgroup_mma(g, x_ring.index(slot), acc, is_async=True)
-        # The product of the step before is done, so its slot may be filled again.
-        if SIDE:
-            beside = warpgroup_mma(g, side.index(slot).reshape([PLACES, SIDE]), beside, is_async=True)
-            acc, beside = warpgroup_mma_wait(2, deps=[acc, beside])
-        else:
-            acc = warpgroup_mma_wait(1, deps=[acc])
-        mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), pred=step > 0)
-    if SIDE:
-        acc, beside = warpgroup_mma_wait(0, deps=[acc, beside])
-    else:
-        acc = warpgroup_mma_wait(0, deps=[acc])
-    store_box(out_desc, share, o + PART * ROWS, tap, c, acc, piece)
-    if SIDE:
-        store_box(out_desc, share, o + PART * ROWS, tap, c + BLOCK_C, beside, piece)
-    copy_out_wait(0)
-
-
 @gluon.jit(do_not_specialize=range(11, 26))
 def conv2d_backward_weight_specialised_kernel(
     out_desc, g_desc, x0, x1, x2, x3, x4, x5, x6, x7, x8, count, each, rows, columns, out_channels, channels, taps_w,
@@ -177,8 +139,8 @@ def conv2d_backward_weight_specialised_kernel(
     if PARTS == 1:
         gl.warp_specialize(
             [
-                (_multiply, (out_desc, g_ring, x_ring, side, pieces.index(0), full, empty, end - begin, share, o, tap, c,
-                             0, BOX[0] * BOX[1] * BOX[2], BLOCK_O, BLOCK_C, SIDE, STAGES)),
+                (multiply, (out_desc, g_ring, x_ring, side, pieces.index(0), full, empty, end - begin, share, o, tap, c,
+                            0, ROWS, BOX[0] * BOX[1] * BOX[2], False, BLOCK_O, BLOCK_C, SIDE, STAGES)),
                 (_load_at, (g_desc, x0, x1, x2, x3, x4, x5, x6, x7, x8, g_ring, x_ring, side, full, empty, begin, end, rows,
                             columns, o, c, tap, h, w, channels, lift_h, lift_w, stride_h, stride_w, TAPS, STRIDED, BOX,
                             BLOCK_O, BLOCK_C, SIDE, STAGES, FOLLOWS)),
@@ -189,10 +151,10 @@ def conv2d_backward_weight_specialised_kernel(
     else:
         gl.warp_specialize(
             [
-                (_multiply, (out_desc, g_ring, x_ring, side, pieces.index(0), full, empty, end - begin, share, o, tap, c,
-                             0, BOX[0] * BOX[1] * BOX[2], BLOCK_O, BLOCK_C, SIDE, STAGES)),
-                (_multiply, (out_desc, g_ring, x_ring, side, pieces.index(1), full, empty, end - begin, share, o, tap, c,
-                             1, BOX[0] * BOX[1] * BOX[2], BLOCK_O, BLOCK_C, SIDE, STAGES)),
+                (multiply, (out_desc, g_ring, x_ring, side, pieces.index(0), full, empty, end - begin, share, o, tap, c,
+                            0, ROWS, BOX[0] * BOX[1] * BOX[2], False, BLOCK_O, BLOCK_C, SIDE, STAGES)),
+                (multiply, (out_desc, g_ring, x_ring, side, pieces.index(1), full, empty, end - begin, share, o, tap, c,
+                            1, ROWS, BOX[0] * BOX[1] * BOX[2], False, BLOCK_O, BLOCK_C, SIDE, STAGES)),
                 (_load_at, (g_desc, x0, x1, x2, x3, x4, x5, x6, x7, x8, g_ring, x_ring, side, full, empty, begin, end, rows,
                             columns, o, c, tap, h, w, channels, lift_h, lift_w, stride_h, stride_w, TAPS, STRIDED, BOX,
                             BLOCK_O, BLOCK_C, SIDE, STAGES, FOLLOWS)),
