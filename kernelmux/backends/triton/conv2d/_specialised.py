@@ -141,7 +141,7 @@ def _multiply(
         for k in range(steps):
             slot = step % STAGES
             mbarrier.wait(full.index(slot), (step // STAGES) & 1)
-            x = _places_by_terms(x_ring.index(slot), HELD, BLOCK_K, TURNED).slice(PART * PLACES, PLACES, 0)
+            x = places_by_terms(x_ring.index(slot), HELD, BLOCK_K, TURNED).slice(PART * PLACES, PLACES, 0)
             acc = warpgroup_mma(x, _terms_by_channels(weight_ring.index(slot), TRANSPOSED), acc, is_async=True)
             # The product of the step before is done, so its slot may be filled again.
             if SIDE:
@@ -184,7 +184,7 @@ def _multiply(
 
 
 @gluon.jit
-def _places_by_terms(x, PLACES: gl.constexpr, BLOCK_K: gl.constexpr, TURNED: gl.constexpr):
+def places_by_terms(x, PLACES: gl.constexpr, BLOCK_K: gl.constexpr, TURNED: gl.constexpr):
     """A box of x as [PLACES, BLOCK_K]."""
     if TURNED:
         found = x.reshape([BLOCK_K, PLACES]).permute((1, 0))

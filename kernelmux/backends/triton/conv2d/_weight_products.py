@@ -5,6 +5,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
 from kernelmux.backends.triton._launch.hopper import copy_out_wait
+from kernelmux.backends.triton.conv2d._specialised import places_by_terms
 from kernelmux.backends.triton.conv2d._stores import store_box
 
 
@@ -27,19 +28,16 @@ def multiply(
     for step in range(steps):
         slot = step % STAGES
         mbarrier.wait(full.index(slot), (step // STAGES) & 1)
-        if PLACES_INNER:
-            g = g_ring.index(slot).reshape([BLOCK_O, PLACES]).slice(PART * ROWS, ROWS, 0)
-            x = x_ring.index(slot).reshape([BLOCK_C, PLACES]).permute((1, 0))
-        else:
-            g = g_ring.index(slot).reshape([PLACES, BLOCK_O]).permute((1, 0)).slice(PART * ROWS, ROWS, 0)
-            x = x_ring.index(slot)
+        g = (
+            places_by_terms(g_ring.index(slot), PLACES, BLOCK_O, PLACES_INNER)
+            .permute((1, 0))
+            .slice(PART * ROWS, ROWS, 0)
+        )
+        x = places_by_terms(x_ring.index(slot), PLACES, BLOCK_C, PLACES_INNER)
         acc = warpgroup_mma(g, x, acc, is_async=True)
         # The product of the step before is done, so its slot may be filled again.
         if SIDE:
-            if PLACES_INNER:
-                x = side.index(slot).reshape([SIDE, PLACES]).permute((1, 0))
-            else:
-                x = side.index(slot).reshape([PLACES, SIDE])
+            x = places_by_terms(side.index(slot), PLACES, SIDE, PLACES_INNER)
             beside = warpgroup_mma(g, x, beside, is_async=True)
             acc, beside = warpgroup_mma_wait(2, deps=[acc, beside])
         else:
