@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import math
 import os
-import queue
 import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -77,6 +78,31 @@ class _Process:
     ended: str = ""
 
 
+class _Mail:
+    """What the processes tell, in order: threads put it, one takes it.
+
+    A signal neither prolongs the wait nor breaks it. `queue.SimpleQueue.get` waits without end where the handler of a
+    signal returns behind the timeout (Python 3.11, 3.12); KeyboardInterrupt inside `queue.Queue.get` may leave its lock
+    in disorder.
+    """
+
+    def __init__(self) -> None:
+        self._told: deque[tuple[_Process, str | None]] = deque()
+        self._some = threading.Lock()  # held while nothing has been put since the last look
+        self._some.acquire()
+
+    def put(self, told: tuple[_Process, str | None]) -> None:
+        self._told.append(told)
+        with suppress(RuntimeError):  # it is free: there was something
+            self._some.release()
+
+    def get(self, timeout: float) -> Iterator[tuple[_Process, str | None]]:
+        """What there is, after so many seconds at most if there is nothing yet."""
+        self._some.acquire(timeout=timeout)
+        while self._told:
+            yield self._told.popleft()
+
+
 @dataclass
 class LocalPool:
     """serve, setup: of the suite. logs: a folder for what the processes print."""
@@ -87,8 +113,7 @@ class LocalPool:
     logs: Path
     _group: execnet.Group = field(default_factory=execnet.Group)
     _processes: dict[str, _Process] = field(default_factory=dict)
-    # Of the standard library's queues the one whose wait Ctrl-C ends without an error of a lock.
-    _events: queue.SimpleQueue[tuple[_Process, Any]] = field(default_factory=queue.SimpleQueue)
+    _mail: _Mail = field(default_factory=_Mail)
     _looked: float = math.inf  # when the limits were looked at
 
     def __enter__(self) -> LocalPool:
@@ -123,10 +148,10 @@ class LocalPool:
             made.channel = self._group.makegateway(spec).remote_exec(worker)
             made.popen = made.channel.gateway._io.popen
             made.channel.send(json.dumps(told))
-            made.channel.setcallback(lambda text: self._events.put((made, text)), endmarker=None)
+            made.channel.setcallback(lambda text: self._mail.put((made, text)), endmarker=None)
         except (OSError, EOFError, AssertionError) as error:  # no process, or one that ended at once
             made.ended = f"no process could be started: {type(error).__name__}: {error}"
-            self._events.put((made, None))
+            self._mail.put((made, None))
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)  # and this one does, from here on
 
@@ -154,11 +179,7 @@ class LocalPool:
 
     def events(self, timeout: float) -> list[Event]:
         """What has happened, at the latest after so many seconds."""
-        found: list[Event] = []
-        with suppress(queue.Empty):
-            while True:
-                found += self._events_of(*self._events.get(timeout=timeout))
-                timeout = 0.0
+        found = [event for process, text in self._mail.get(timeout) for event in self._events_of(process, text)]
         self._end_late(time.monotonic())
         return found
 
@@ -172,7 +193,7 @@ class LocalPool:
                 process.deadline += pause
             elif now > process.gone_at:
                 process.gone_at = math.inf
-                self._events.put((process, None))
+                self._mail.put((process, None))
             elif now > process.deadline and not process.ended:
                 process.ended, process.gone_at = f"{process.late}, and was ended", now + DYING
                 self._kill(process)

@@ -230,7 +230,7 @@ def hanging(tmp_path):
     """A run whose first variant is timed, and whose second one hangs."""
     env = synthetic.backend_of_their_own(tmp_path, BACKEND, ADD)
     words = "--device cpu --op add --backend theirs --dtype fp32 --samples 3 --out out".split()
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "kernelmux.perf", *words],
         cwd=tmp_path,
         env=env | {"PYTHONUNBUFFERED": "1"},
@@ -240,17 +240,17 @@ def hanging(tmp_path):
         start_new_session=True,
         # What runs in the background inherits that the signal is ignored.
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
-    )
-    while "theirs/right" not in (line := process.stdout.readline()):
-        assert line, process.stderr.read()
-    time.sleep(1)
-    yield process
-    process.kill()
+    ) as process:
+        while "theirs/right" not in (line := process.stdout.readline()):
+            assert line, process.stderr.read()
+        time.sleep(1)
+        yield process
+        process.kill()
 
 
 def test_ctrl_c_keeps_the_rows_that_were_timed(hanging, tmp_path):
     os.killpg(hanging.pid, signal.SIGINT)
-    _, errors = hanging.communicate(timeout=600)
+    _, errors = hanging.communicate(timeout=100)
     assert (hanging.returncode, errors) == (130, "perf: interrupted; the rows that were timed are kept\n")
     kept = {(r["backend"], r["variant"]) for r in json.loads((tmp_path / "out/results.json").read_text())["rows"]}
     assert kept == {("theirs", "right")}

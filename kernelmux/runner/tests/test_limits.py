@@ -1,6 +1,7 @@
 """Items that take too long, processes that never start, clocks that jump, and what a run has time for."""
 
 import math
+import signal
 import threading
 import time
 
@@ -92,3 +93,23 @@ def test_each_item_has_its_share_of_the_time(until, remaining, share):
     item = WorkItem("a", seconds=2.0, rank=0)
     found = TimeLimit(time.monotonic() + until, required=0).share(item, remaining, workers=2)
     assert found == pytest.approx(share, abs=0.01)
+
+
+def test_a_signal_behind_which_the_time_is_over_does_not_prolong_the_wait(tmp_path):
+    """As Ctrl-C just before a look at the limits."""
+
+    def returns_late(*_):
+        signal.signal(signal.SIGALRM, prolonged)
+        signal.alarm(10)
+        time.sleep(0.3)
+
+    def prolonged(*_):
+        pytest.fail("the wait goes on")
+
+    before = signal.signal(signal.SIGALRM, returns_late)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        assert local_pool.LocalPool([], "", None, tmp_path).events(0.2) == []
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
