@@ -8,10 +8,13 @@ import time
 from functools import partial
 from pathlib import Path
 
+from kernelmux.runner.interrupts import ONE
+
 PROGRAM = """
 import time
-from kernelmux.runner.interrupts import interrupts
+from kernelmux.runner import interrupts as module
 
+module.ONE, interrupts = {one}, module.interrupts
 interrupts.listen("conformance")
 interrupts.before_the_end = lambda: print("workers end", flush=True)
 try:
@@ -24,9 +27,10 @@ except KeyboardInterrupt:
 """
 
 
-def started(work: str) -> subprocess.Popen[str]:
+def started(work: str, one: float = ONE) -> subprocess.Popen[str]:
+    """one: seconds in which several Ctrl-C are one."""
     return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM.format(work=work)],
+        [sys.executable, "-c", PROGRAM.format(work=work, one=one)],
         env=os.environ | {"PYTHONPATH": os.environ.get("PYTHONPATH", str(Path(__file__).parents[3]))},
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.default_int_handler),
         stdout=subprocess.PIPE,
@@ -41,7 +45,7 @@ def said(process: subprocess.Popen[str]) -> str:
 
 
 def test_several_at_once_are_one_which_lets_files_be_written() -> None:
-    process = started("time.sleep(0.3); print('whole', flush=True)")
+    process = started("time.sleep(0.3); print('whole', flush=True)", one=60.0)
     assert said(process) == "begins"
     process.send_signal(signal.SIGINT)
     assert said(process) == "writes"
@@ -55,7 +59,7 @@ def test_a_later_one_ends_the_process_without_a_traceback() -> None:
     assert said(process) == "begins"
     process.send_signal(signal.SIGINT)
     assert said(process) == "writes"
-    time.sleep(1.1)
+    time.sleep(ONE + 0.1)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (130, "workers end\n", "conformance: interrupted\n")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
+from collections.abc import Callable
 
+import pytest
 import torch
 
 from kernelmux.conformance.judging import returned
@@ -13,34 +14,45 @@ from kernelmux.registry import catalog
 SPEC = catalog.spec("silu")
 
 
-def _call(later: float, change: bool, x: torch.Tensor) -> tuple[torch.Tensor]:
-    y = torch.nn.functional.silu(x)
+@pytest.fixture
+def left_behind(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[torch.Tensor]]:
+    """A call whose thread works once the call has returned and been looked at: while `unfinished` waits."""
+    looked, threads = threading.Event(), list[threading.Thread]()
 
-    def work() -> None:
-        time.sleep(later)
-        if change:
-            y.zero_()
+    def call(x: torch.Tensor, change: bool) -> tuple[torch.Tensor]:
+        y = torch.nn.functional.silu(x)
 
-    thread = threading.Thread(target=work, name="left behind")
-    thread.start()
-    if not later:
-        thread.join()
-    return (y,)
+        def work() -> None:
+            looked.wait(60)
+            if change:
+                y.zero_()
+
+        threads.append(threading.Thread(target=work, name="left behind"))
+        threads[0].start()
+        return (y,)
+
+    def wait(seconds: float) -> None:
+        looked.set()
+        threads[0].join()
+
+    monkeypatch.setattr(returned.time, "sleep", wait)
+    return call
 
 
 def test_a_finished_call_is_fine() -> None:
     x = torch.randn(5)
-    assert returned.unfinished(SPEC, lambda: _call(0.0, False, x), (x,)) == ""
+    assert returned.unfinished(SPEC, lambda: (torch.nn.functional.silu(x),), (x,)) == ""
 
 
-def test_a_result_that_changes_behind_the_call_is_named() -> None:
+def test_a_result_that_changes_behind_the_call_is_named(left_behind: Callable[..., tuple[torch.Tensor]]) -> None:
     x = torch.randn(5)
-    assert returned.unfinished(SPEC, lambda: _call(0.02, True, x), (x,)) == "y changed after the call had returned"
+    problem = returned.unfinished(SPEC, lambda: left_behind(x, change=True), (x,))
+    assert problem == "y changed after the call had returned"
 
 
-def test_a_thread_that_goes_on_is_named() -> None:
+def test_a_thread_that_goes_on_is_named(left_behind: Callable[..., tuple[torch.Tensor]]) -> None:
     x = torch.randn(5)
-    problem = returned.unfinished(SPEC, lambda: _call(0.02, False, x), (x,))
+    problem = returned.unfinished(SPEC, lambda: left_behind(x, change=False), (x,))
     assert problem == "the call left 1 threads running: left behind"
 
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -289,7 +290,10 @@ def test_ctrl_c_ends_with_a_report(tmp_path: Path) -> None:
     given = ["--mutate", "100", "--op", "softmax", "--backend", "torch_ref", "-n", "1", "--json", str(path)]
     environment = {**os.environ, "PYTHONPATH": str(Path(kernelmux.__file__).parents[1])}
     words = [sys.executable, "-m", "kernelmux.judge", *given]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True, env=environment) as program:
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # what runs in the background may ignore it
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, text=True, start_new_session=True, env=environment, preexec_fn=heard
+    ) as program:
         assert program.stdout and program.stdout.readline().startswith("[1/100] ")
         program.send_signal(signal.SIGINT)
         rest = program.stdout.read()

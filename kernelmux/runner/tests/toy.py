@@ -86,7 +86,7 @@ def workers_of(home):
     return [row["pid"] for row in lines(home, "worker")]
 
 
-def wait_until(holds, seconds=20.0):
+def wait_until(holds, seconds=60.0):
     """Whether it holds within so many seconds."""
     end = time.monotonic() + seconds
     while not (held := holds()) and time.monotonic() < end:
