@@ -18,6 +18,7 @@ from kernelmux.registry.spec.op_spec import OpSpec
 from kernelmux.registry.spec.signature import Call
 
 EXAMPLE = '"N >= 4096 and N % 8 == 0"'
+LONGEST = 1000  # characters: how deeply conditions may nest depends on the version of Python
 VOCABULARY = "names of axes and scalars, numbers, texts, + - * // %, comparisons, in, and, or, not"
 _ALLOWED = (
     ast.Expression,
@@ -120,6 +121,9 @@ def values_of(call: Call) -> dict[str, Any]:
 
 def parse(text: str, place: str) -> Predicate:
     """The condition that a text says; ArgumentError, which begins with `place`, for any other text."""
+    if len(text) > LONGEST:
+        told = f"expected a condition of at most {LONGEST:,} characters, got {len(text):,}"
+        raise ArgumentError(f"{place}: {told}")
     try:
         tree = ast.parse(text.strip(), mode="eval")
         for node in ast.walk(tree):
