@@ -103,6 +103,16 @@ def test_what_ships_fits_and_torch_needs_nothing(backend: str) -> None:
     assert judged("torch_ref/plain", "rtx5090") == (TORCH, "")
 
 
+@COMPILES
+@pytest.mark.parametrize(("op", "columns", "card"), [("layer_norm", 4294, "rtx4090"), ("rms_norm", 8198, "a100")])
+def test_rows_ahead_leave_room_for_what_threads_exchange(op: str, columns: int, card: str) -> None:
+    """Rows of fp32 at odd multiples of 8 bytes need a chunk of shared memory beside those that are on their way."""
+    spec = catalog.spec(f"{op}_backward")
+    case = spec.case(f"grad_out=64x{columns} x=64x{columns} weight={columns}")
+    with cards.standing_for(card) as found, judge.noting():
+        assert judge.judged(spec, case, torch.float32, "triton/fused", found) == (FITS, "")
+
+
 # --- the log ------------------------------------------------------------------------------------------------
 
 

@@ -159,6 +159,13 @@ def test_heads_of_queries_are_sampled_with_those_of_keys_that_they_share(heads):
     assert cut.positions["H"].tolist() == [*range(share), *range(heads[0] - share, heads[0])]
 
 
+def test_heads_that_suit_those_of_keys_by_chance_are_not_cut_alone():
+    """Three of six, spread, have the three heads of keys that they had."""
+    q, k = (3, 6, 12, 16), (3, 3, 12, 16)
+    found = [c.axes for c in sampling.independent(call_of("attention", q=q, k=k, v=k))]
+    assert ("H",) not in found and ("G", "H") in found
+
+
 def test_a_sample_holds_the_first_and_the_last_position():
     assert sampling.spread(100, 3).tolist() == [0, 50, 99]
     assert sampling.last(100, 2).tolist() == [98, 99]

@@ -183,20 +183,33 @@ def _multiples(own: dict[str, int]) -> list[tuple[str, str]]:
 
 
 def _proven(tiny: Call, axes: tuple[str, ...], whole: tuple[torch.Tensor, ...], evaluate: Evaluate) -> FreeAxis | None:
+    """The axes, if a cut to one, to two and to three positions is the cut of the whole: three of six heads of queries,
+    spread, suit three of keys by chance.
+    """
     length = lengths(tiny)[axes[0]]
     for picker, pick in PICKERS.items():
-        # Fewer than there are: the cut call is another call.
-        cut = FreeAxis(axes, picker, ()).cut(tiny, pick(length, min(3, length - 1)))
-        try:
-            found = evaluate(tiny.spec, cut_arguments(tiny, exact_arguments(tiny), cut))
-        except (RuntimeError, ArithmeticError, ValueError, IndexError):
-            continue
-        if any(_tells(w) and not _tells(c) for w, c in zip(whole, found, strict=True)):
-            continue
-        followed = [_follows(w, c, cut) for w, c in zip(whole, found, strict=True)]
-        if all(follows is not None for follows in followed):
-            return FreeAxis(axes, picker, tuple(f for f in followed if f is not None))
+        counts = range(1, min(3, length - 1) + 1)  # fewer than there are: the cut call is another call
+        found = {
+            _followed(tiny, FreeAxis(axes, picker, ()).cut(tiny, pick(length, n)), whole, evaluate) for n in counts
+        }
+        outputs = found.pop()
+        if outputs and not found:
+            return FreeAxis(axes, picker, outputs)
     return None
+
+
+def _followed(
+    tiny: Call, cut: Cut, whole: tuple[torch.Tensor, ...], evaluate: Evaluate
+) -> tuple[tuple[int, str], ...] | None:
+    """Place and axis of each output that follows the cut; None if the reference of the cut is not the cut reference."""
+    try:
+        found = evaluate(tiny.spec, cut_arguments(tiny, exact_arguments(tiny), cut))
+    except (RuntimeError, ArithmeticError, ValueError, IndexError):
+        return None
+    if any(_tells(w) and not _tells(c) for w, c in zip(whole, found, strict=True)):
+        return None
+    followed = [_follows(w, c, cut) for w, c in zip(whole, found, strict=True)]
+    return None if None in followed else tuple(f for f in followed if f is not None)
 
 
 def _tells(x: torch.Tensor) -> bool:

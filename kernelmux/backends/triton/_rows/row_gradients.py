@@ -86,7 +86,9 @@ def rule(N: int, itemsize: int, inputs: int, room: int, count: int = 1) -> Confi
     # Vectors that are read in the loop are on their way as well.
     row = (inputs + 2 * late) * cdiv(N, block) * block * itemsize
     most = 2 if N > SHORT else clamp(131072 // row, 1, 3)
-    ahead = clamp((room // programs - SPARE) // row, 0, most)
+    # What is read in less than 16 bytes changes places between threads: a chunk in fp32. Late vectors leave room for it.
+    exchanged = 4 * block if N * itemsize % ACCESS_BYTES and not late else 0
+    ahead = clamp((room // programs - max(SPARE, exchanged)) // row, 0, most)
     return {"ROWS": 1, "PER_SM": programs, "STAGES": 1 + ahead, "num_warps": warps, "BLOCK": block, "LATE": late}
 
 
