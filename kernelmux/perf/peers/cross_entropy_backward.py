@@ -20,7 +20,9 @@ def with_torch(
     kept = target != ignore_index
     share = torch.exp(logits.float() - lse[:, None])
     hit = torch.arange(logits.shape[1], device=logits.device)[None] == target[:, None]
-    return ((share - hit) * torch.where(kept, grad_loss / kept.sum(), 0.0)[:, None]).to(logits.dtype)
+    wanted = (1 - label_smoothing) * hit + label_smoothing / logits.shape[1]
+    each = grad_loss / kept.sum() if reduction == "mean" else grad_loss
+    return ((share - wanted) * torch.where(kept, each, 0.0)[:, None]).to(logits.dtype)
 
 
 def with_quack(

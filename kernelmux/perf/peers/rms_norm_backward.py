@@ -12,7 +12,7 @@ def with_torch(
     r = torch.rsqrt(z.square().mean(-1, keepdim=True) + eps)
     weighted = g * weight.float()
     grad_x = r * (weighted - z * r.square() * (weighted * z).mean(-1, keepdim=True))
-    return grad_x.to(x.dtype), (g * z * r).sum(0).to(weight.dtype)
+    return grad_x.to(x.dtype), (g * z * r).reshape(-1, len(weight)).sum(0).to(weight.dtype)
 
 
 VARIANTS = {"torch_compile": compiled(with_torch)}

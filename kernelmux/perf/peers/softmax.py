@@ -12,7 +12,9 @@ PLAIN = OneOf("scale", 1.0)
 
 
 def with_torch(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
-    return torch.softmax(x, axis)
+    if scale == 1.0:
+        return torch.softmax(x, axis)
+    return torch.softmax(x.float() * scale, axis).to(x.dtype)
 
 
 def with_quack(x: torch.Tensor, axis: int, scale: float) -> torch.Tensor:

@@ -11,7 +11,10 @@ PLAIN = OneOf("scale", 1.0)
 
 
 def with_torch(grad_out: torch.Tensor, y: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
-    return torch.ops.aten._softmax_backward_data(grad_out, y, axis, y.dtype)  # type: ignore[no-any-return]
+    if scale == 1.0:
+        return torch.ops.aten._softmax_backward_data(grad_out, y, axis, y.dtype)  # type: ignore[no-any-return]
+    grad = torch.ops.aten._softmax_backward_data(grad_out.float(), y.float(), axis, torch.float32)
+    return (grad * scale).to(y.dtype)  # type: ignore[no-any-return]
 
 
 def with_quack(grad_out: torch.Tensor, y: torch.Tensor, axis: int, scale: float) -> torch.Tensor:
