@@ -382,7 +382,9 @@ def test_what_is_given_to_torch_compile_computes_what_the_spec_says(op: str) -> 
     """
     spec, asked = catalog.spec(op), set()
     made = registered.variants(peers.NAME, op).get("torch_compile")
-    for case in spec.cases if made else ():
+    if not made:
+        return
+    for case in spec.cases:
         form = (*map(str, case.scalars.items()), *map(len, case.shapes.values()))
         small = sum(map(math.prod, case.shapes.values())) < 1 << 16
         if case.tier not in ("smoke", "ci") or case.inputs != "normal" or not small or form in asked:
@@ -392,4 +394,4 @@ def test_what_is_given_to_torch_compile_computes_what_the_spec_says(op: str) -> 
         call = inputs.one(Row(op, case.text, dtype, peers.NAME, "torch_compile"), "cpu")
         if not any(condition.check(call) for condition in made.requires):
             Oracle(call).check(made.fn.__wrapped__(*call.arguments.values()), made, peers.SLACK)
-    assert asked or not made
+    assert asked
