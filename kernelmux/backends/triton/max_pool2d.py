@@ -24,6 +24,11 @@ SMALL = {True: (512, 4, 3), False: (128, 2, 2)}
 # Results up to which a program makes one row of OF_FEW, or as many from whole lines: what counts then is how long a thread
 # takes. H200, us: fp32 1 x 128 x 112 x 17 with channels last 6.3, else 7.8; bf16 2 x 128 x 7 x 16 5.7, else 6.2.
 FEW, OF_FEW = 2**17, 128
+# Results of a program of all results in one row, for planes whose lines are no multiples of 4 elements. Each reads its
+# window alone, of at most ALONE times as many lines as two that share some. H200, us, bf16, stride 2: 2 x 2 of
+# 126 x 96 x 27 x 27 14.8, plane by plane 21.3; 3 x 3 of 128 x 192 x 27 x 27 28.1 and 40.4; 2 x 2 of 126 x 96 x 28 x 28,
+# whose lines are such multiples, 15.7, by whole lines 15.5.
+FLAT, ALONE = 256, 1.25
 LINE_ELEMENTS, LONGEST = 512, 128  # results of a program that reads whole lines, at most so many in a line
 
 
@@ -200,11 +205,60 @@ def max_pool2d_lines_kernel(
     tl.store(index_ptr + offs, place, mask=mask)
 
 
+@triton.jit
+def _quotient(x, by, factor, shift):
+    """x // by, of 0 <= x < 2^31, by the numbers of `_reciprocal`: a division takes many more instructions."""
+    return tl.where(by == 1, x, tl.umulhi(x, tl.zeros_like(x) + factor) >> shift)
+
+
+def _reciprocal(by: int) -> Pair:
+    """Factor and shift of `_quotient`: the factor is 2^(32 + shift) / by, rounded up, less the 2^32 that int32 have not."""
+    shift = max(0, (by - 1).bit_length() - 1)
+    return cdiv(2 ** (32 + shift), by) - 2**32, shift
+
+
+@triton.jit(do_not_specialize=range(3, 12))
+def max_pool2d_flat_kernel(
+    y_ptr, index_ptr, x_ptr, results, height, width, oh, ow, by_ow, shift_ow, by_oh, shift_oh,
+    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Planes without gaps, small windows: all results in one row, so that every thread has one whatever lines are long."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = i < results
+    line = _quotient(i, ow, by_ow, shift_ow)
+    plane = _quotient(line, oh, by_oh, shift_oh)
+    top, left = (line - plane * oh) * SH - PH, (i - line * ow) * SW - PW
+    image = x_ptr + plane.to(tl.int64) * (height * width)
+    best = tl.full([BLOCK], float("-inf"), tl.float32)
+    at = tl.zeros([BLOCK], tl.int32)
+    for r in tl.static_range(KH):
+        for s in tl.static_range(KW):
+            if PH > 0 or PW > 0:
+                # Elements outside of the image stand for its nearest ones, which are in the window too.
+                h = tl.minimum(tl.maximum(top + r, 0), height - 1)
+                place = h * width + tl.minimum(tl.maximum(left + s, 0), width - 1)
+            else:
+                place = top * width + left + (r * width + s)
+            x = _number(tl.load(image + place, mask=inside, other=0.0))
+            if r + s == 0:
+                best, at = x, place
+            else:
+                best, at = _better(best, at, x, place)
+    tl.store(y_ptr + i, best.to(y_ptr.dtype.element_ty), mask=inside)
+    tl.store(index_ptr + i, at, mask=inside)
+
+
+def _dense(batch: Pair, size: Pair, strides: Ints) -> bool:
+    """Whether planes lie one behind the other without gaps."""
+    (n, c), (h, w) = batch, size
+    return strides[2:] == (w, 1) and strides[1] == h * w and (n == 1 or strides[0] == c * h * w)
+
+
 def by_lines(batch: Pair, size: Pair, strides: Ints, kernel: Pair, stride: Pair) -> bool:
     """Whether images have no gaps, and small windows lie close enough for programs that read whole lines."""
-    (n, c), (h, w) = batch, size
-    dense = strides[2:] == (w, 1) and strides[1] == h * w and (n == 1 or strides[0] == c * h * w)
-    return dense and max(stride) <= 2 and kernel[0] * kernel[1] <= UNROLLED and n * c * (h + 1) < 2**30
+    dense, few = _dense(batch, size, strides), kernel[0] * kernel[1] <= UNROLLED
+    return dense and max(stride) <= 2 and few and prod(batch) * (size[0] + 1) < 2**30
 
 
 def lines(
@@ -249,12 +303,19 @@ def _plan(
             max_pool2d_kernel, (at.programs,), at.rows, at.columns, batch[1], size, counts, kernel, stride, padding,
             strides, CHANNELS=last, INDEX=at.index, BLOCK_R=at.block_r, BLOCK_Q=at.block_q, num_warps=4 if last else 2,
         )  # fmt: skip
+    results, (kh, kw), (sh, sw), (ph, pw) = prod(batch) * prod(counts), kernel, stride, padding
+    shared = (sh + kh) / 2 if kh > sh else kh  # lines for each of two windows, one below the other
+    flat = size[1] % 4 and results < 2**30 and prod(size) < 2**30 and _dense(batch, size, strides)
+    if flat and not last and kh <= ALONE * shared:
+        return Launch(
+            max_pool2d_flat_kernel, (cdiv(results, FLAT),), results, *size, *counts, *_reciprocal(counts[1]),
+            *_reciprocal(counts[0]), KH=kh, KW=kw, SH=sh, SW=sw, PH=ph, PW=pw, BLOCK=FLAT, num_warps=4,
+        )  # fmt: skip
     elements, warps, most = (OF_FEW, 4, 1) if few and last and kernel[0] > stride[0] else SMALL[last]
     rows = most if kernel[0] > stride[0] else 1
     down = cdiv(counts[0], rows)
     at = placed(*batch, down * counts[1], last, elements)
     dense = strides[2] == size[1] * strides[3] and size[0] * strides[2] < 2**31
-    (kh, kw), (sh, sw), (ph, pw) = kernel, stride, padding
     return Launch(
         max_pool2d_small_kernel, (at.programs,), at.rows, at.columns, batch[1], size, counts, down, strides,
         KH=kh, KW=kw, SH=sh, SW=sw, PH=ph, PW=pw, ROWS=rows, CHANNELS=last, DENSE=dense, INDEX=at.index,

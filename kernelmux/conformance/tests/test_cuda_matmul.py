@@ -16,7 +16,16 @@ from kernelmux.backends.cuda.matmul import _few_rows_lines as few_rows_lines
 from kernelmux.backends.cuda.matmul._choice import MatmulProblem, choose, problem
 from kernelmux.backends.cuda.matmul._tensor_cores import OF_HALVES, MmaTiling
 from kernelmux.backends.cuda.matmul._tensor_cores import plan as shifted_plan
-from kernelmux.backends.cuda.matmul._wgmma import BETWEEN, ODD_TILINGS, TILINGS, WgmmaTiling, plan, tilings, wgmma
+from kernelmux.backends.cuda.matmul._wgmma import (
+    BETWEEN,
+    ODD_BETWEEN,
+    ODD_TILINGS,
+    TILINGS,
+    WgmmaTiling,
+    plan,
+    tilings,
+    wgmma,
+)
 from kernelmux.emulator import checks, nvrtc
 from kernelmux.registry.call import dispatch
 
@@ -253,8 +262,8 @@ def test_even_and_odd_rows_take_turns(splits: int) -> None:
 
 
 @needs_nvrtc
-def test_what_an_activation_saves_takes_turns_too() -> None:
-    tiling = next(t for t in ODD_TILINGS if t.in_turn and t.n == 256)
+@pytest.mark.parametrize("tiling", [t for t in ODD_TILINGS + ODD_BETWEEN if t.in_turn and t.n <= 256], ids=str)
+def test_what_an_activation_saves_takes_turns_too(tiling: WgmmaTiling) -> None:
     a, b = integers(2 * tiling.m + 2, 264, transposed=False), integers(264, 136, transposed=True)
     bias, z = integers(1, 136, transposed=False)[0], a.new_empty(len(a), 136)
     kind = EpilogueKind(bias=True, activation="relu")
@@ -280,7 +289,7 @@ def test_rows_take_turns_where_that_moves_them_to_multiples_of_32_bytes() -> Non
         assert found is None or (found.M, found.products, found.left.ld) == (256, 2, 1040)
 
 
-@pytest.mark.parametrize("tiling", {*TILINGS, *BETWEEN, *ODD_TILINGS}, ids=str)
+@pytest.mark.parametrize("tiling", {*TILINGS, *BETWEEN, *ODD_TILINGS, *ODD_BETWEEN}, ids=str)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_a_block_has_enough_shared_memory(tiling: WgmmaTiling, dtype: torch.dtype) -> None:
     assert tiling.shared(dtype) <= SHARED
@@ -306,6 +315,28 @@ def chosen(m: int, k: int, n: int) -> WgmmaTiling:
 )
 def test_the_tile_is_the_quickest_of_those_timed(shape: tuple[int, int, int], tile: tuple[int, ...]) -> None:
     t = chosen(*shape)
+    assert (t.m, t.n, t.across, t.down) == tile
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile"),
+    [
+        ((2944, 14104, 2328), (128, 224, 1, 2)),
+        ((2943, 14104, 2328), (128, 256, 1, 2)),
+        ((3000, 3000, 3000), (128, 288, 1, 2)),
+        ((2000, 3000, 4008), (128, 256, 1, 2)),
+        ((27269, 5672, 7001), (128, 320, 1, 2)),
+    ],
+    ids=str,
+)
+def test_the_tile_of_a_weight_is_the_quickest_of_those_timed(
+    shape: tuple[int, int, int], tile: tuple[int, ...]
+) -> None:
+    """Where rows of a are an odd number, these do not take turns, and a tile that is quicker so is none."""
+    m, k, n = shape
+    a, weight = (torch.empty(lines, k, dtype=torch.bfloat16, device="meta") for lines in (m, n))
+    p = problem(layout(a), layout(weight.t()))
+    t = choose(tilings(p), p, MULTIPROCESSORS)[0]
     assert (t.m, t.n, t.across, t.down) == tile
 
 

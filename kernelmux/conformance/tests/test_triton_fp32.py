@@ -41,6 +41,15 @@ def test_programs_share_tiles(tile: SumsTile, k: int, *, transposed: bool) -> No
         assert torch.equal(c, expected), choice
 
 
+@pytest.mark.parametrize(("k", "n"), [(68, 130), (67, 132), (66, 129)])
+def test_copies_as_wide_as_lines_of_their_own_allow(k: int, n: int) -> None:
+    """Of 4 and 2 elements, 1 and 4, 2 and 1; the last step of K and the last columns are partly outside."""
+    a, b = integers(11, k), integers(k, n)
+    with registered.backend("triton").emulation():
+        c = fp32(a, b, lambda p: TileCut(TILES[-1], p.tiles(8, 128), 0), PLAIN)
+    assert torch.equal(c, (a.double() @ b.double()).float())
+
+
 @pytest.mark.parametrize("batch", [(2, 3), (6,)])
 def test_products_of_a_batch(batch: tuple[int, ...]) -> None:
     """One left factor for all; programs share tiles of two products."""

@@ -12,7 +12,7 @@ from kernelmux.backends.triton.matmul import _specialised, _tiles
 from kernelmux.backends.triton.matmul._epilogue import PLAIN, EpilogueTensors, EpilogueTerms
 from kernelmux.backends.triton.matmul._few_rows import few_rows, few_rows_rule
 from kernelmux.backends.triton.matmul._few_rows_lines import few_rows_lines, few_rows_lines_rule
-from kernelmux.backends.triton.matmul._padded import _repaid, with_lines
+from kernelmux.backends.triton.matmul._padded import _evened, _repaid, with_lines
 from kernelmux.backends.triton.matmul._problem import MatmulShapes, problem
 from kernelmux.backends.triton.matmul._specialised import specialised
 from kernelmux.backends.triton.matmul._tiles import specialised_rule
@@ -170,6 +170,27 @@ def test_of_weights_tall_tiles_are_the_quickest_of_those_timed(
     end = EpilogueTerms(bias=n < 3000, activation="none")
     config = _tiles.specialised_rule(MatmulShapes(-1, m, n, k, (line, 1), (1, line), None, torch.bfloat16, "ieee", end))
     assert tuple(config[name] for name in ("BLOCK_M", "BLOCK_N", "MORE_N", "SPLIT")) == tile
+
+
+def of_weight(m: int, k: int, n: int, activation: str, line: int) -> MatmulShapes:
+    end = EpilogueTerms(bias=activation != "none", activation=activation)
+    return MatmulShapes(-1, m, n, k, (line, 1), (1, line), None, torch.bfloat16, "ieee", end)
+
+
+def test_lines_at_odd_multiples_of_16_bytes_are_copied_where_rows_take_no_turns() -> None:
+    """Of large products only, and such copies are no odd lines, though K is as it was."""
+    for activation, tile in (("none", (256, 128, 0, 8)), ("relu", (128, 128, 64, 8))):
+        assert _evened(of_weight(27269, 5672, 7001, activation, 5672)) == (True, True)
+        config = _tiles.specialised_rule(of_weight(27269, 5672, 7001, activation, 5696))
+        assert tuple(config[name] for name in ("BLOCK_M", "BLOCK_N", "MORE_N", "GROUP_M")) == tile
+    for m, k, n in ((27268, 5672, 7001), (27269, 5680, 7001), (1001, 3000, 1001)):
+        assert _evened(of_weight(m, k, n, "none", k)) == (False, False)
+
+
+def test_odd_lines_of_many_columns_are_walked_in_groups_of_rows() -> None:
+    assert [_tiles.specialised_rule(of_weight(m, k, n, "none", k))["GROUP_M"] for m, k, n in (
+        (8192, 8200, 8192), (12000, 2984, 6000), (4096, 4104, 4104), (50000, 1048, 2048),
+    )] == [8, 8, 1, 1]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -185,6 +185,10 @@ SPEC = OpSpec(
         _case("1x513x14x14", "129x513x3x3", "padding=2 dilation=2", inputs="positive", tier="full"),
         _case("3x256x20x20", "1024x256x1x1", "stride=2", bias=True, tier="full"),
         _case("48x72x56x16", "24x72x3x3", "channels-last", bias=True, dtypes=HALVES, tier="full"),  # rounds and a rest
+        # channels-last images of no whole number of strides: both ways, rows alone, columns alone
+        _case("2x16x9x11", "24x16x3x3", "channels-last stride=2 padding=1", bias=True, dtypes=HALVES),
+        _case("1x32x10x12", "37x32x3x2", "channels-last stride=3x2 padding=2x1 dilation=2x1", dtypes=HALVES),
+        _case("3x48x8x7", "8x48x1x3", "channels-last stride=2x4", bias=True, dtypes=HALVES[:1]),
     ),
     workloads=(
         _case("32x256x56x56", "256x256x3x3", "padding=1", dtypes=HALVES),

@@ -147,6 +147,7 @@ SPEC = OpSpec(
         Case("a=1800x664 b=664x421", dtypes=HALVES, tier="full"),  # lines of the result begin anywhere
         Case("a=516x16.mT b=16x512 precision=tf32", dtypes=FP32, tier="full"),
         Case("a=20000x479 b=479x43", dtypes=HALVES, tier="full"),  # lines of the result are copied too
+        Case("a=24x772 b=772x38", dtypes=FP32),  # lines of a can be copied 16 bytes at a time, those of b 8
     ),
     workloads=(
         Case("a=4096x4096 b=4096x4096"),

@@ -169,6 +169,7 @@ SPEC = OpSpec(
         Case("x=3x17x55x55 kernel=3 stride=2", inputs="ties", tier="full"),
         Case("x=8x64x65x65 kernel=3 stride=2 padding=1 channels-last", tier="full"),  # several rows of a thread
         Case("x=2x8x300x300 kernel=13 stride=1 padding=6", tier="full"),
+        Case("x=3x2x3x2 kernel=2", dtypes=(torch.bfloat16,)),  # a window of each plane
     ),
     workloads=(
         Case("x=32x64x112x112 kernel=3 stride=2 padding=1"),  # ResNet

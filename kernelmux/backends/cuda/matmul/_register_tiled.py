@@ -22,7 +22,8 @@ STREAMED, TURNED = 1.06, 1.05
 
 @dataclass(frozen=True)
 class RegisterTiling(Tiling):
-    """rows, columns: of a thread. lanes_m: of a warp, down the rows; so many warps share the tile. step: of K."""
+    """rows, columns: of a thread. lanes_m: of a warp, down the rows; so many warps share the tile. step: of K.
+    waits: how many tiles' time a launch takes besides, of a tile whose steps are too short to hide what they wait for."""
 
     rows: int
     columns: int
@@ -30,6 +31,7 @@ class RegisterTiling(Tiling):
     lanes_m: int = 8
     warps: int = 4
     step: int = 16
+    waits: float = 0.0
 
     @property
     def warps_m(self) -> int:
@@ -59,22 +61,26 @@ class RegisterTiling(Tiling):
             slowed *= TURNED
         length = (tiles - whole) / blocks * p.K if blocks else p.K
         last = cdiv(blocks or tiles % room, multiprocessors)
-        busy = tiles // room * self.blocks * (p.K + FILL) + last * (length + FILL) * self._slowness_alone(last)
+        busy = tiles // room * self.blocks * (p.K + FILL) + self._lasting(last) * (length + FILL)
         added = SUM + (blocks + tiles - whole) * self.m * self.n * 8 / PARTS if blocks else 0.0
         work = busy * self.m * self.n * slowed / self.rate
         return max(work, p.bytes / HOPPER_MEMORY + 0.1 * work) + added
 
-    def _slowness_alone(self, resident: int) -> float:
-        """How much longer the work of a multiprocessor takes with fewer blocks on it than there is room for. H200: 2048 x
-        2880 by 2880 x 1500 takes 410 us in two of three blocks; one of 128 x 128 has 0.55 of the rate of two."""
-        return max(1.05, 1 + 0.2 * (8 - resident * self.warps)) if resident < self.blocks else 1.0
+    def _lasting(self, resident: int) -> float:
+        """How many tiles' time the last ones of a multiprocessor take, with fewer blocks than there is room for more. H200:
+        2048 x 2880 by 2880 x 1500 takes 410 us in two of three blocks; one of 128 x 128 has 0.55 of the rate of two."""
+        if self.waits or resident == self.blocks:
+            return resident + self.waits
+        return resident * max(1.05, 1 + 0.2 * (8 - resident * self.warps))
 
     def fits(self, p: MatmulProblem) -> bool:
         """Lines of 48 or 96 rows are no whole number of loads for all threads; K-major ones are of any number."""
         return p.left.k_major or self.m & (self.m - 1) == 0
 
 
-# Rates are those of whole rounds in an H200, or what the times of few tiles leave.
+# Rates are those of whole rounds in an H200, or what the times of few tiles leave. By the last, us: 4 tiles of a
+# multiprocessor at K = 257 (5000 x 257 x 96) 19.5, 64 x 64 23.2; 10 at 128 (20000 x 128 x 64) 21.9, 64 x 64 18.8; 30 at 333
+# (5003 x 333 x 777) 122; one at 163 (846 x 163 x 78) 11.0.
 TILINGS = (
     RegisterTiling(128, 256, 1.94e5, 8, 16, blocks=1, warps=8),
     RegisterTiling(128, 128, 1.86e5, 8, 16, blocks=2),
@@ -84,7 +90,7 @@ TILINGS = (
     RegisterTiling(32, 256, 1.25e5, 8, 8, blocks=3, lanes_m=4),
     RegisterTiling(16, 128, 0.9e5, 4, 8, blocks=6, lanes_m=4, warps=2),
     RegisterTiling(64, 64, 1.2e5, 8, 4, blocks=4),
-    RegisterTiling(32, 32, 0.6e5, 4, 4, blocks=8, warps=2, step=32),
+    RegisterTiling(32, 32, 0.95e5, 4, 4, blocks=8, warps=2, step=32, waits=2.5),
 )
 
 

@@ -157,13 +157,14 @@ BETWEEN = (
 # 96.0 in pairs; 4096 x 4104 by 4104 x 4104 206.9 with 256 x 192, 244.0 with 256 x 160; 2000 x 3000 by 3000 x 4008 77.2
 # with 256 x 128, 88.8 in fours of 256 x 160. Even and odd rows of a as two products: 3000^3 83.9 in pairs of 128 x 288
 # (92.7 without that), 2000 x 3000 by 3000 x 4008 73.3 in pairs of 128 x 256 (75.9). With other lines clusters gain
-# nothing (4096^3: 178.6 us with 128 x 256, 183.3 in pairs of it).
+# nothing (4096^3: 178.6 us with 128 x 256, 183.3 in pairs of it). Of ten rounds and more 256 x 192 falls behind: 8192 x
+# 8200 by 8200 x 8192 takes 1584.8 with it, 1544.1 with 128 x 320, 27269 x 5672 by 5672 x 7001 3555.1 and 3388.2.
 ODD_TILINGS = (
     WgmmaTiling(128, 320, 2.88e6, 4, down=2, strips_in_ring=True),
     WgmmaTiling(128, 288, 2.83e6, 4, down=2, strips_in_ring=True, in_turn=True, own_last=True),
     WgmmaTiling(128, 256, 2.9e6, 4, down=2, in_turn=True),
     WgmmaTiling(256, 160, 2.7e6, 4, height=2, across=2, strips_in_ring=True),
-    WgmmaTiling(256, 192, 3.02e6, 4, height=2, across=2, strips_in_ring=True),
+    WgmmaTiling(256, 192, 2.91e6, 4, height=2, across=2, strips_in_ring=True),
     WgmmaTiling(256, 160, 2.92e6, 4, height=2, across=2, down=2, strips_in_ring=True),
     WgmmaTiling(256, 128, 2.8e6, 4, height=2, across=2),
     WgmmaTiling(128, 256, 2.4e6, 3, across=2),
@@ -172,6 +173,10 @@ ODD_TILINGS = (
     WgmmaTiling(128, 128, 1.8e6, 6),
     WgmmaTiling(64, 128, 1.4e6, 8),
 )
+# Between these, of 16 bits, where columns of b are contiguous and rows take turns. H200, bf16: 2944 x 14104 by 14104 x 2328
+# takes 274.8 us with it, 295.5 with 128 x 256, 326.6 and 331.3 without turns; 2000 x 3000 by 3000 x 4008, which is three
+# rounds of it and two of the others, 100.7 and 76.0.
+ODD_BETWEEN = (WgmmaTiling(128, 224, 2.74e6, 4, down=2, in_turn=True),)
 # Products within one tile: a batch of them fills multiprocessors with several. H200, 1000 of 64^3 in bf16: 12.9 us with two
 # blocks on each, 14.0 with one, 14.3 with tiles of 64 x 128.
 SMALL_TILINGS = (WgmmaTiling(64, 64, 1.4e6, 4, blocks=2),)
@@ -187,9 +192,11 @@ def tilings(p: MatmulProblem, end: EpilogueKind = PLAIN.ending) -> tuple[WgmmaTi
         return SMALL_TILINGS
     if p.line_multiple > 16:
         return TILINGS + BETWEEN if p.dtype.itemsize == 2 and p.right.k_major else TILINGS
+    between = p.dtype.itemsize == 2 and p.right.k_major and p.in_turn(128)
+    odd = ODD_TILINGS + ODD_BETWEEN if between else ODD_TILINGS
     if end == PLAIN.ending:
-        return ODD_TILINGS
-    return tuple(replace(t, in_turn=t.in_turn and t.n <= 256) for t in ODD_TILINGS if t.height * t.n < 2 * 192)
+        return odd
+    return tuple(replace(t, in_turn=t.in_turn and t.n <= 256) for t in odd if t.height * t.n < 2 * 192)
 
 
 def wgmma(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epilogue) -> torch.Tensor:

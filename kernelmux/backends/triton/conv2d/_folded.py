@@ -54,6 +54,25 @@ class Unfolded:
         )
 
 
+@dataclass(frozen=True)
+class NotGathered:
+    """Of the gradient of the kernels: not of single elements and few channels, which threads gather from channels-last
+    images in less time than a copy takes."""
+
+    most: int
+
+    @property
+    def text(self) -> str:
+        return f"R * S > 1, or O and C more than {self.most}, or x contiguous"
+
+    def check(self, call: Call) -> str | None:
+        """None, or what is few."""
+        o, c, r, s = (call.axes[axis] for axis in "OCRS")
+        contiguous = format_of(call.arguments["x"]) == torch.contiguous_format
+        fits = r * s > 1 or min(o, c) > self.most or contiguous
+        return None if fits else f"O = {o}, C = {c}, needs {self.text}"
+
+
 def _up(channels: int) -> int:
     """Channels, rounded up to the narrowest tile."""
     return cdiv(channels, 64) * 64
