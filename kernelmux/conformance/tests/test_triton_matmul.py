@@ -188,9 +188,9 @@ def test_lines_at_odd_multiples_of_16_bytes_are_copied_where_rows_take_no_turns(
 
 
 def test_odd_lines_of_many_columns_are_walked_in_groups_of_rows() -> None:
-    assert [_tiles.specialised_rule(of_weight(m, k, n, "none", k))["GROUP_M"] for m, k, n in (
-        (8192, 8200, 8192), (12000, 2984, 6000), (4096, 4104, 4104), (50000, 1048, 2048),
-    )] == [8, 8, 1, 1]  # fmt: skip
+    sizes = ((8192, 8200, 8192), (12000, 2984, 6000), (4096, 4104, 4104), (50000, 1048, 2048))
+    groups = [_tiles.specialised_rule(of_weight(m, k, n, "none", k))["GROUP_M"] for m, k, n in sizes]
+    assert groups == [8, 8, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def _maps(p: ConvolutionProblem, box: Ints, block_k: int) -> list[Map]:
     block = (*box[:2], 1, box[2], block_k)
     strides = (along_n, down * along_h, along_h, across * along_w)
 
-    def made(rows: Ints, columns: Ints) -> Map:
+    def map_of_phases(rows: Ints, columns: Ints) -> Map:
         shape = (n, *rows, *columns)
         apart = (s if length > 1 else VECTOR for s, length in zip(strides, shape, strict=False))
         return Map(shape, (*apart, 1), block, layout_of(block, p.dtype))
@@ -157,7 +157,7 @@ def _maps(p: ConvolutionProblem, box: Ints, block_k: int) -> list[Map]:
     all_h, all_w = (h // down, down), (w // across, across * c)
     more_h = (h // down + 1, h % down) if h % down else all_h
     more_w = (w // across + 1, w % across * c) if w % across else all_w
-    return [made(rows, columns) for rows in (all_h, more_h) for columns in (all_w, more_w)]
+    return [map_of_phases(rows, columns) for rows in (all_h, more_h) for columns in (all_w, more_w)]
 
 
 @plan
