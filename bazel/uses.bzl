@@ -95,6 +95,9 @@ USES = {
         "conv2d_backward_weight": [
             "conv2d"
         ],
+        "cross_entropy_with_gradient": [
+            "cross_entropy"
+        ],
         "fp8_matmul": [
             "matmul"
         ],

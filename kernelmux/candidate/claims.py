@@ -46,7 +46,7 @@ def of_value(source: ModuleType, found: Any) -> dict[str, Any]:
     claims: dict[str, Any] = {"kernels": kernels_of(source)[:1]}
     if isinstance(found, Implementation):
         declared = {"idea": found.idea, "deterministic": found.deterministic, "arithmetic": found.arithmetic}
-        declared |= {"layout": dict(found.layout), "exempt": dict(found.exempt)}
+        declared |= {"layout": dict(found.layout), "exempt": {k: encoded(why) for k, why in found.exempt.items()}}
         if found.rounds:
             raise Untellable("an Implementation that rounds more than its operator allows")
         claims["declared"] = {**declared, "requires": [_condition(i, c) for i, c in enumerate(found.requires)]}

@@ -85,16 +85,15 @@ def implementation(made: CandidateProcess, told: dict[str, Any]) -> Any:
     if "declared" not in told:
         return call
     told = told["declared"]
-    mappings = {name: {str(k): str(v) for k, v in told[name].items()} for name in ("layout", "exempt")}
     arithmetic = told["arithmetic"]
     return Implementation(
         fn=call,
         idea=str(told["idea"]),
         requires=tuple(_condition(made, one) for one in told["requires"]),
-        layout=mappings["layout"],
+        layout={str(k): str(v) for k, v in told["layout"].items()},
         arithmetic=arithmetic if isinstance(arithmetic, str) else {str(k): str(v) for k, v in arithmetic.items()},
         deterministic=told["deterministic"] is True,
-        exempt=mappings["exempt"],
+        exempt={str(k): claims.decoded(v) for k, v in told["exempt"].items()},
     )
 
 

@@ -57,6 +57,9 @@ struct Top {
     __device__ __forceinline__ void join(const Op&, Lanes<Width>) {
         bits = warp_reduce<Width>(bits, Larger());
     }
+    __device__ __forceinline__ void add(T x) {
+        bits = max(bits, ::bits<typename Access<sizeof(T)>::type>(x) & (sizeof(T) == 4 ? 0x7fffffffu : 0x7fffu));
+    }
     __device__ __forceinline__ void add(const Elements& x) {
         if constexpr (sizeof(T) == 4 || sizeof(x) == 2) {
             constexpr unsigned Magnitude = sizeof(T) == 4 ? 0x7fffffffu : 0x7fffu;
@@ -122,7 +125,20 @@ struct Scale {
         }
         return made;
     }
+    __device__ __forceinline__ unsigned char code(T x) const {
+        const float four[4] = {quotient(to_float(x))};
+        return (unsigned char)FORMAT::codes(four);
+    }
 };
+
+// f(column) for the columns beside the vectors of a peeled row that this thread takes.
+template <typename F>
+__device__ __forceinline__ void for_each_beside(const Peel& peel, F f) {
+    if (PEELED && block_in_cluster() == 0)
+        for (int k = threadIdx.x; k < peel.few; k += GROUP) f(peel.beside(k));
+}
+
+__device__ __forceinline__ Peel peeled(const T* row, int n) { return PEELED ? Peel::of<WIDTH>(row, n) : Peel{0, n, 0}; }
 
 __device__ __forceinline__ void resident(
     const T* __restrict__ x, unsigned char* __restrict__ q, float* __restrict__ scale, i64 rows, int n) {
@@ -130,20 +146,24 @@ __device__ __forceinline__ void resident(
     __shared__ JoinRoom<Top> room;
     join_cluster(room);
     const i64 row = blockIdx.x / CLUSTER * (i64)ROWS + threadIdx.y;
-    const int first = block_in_cluster() * PART, count = min(n - first, PART);
-    const i64 begin = min(row, rows - 1) * n + first;  // beyond the last row: once more, but not written
+    x += min(row, rows - 1) * n;  // beyond the last row: once more, but not written
+    q += min(row, rows - 1) * n;
+    const Peel peel = peeled(x, n);
+    const int first = peel.head + block_in_cluster() * PART, count = min(peel.tail - first, PART);
     Elements held[VECTORS];
     // Without conditions, which would hold the last vectors back: beyond the end of the row its last vector once more.
 #pragma unroll
-    for (int v = 0; v < VECTORS; ++v) held[v] = load_constant<WIDTH>(x + begin + within(v, count));
+    for (int v = 0; v < VECTORS; ++v) held[v] = load_constant<WIDTH>(x + first + within(v, count));
     Top top;
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) top.add(held[v]);
+    for_each_beside(peel, [&](int i) { top.add(x[i]); });
     await_cluster();
     const Scale found(joined(0, top, room));
     if (ROWS > 1 && row >= rows) return;
-    for_each_vector(count, [&](int i, int v) { store(q + begin + i, found.codes(held[v])); });
-    if (first == 0 && threadIdx.x == 0) scale[row] = found.value;
+    for_each_vector(count, [&](int i, int v) { store(q + first + i, found.codes(held[v])); });
+    for_each_beside(peel, [&](int i) { q[i] = found.code(x[i]); });
+    if (block_in_cluster() == 0 && threadIdx.x == 0) scale[row] = found.value;
 }
 
 __device__ __forceinline__ void looped(
@@ -152,20 +172,24 @@ __device__ __forceinline__ void looped(
     __shared__ JoinRoom<Top> room;
     x += blockIdx.x * (i64)n;
     q += blockIdx.x * (i64)n;
+    const Peel peel = peeled(x, n);
+    const int first = peel.head + threadIdx.x * WIDTH;
     Top top;
-    for (int i = threadIdx.x * WIDTH; i < n; i += UNROLL * STEP) {
+    for (int i = first; i < peel.tail; i += UNROLL * STEP) {
         Elements held[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u)
-            if (i + u * STEP < n) held[u] = load<WIDTH>(x + i + u * STEP);
+            if (i + u * STEP < peel.tail) held[u] = load<WIDTH>(x + i + u * STEP);
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u)
-            if (i + u * STEP < n) top.add(held[u]);
+            if (i + u * STEP < peel.tail) top.add(held[u]);
     }
+    for_each_beside(peel, [&](int i) { top.add(x[i]); });
     const Scale found(joined(0, top, room));
 #pragma unroll UNROLL
-    for (int i = threadIdx.x * WIDTH; i < n; i += STEP)
+    for (int i = first; i < peel.tail; i += STEP)
         store_streaming(q + i, found.codes(load_streaming<WIDTH>(x + i)));
+    for_each_beside(peel, [&](int i) { q[i] = found.code(x[i]); });
     if (threadIdx.x == 0) scale[blockIdx.x] = found.value;
 }
 

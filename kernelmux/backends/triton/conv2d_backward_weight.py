@@ -17,7 +17,8 @@ import triton.language as tl
 
 from kernelmux.backends.triton._families.sums import run, sum_first
 from kernelmux.backends.triton._launch.card import TensorCores
-from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, cdiv, plan, processors
+from kernelmux.backends.triton._launch.division import quotient, reciprocal
+from kernelmux.backends.triton._launch.launch import Config, Launch, cdiv, plan, processors
 from kernelmux.backends.triton.conv2d import _folded, _patches, _specialised_weight
 from kernelmux.backends.triton.conv2d._implicit_gemm import UNIT, term_of
 from kernelmux.backends.triton.conv2d._problem import ConvolutionProblem, images
@@ -35,21 +36,6 @@ from kernelmux.registry.util.memory_format import format_of
 # 32x3x32x32 with 48 11.7, with 12 18.2; 21 of 1x1 on 9x64x56x56 with 132 of 32 x 64 15.2, with 264 16.0, of 64 x 64 20.3.
 FEW, STEP = 32, 40
 ALONE = 4  # steps that take no longer than the launch which adds up their sums
-
-
-@triton.jit
-def quotient(x, by, factor, shift, INDEX: tl.constexpr):
-    """x // by, for int32 by the numbers of `reciprocal`: a division takes 25 instructions, and a thread has 32 a step."""
-    if INDEX == tl.int64:
-        return x // by
-    return tl.where(by == 1, x, tl.umulhi(x, tl.zeros_like(x) + factor) >> shift)
-
-
-def reciprocal(by: int) -> Ints:
-    """Factor and shift by which `quotient` divides numbers below 2^31: the factor is 2^(32 + shift) / by, rounded up."""
-    shift = max(0, (by - 1).bit_length() - 1)
-    factor = cdiv(2 ** (32 + shift), by)
-    return factor - 2**32, shift  # as an int32: it is 2^31 or more
 
 
 @triton.jit(do_not_specialize=range(3, 35))
@@ -79,8 +65,8 @@ def conv2d_backward_weight_kernel(
     acc = tl.zeros([BLOCK_O, BLOCK_C], tl.float32)
     for start in range(begin, end, BLOCK_K):
         place = start + tl.arange(0, BLOCK_K)
-        line = quotient(place, columns, by_columns, shift_columns, INDEX)
-        n = quotient(line, rows, by_rows, shift_rows, INDEX)
+        line = quotient(place, columns, by_columns, shift_columns)
+        n = quotient(line, rows, by_rows, shift_rows)
         p = line - n * rows
         q = place - line * columns
         offs = (n * g_n + p * g_h + q * g_w)[None, :]

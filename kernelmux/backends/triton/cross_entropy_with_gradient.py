@@ -2,10 +2,13 @@
 
 two_pass  a program reads its rows twice, the second time from L2
 staying   programs stay and walk down rows, most of which wait in shared memory, the next one on its way meanwhile
+
+Either way few long rows are read in pieces, a program for each, and again by programs that write the gradient.
 """
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import NamedTuple
 
@@ -13,14 +16,25 @@ import torch
 import triton.language as tl
 
 from kernelmux.backends.triton._families.elementwise import ACCESS_BYTES
-from kernelmux.backends.triton._launch.launch import Config, Launch, cdiv, like, plan, processors, shared_bytes
+from kernelmux.backends.triton._launch.launch import (
+    Config,
+    Launch,
+    cdiv,
+    like,
+    overlaps,
+    plan,
+    processors,
+    shared_bytes,
+)
 from kernelmux.backends.triton._launch.strides import Ints, contiguous
+from kernelmux.backends.triton._losses.loss_pieces import loss_pieces_kernel
 from kernelmux.backends.triton._losses.loss_rows import loss_rows_kernel
 from kernelmux.backends.triton._losses.loss_shared import loss_shared_kernel
 from kernelmux.backends.triton._losses.targets import losses, reduced
-from kernelmux.backends.triton._rows.row_op import PEELED
-from kernelmux.backends.triton._rows.row_plan import LONG, SPARE, RowAccess, access_of
-from kernelmux.backends.triton._rows.rows import next_power, walk
+from kernelmux.backends.triton._rows.row_op import PEELED, RowLaunch, launch_of_pieces
+from kernelmux.backends.triton._rows.row_plan import LONG, SPARE, Demand, RowAccess, access_of, in_pieces
+from kernelmux.backends.triton._rows.rows import Walk, next_power, walk
+from kernelmux.backends.triton.cross_entropy import PLAIN, SMOOTHED, cross_entropy_join_kernel
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Capability
 
@@ -49,17 +63,27 @@ RINGS = (
     PersistentPrograms(32, 1, ANY),
 )
 
+# Of few long rows: elements of a chunk, its warps, chunks of a piece, bytes of a tile of the gradient and its warps.
+# H200, bf16, us by pieces of one, two and four chunks: 16 x 128256 9.5, 9.4 and 9.5, 64 x 50257 14.0, 13.1 and 13.4, 64 x
+# 128256 23.2, 17.9 and 17.8.
+PIECE_BLOCK, PIECE_WARPS, PIECE_CHUNKS = 2048, 8, 2
+TILE_BYTES, TILE_WARPS = 8192, 4
+SHARE, ODD_SHARE = 1, 2  # multiprocessors to such a row at least; where its elements are read one by one
+MOST_PIECES = 8192  # of all rows, each with a power of two of them: the program of the losses has them in registers
+
 
 def cross_entropy_with_gradient(
     way: str, logits: torch.Tensor, target: torch.Tensor, ignore_index: int, label_smoothing: float,
     reduction: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     grad = like(logits)
+    work = (logits.shape, logits.stride(), logits.dtype, target.stride(0), ignore_index, label_smoothing)
+    if grad.numel() and (pieces := _in_pieces(*work, reduction, logits.get_device())):
+        return pieces(grad, logits, target), grad
     lse = torch.empty(logits.shape[0], dtype=torch.float32, device=logits.device)
     mean = torch.empty_like(lse) if label_smoothing else None
     if grad.numel():
         count = (reduced("count", target, ignore_index),) if reduction == "mean" else ()
-        work = (logits.shape, logits.stride(), logits.dtype, target.stride(0), ignore_index, label_smoothing)
         room = _room(logits.get_device())
         launch = _staying(*work, not count, room) if way == "staying" and _aligned(logits) else None
         launch = launch or _two_pass(*work, not count, room)
@@ -79,6 +103,66 @@ def _aligned(logits: torch.Tensor) -> bool:
 def _room(device: int) -> Ints:
     """Multiprocessors, and the bytes of shared memory that a program may have."""
     return processors(device), shared_bytes(device)
+
+
+class InPieces(NamedTuple):
+    """Launches for pieces of rows, and for the losses and the gradient; how many numbers the first leaves to the second,
+    and the shape of the loss."""
+
+    pieces: RowLaunch
+    losses: Launch
+    known: int
+    loss: Ints
+
+    def __call__(self, grad: torch.Tensor, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        known = torch.empty(self.known, dtype=torch.float32, device=logits.device)
+        loss = torch.empty(self.loss, dtype=torch.float32, device=logits.device)
+        self.pieces(known, logits)
+        self.losses(loss, grad, known, logits, target)
+        return loss
+
+
+@plan
+def _in_pieces(
+    shape: Ints, strides: Ints, dtype: torch.dtype, target_step: int, ignore_index: int, smoothing: float,
+    reduction: str, device: int,
+) -> InPieces | None:  # fmt: skip
+    """None for rows that are not few and long."""
+    w = walk(-1, shape, contiguous(shape), strides)
+    if not few_and_long(w, device):
+        return None
+    return launches_in_pieces(shape, dtype.itemsize, target_step, ignore_index, smoothing, reduction, device)
+
+
+def few_and_long(w: Walk, device: int) -> bool:
+    """Whether no program holds a row, and rows are so few that a program for each would leave multiprocessors idle.
+
+    H200, bf16, us, and by a program for each row: 1 x 128256 6.5 (26.0), 5 x 231360 7.8 (38.7), 64 x 128256 17.9 (31.8),
+    132 x 128256 31.7 (37.7); of odd lengths 64 x 128257 24.5 (29.9), 132 x 50257 21.8 (21.1).
+    """
+    if w.sizes == (1,):  # whatever the stride of a single row is
+        w = w._replace(strides=tuple((w.length,) for _ in w.strides))
+    rows, pieces = w.sizes[0], cdiv(w.length, PIECE_BLOCK * PIECE_CHUNKS)
+    fits, share = next_power(rows) * next_power(pieces) <= MOST_PIECES, ODD_SHARE if w.length % 2 else SHARE
+    return fits and in_pieces(w, {"num_warps": HOLDERS[-1][0]}, Demand(1, 0, w.length, 0, device), share)
+
+
+def launches_in_pieces(
+    shape: Ints, itemsize: int, target_step: int, ignore_index: int, smoothing: float, reduction: str, device: int,
+    chunks: int = PIECE_CHUNKS, tile: int = TILE_BYTES,
+) -> InPieces:  # fmt: skip
+    """Pieces of so many chunks, tiles of so many bytes. How long pieces are does not depend on the rows."""
+    (M, V), numbers = shape, 3 if smoothing else 2
+    config = {"BLOCK": PIECE_BLOCK, "CHUNKS": chunks, "num_warps": PIECE_WARPS}
+    first, pieces = launch_of_pieces(SMOOTHED if smoothing else PLAIN, device, M, V, itemsize, 1, (), config)
+    unit, block, leads = math.gcd(V, ACCESS_BYTES // itemsize), tile // itemsize, overlaps(device)
+    early: Config = {"launch_pdl": True} if leads else {}
+    then = Launch(
+        loss_pieces_kernel, (1 + M * cdiv(V, block),), M, V, V // unit, target_step, ignore_index, smoothing,
+        join=cross_entropy_join_kernel, WANTED=reduction, SMOOTHED=smoothing != 0, PIECES=pieces,
+        LANES=next_power(pieces), ROWS=next_power(M), BLOCK=block, UNIT=unit, LEADS=leads, num_warps=TILE_WARPS, **early,
+    )  # fmt: skip
+    return InPieces(first, then, M * (numbers * pieces + 1), (M,) if reduction == "none" else ())
 
 
 @plan

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from kernelmux.backends.triton._families.windows import ELEMENTS, UNROLLED, coordinates, placed, position
+from kernelmux.backends.triton._launch.division import quotient, reciprocal
 from kernelmux.backends.triton._launch.launch import Launch, cdiv, plan
 from kernelmux.backends.triton._launch.strides import Ints
 from kernelmux.backends.triton._rows.rows import next_power
@@ -205,18 +206,6 @@ def max_pool2d_lines_kernel(
     tl.store(index_ptr + offs, place, mask=mask)
 
 
-@triton.jit
-def _quotient(x, by, factor, shift):
-    """x // by, of 0 <= x < 2^31, by the numbers of `_reciprocal`: a division takes many more instructions."""
-    return tl.where(by == 1, x, tl.umulhi(x, tl.zeros_like(x) + factor) >> shift)
-
-
-def _reciprocal(by: int) -> Pair:
-    """Factor and shift of `_quotient`: the factor is 2^(32 + shift) / by, rounded up, less the 2^32 that int32 have not."""
-    shift = max(0, (by - 1).bit_length() - 1)
-    return cdiv(2 ** (32 + shift), by) - 2**32, shift
-
-
 @triton.jit(do_not_specialize=range(3, 12))
 def max_pool2d_flat_kernel(
     y_ptr, index_ptr, x_ptr, results, height, width, oh, ow, by_ow, shift_ow, by_oh, shift_oh,
@@ -226,8 +215,8 @@ def max_pool2d_flat_kernel(
     """Planes without gaps, small windows: all results in one row, so that every thread has one whatever lines are long."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = i < results
-    line = _quotient(i, ow, by_ow, shift_ow)
-    plane = _quotient(line, oh, by_oh, shift_oh)
+    line = quotient(i, ow, by_ow, shift_ow)
+    plane = quotient(line, oh, by_oh, shift_oh)
     top, left = (line - plane * oh) * SH - PH, (i - line * ow) * SW - PW
     image = x_ptr + plane.to(tl.int64) * (height * width)
     best = tl.full([BLOCK], float("-inf"), tl.float32)
@@ -308,8 +297,8 @@ def _plan(
     flat = size[1] % 4 and results < 2**30 and prod(size) < 2**30 and _dense(batch, size, strides)
     if flat and not last and kh <= ALONE * shared:
         return Launch(
-            max_pool2d_flat_kernel, (cdiv(results, FLAT),), results, *size, *counts, *_reciprocal(counts[1]),
-            *_reciprocal(counts[0]), KH=kh, KW=kw, SH=sh, SW=sw, PH=ph, PW=pw, BLOCK=FLAT, num_warps=4,
+            max_pool2d_flat_kernel, (cdiv(results, FLAT),), results, *size, *counts, *reciprocal(counts[1]),
+            *reciprocal(counts[0]), KH=kh, KW=kw, SH=sh, SW=sw, PH=ph, PW=pw, BLOCK=FLAT, num_warps=4,
         )  # fmt: skip
     elements, warps, most = (OF_FEW, 4, 1) if few and last and kernel[0] > stride[0] else SMALL[last]
     rows = most if kernel[0] > stride[0] else 1

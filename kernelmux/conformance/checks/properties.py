@@ -18,6 +18,7 @@ from kernelmux.conformance.judging.probe import Judge, Probe
 from kernelmux.conformance.variations import large_tensors, neighbouring_trials, resize
 from kernelmux.conformance.variations.resize import AxisName
 from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.conditions import Condition
 from kernelmux.registry.spec import Axis, numerics
 from kernelmux.registry.spec.metamorphic import BatchInvariant, PermutationInvariant, Property, ShiftInvariant
 
@@ -33,7 +34,7 @@ def run(probe: Probe) -> None:
         probe.skip_all("the spec says nothing of several calls")
         return
     for declared in probe.spec.properties:
-        if why := probe.implementation.exempt.get(type(declared).__name__):
+        if isinstance(why := probe.implementation.exempt.get(type(declared).__name__), str):
             probe.skip_all(f"{type(declared).__name__}: {why}")
             continue
         _ASK[type(declared)](probe, declared)
@@ -55,13 +56,17 @@ def _rows(probe: Probe, declared: BatchInvariant) -> None:
                 with probe.judge(replace(trial, note=f"rows along {axis}")) as judge:
                     _same_rows(judge, axis, dimensions)
     if not asked and not probe.records:
-        probe.skip_all("no case that the variant can run has several rows")
+        but = f", beside {exempt.text}" if (exempt := _exempt(probe)) else ""
+        probe.skip_all(f"no case that the variant can run has several rows{but}")
 
 
 def _with_rows(probe: Probe, declared: BatchInvariant) -> list[Trial]:
     """Small calls with several rows that do not meet in an output, and the one that has the most of them."""
+    exempt = _exempt(probe)
 
     def several(trial: Trial) -> bool:
+        if exempt and exempt.check(trial.call) is None:
+            return False
         axes = [a for a in _counting(probe, trial, declared) if _length(probe, trial, a) >= FEWEST]
         case = resize.case_of(probe, trial)
         return any(large_tensors.independent(probe.spec, case, axis, trial.dtype) for axis in axes)
@@ -70,6 +75,12 @@ def _with_rows(probe: Probe, declared: BatchInvariant) -> list[Trial]:
     many = [t for t in neighbouring_trials.largest(probe, ELEMENTS[neighbouring_trials.slow(probe)]) if several(t)]
     many = sorted(many, key=lambda t: -max(_length(probe, t, axis) for axis in _counting(probe, t, declared)))
     return list({trial.text: trial for trial in (*few, *many[:1])}.values())
+
+
+def _exempt(probe: Probe) -> Condition | None:
+    """Of which calls the rows are not asked."""
+    why = probe.implementation.exempt.get(BatchInvariant.__name__)
+    return None if isinstance(why, str) else why
 
 
 def _counting(probe: Probe, trial: Trial, declared: BatchInvariant) -> list[AxisName]:

@@ -1,4 +1,7 @@
-"""cross_entropy_with_gradient on CUDA: rows in pieces, of which some wait for words of others, and rows in clusters."""
+"""cross_entropy_with_gradient on CUDA: rows in pieces, of which some wait for words of others, and rows in clusters.
+
+Few rows of it and of cross_entropy: what is launched for them.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import torch.nn.functional as F
 
 import kernelmux
 from kernelmux import emulator
+from kernelmux.backends.cuda import cross_entropy
 from kernelmux.backends.cuda import cross_entropy_with_gradient as losses
 from kernelmux.emulator import nvrtc
 from kernelmux.registry.util import cards
@@ -80,6 +84,7 @@ def test_a_block_or_a_cluster_holds_its_row(size: int) -> None:
 def test_which_rows_are_in_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
     target = torch.zeros(1, dtype=torch.int64)
     ways: list[str] = []
+    monkeypatch.setattr(losses, "_few_and_long", lambda *_: None)
     for name in ("_two_pass", "_clusters", "_following"):
         monkeypatch.setattr(losses, name, partial(way, ways, name))
     for size in (losses._OF_BLOCK.start - 1, losses._OF_BLOCK.start + 3, losses._SHARED[-1], losses._SHARED[-1] + 16):
@@ -94,21 +99,139 @@ def test_rows_stay_as_far_as_the_card_has_shared_memory(name: str, vectors: int)
     assert losses._ring(card) == vectors
     for size in (8192, 16400, 32784, 65552, losses._longest(card)):
         launch = losses._staying(
-            65536, size // 2, size // 2, torch.bfloat16, -100, 0.0, card.processors, losses._ring(card)
+            65536, size // 2, size // 2, torch.bfloat16, -100, 0.0, False, False, card.processors, losses._ring(card)
         )
         block = launch._shared + 816  # and two rooms of sums
         assert block <= card.shared_per_block
         assert launch._grid[0] // card.processors * (block + 1024) <= card.shared_per_processor
 
 
-@pytest.mark.parametrize("name", ["a100", "rtx4090"])
-def test_rows_stay_on_cards_before_hopper(name: str) -> None:
-    x = torch.randn(5, 9001, generator=torch.Generator().manual_seed(1)).bfloat16()
-    target = torch.tensor([5, -100, 0, 17, 9000])
+@pytest.mark.parametrize(("name", "n"), [("a100", 9001), ("a100", 100001), ("rtx4090", 9001), ("rtx4090", 100001)])
+def test_rows_on_cards_before_hopper(name: str, n: int) -> None:
+    """Rows that stay, and in pieces."""
+    x = torch.randn(5, n, generator=torch.Generator().manual_seed(1)).bfloat16()
+    target = torch.tensor([5, -100, 0, 17, n - 1])
     with cards.standing_for(name), emulator.checks("full"):
         assert kernelmux.which("cross_entropy_with_gradient", x, target, backend="cuda") == "cuda/staying"
         loss, grad = kernelmux.cross_entropy_with_gradient(x, target, backend="cuda")
+        again = kernelmux.cross_entropy(x, target, backend="cuda")
     assert_right(x, target, 0.0, loss, grad)
+    assert torch.allclose(again, loss, rtol=1e-6)
+
+
+PIECE = 16384  # bytes
+LOOK, LAST, PARTS = "cross_entropy_look", "cross_entropy_last", "cross_entropy_with_gradient_pieces"
+ONE = "cross_entropy_with_gradient_"
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+@pytest.mark.parametrize(
+    ("rows", "n", "dtype", "smoothing", "skipped"),
+    [
+        (3, 70000, torch.bfloat16, 0.1, 0),  # as in clusters
+        (5, 66001, torch.float16, 0.0, 3),
+        (2, 140001, torch.float32, 0.1, 0),  # longer than a cluster holds
+        (4, 270336, torch.bfloat16, 0.0, 8),
+    ],
+)
+def test_few_long_rows_take_two_launches(
+    rows: int, n: int, dtype: torch.dtype, smoothing: float, skipped: int, reduction: str
+) -> None:
+    """Rows lie apart. A target in the last column, one that does not count, one that is no class, and one in the first."""
+    x = torch.randn(rows, n + skipped, generator=torch.Generator().manual_seed(n)).to(dtype)[:, skipped:]
+    target = torch.tensor([n - 1, -100, n, 0, n // 2])[:rows]
+    with emulator.checks("full"), emulator.trace() as trace:
+        loss, grad = losses.cross_entropy_with_gradient("clusters", x, target, -100, smoothing, reduction)
+        again, lse = cross_entropy.cross_entropy(x, target, -100, smoothing, reduction)
+    exact = x.double().requires_grad_()
+    each = F.cross_entropy(exact, target.where(target < n, 0), reduction="none", label_smoothing=smoothing)
+    share = (target != -100).sum() if reduction == "mean" else 1
+    (each.sum() / share).backward()
+    assert exact.grad is not None
+    each = each.detach().where(target < n, torch.nan)
+    want = each if reduction == "none" else each.sum() / share
+    assert torch.allclose(loss.double(), want, rtol=1e-6, equal_nan=True)
+    assert torch.allclose(again.double(), want, rtol=1e-6, equal_nan=True)
+    assert torch.allclose(lse.double(), x.double().logsumexp(1), rtol=1e-6)
+    want = exact.grad.where(target[:, None] < n, torch.nan)
+    assert torch.allclose(grad.double(), want, rtol=2**-8, atol=1e-7, equal_nan=True)
+    assert [launch.kernel for launch in trace.launches] == [LOOK, PARTS, LOOK, LAST]
+
+
+@pytest.mark.parametrize(
+    ("rows", "n", "dtype", "smoothing"),
+    [
+        (2, 40000, torch.bfloat16, 0.1),
+        (3, 70000, torch.float16, 0.0),
+        (2, 66000, torch.float32, 0.1),
+        (2, 270336, torch.bfloat16, 0.1),
+    ],
+)
+def test_a_row_of_few_has_the_bits_of_one_of_many(
+    rows: int, n: int, dtype: torch.dtype, smoothing: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not in parts but by clusters, or pieces some of which wait for others; and how many count is known from a launch."""
+    x = torch.randn(rows, n, generator=torch.Generator().manual_seed(n)).to(dtype)
+    target = torch.tensor([5, -100, n - 1])[:rows]
+    found = {}
+    for few in (True, False):
+        if not few:
+            monkeypatch.setattr(losses, "_few_and_long", lambda *_: None)
+            monkeypatch.setattr(losses, "_FEW", 0)
+        for reduction in ("none", "mean"):
+            with emulator.trace() as trace:
+                call = losses.cross_entropy_with_gradient("clusters", x, target, -100, smoothing, reduction)
+            found[few, reduction] = call
+        assert (trace.launches[-1].kernel == PARTS) is few
+    assert torch.equal(found[True, "none"][0], found[False, "none"][0])
+    for reduction in ("none", "mean"):
+        assert torch.equal(found[True, reduction][1], found[False, reduction][1])
+
+
+@pytest.mark.parametrize("counts", [True, False])
+@pytest.mark.parametrize(("plan", "n"), [("two_pass", 700), ("staying", 9001), ("clusters", 9001), ("clusters", 40000)])
+def test_one_row_takes_one_launch(plan: str, n: int, counts: bool) -> None:
+    """The mean over no row is NaN, and its gradient 0."""
+    x = torch.randn(1, n, generator=torch.Generator().manual_seed(n))
+    target = torch.tensor([n - 1 if counts else -100])
+    with emulator.checks("full"), emulator.trace() as trace:
+        loss, grad = losses.cross_entropy_with_gradient(plan, x, target, -100, 0.0, "mean")
+        again, _ = cross_entropy.cross_entropy(x, target, -100, 0.0, "mean")
+    assert [launch.kernel for launch in trace.launches] == [ONE + plan, "cross_entropy_online"]
+    assert loss.shape == again.shape == ()
+    if counts:
+        assert_right(x, target, 0.0, loss, grad)
+        assert torch.allclose(again, F.cross_entropy(x, target), rtol=1e-6)
+    else:
+        assert bool(loss.isnan()) and bool(again.isnan()) and not grad.any()
+
+
+@pytest.mark.parametrize("rows", [losses._FEW, losses._FEW + 1])
+@pytest.mark.parametrize(("plan", "n"), [("two_pass", 33), ("staying", 4100), ("clusters", 1100)])
+def test_few_rows_are_counted_without_a_launch(plan: str, n: int, rows: int) -> None:
+    x = torch.randn(rows, n, generator=torch.Generator().manual_seed(n)).bfloat16()
+    target = torch.arange(rows) % 30
+    target[::3] = -100
+    with emulator.trace() as trace:
+        loss, grad = losses.cross_entropy_with_gradient(plan, x, target, -100, 0.0, "mean")
+    assert_right(x, target, 0.0, loss, grad)
+    sums = "cross_entropy_sums"
+    assert [launch.kernel for launch in trace.launches] == [sums] * (rows > losses._FEW) + [ONE + plan, sums]
+
+
+def test_which_rows_are_few_and_long() -> None:
+    """In parts while clusters have two blocks or fewer for a multiprocessor; in pieces while all of these run at a time."""
+    card = replace(cards.table()["h200"], processors=32)
+    size = losses._SHARED[-1]
+    assert losses._few_and_long("clusters", 8, size, card) and not losses._few_and_long("clusters", 9, size, card)
+    assert not losses._few_and_long("clusters", 1, size, card)  # one launch
+    longer = size + 16
+    most = losses._BLOCKS * 32 // -(-longer // PIECE)
+    for plan in ("staying", "clusters"):
+        assert losses._few_and_long(plan, most, longer, card) and not losses._few_and_long(plan, most + 1, longer, card)
+        assert not losses._few_and_long(plan, 2, 2**16, card)
+    assert not losses._few_and_long("two_pass", 1, longer, card)
+    assert not losses._few_and_long("clusters", 1, 512 * PIECE + 2, cards.table()["h200"])
 
 
 def way(ways: list[str], name: str, *_: object) -> None:

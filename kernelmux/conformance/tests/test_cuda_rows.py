@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 import pytest
 import torch
 
-from kernelmux.backends.cuda import add_rms_norm_backward, layer_norm_backward, log_softmax_backward, rms_norm_backward
+from kernelmux.backends.cuda import (
+    add_rms_norm_backward,
+    layer_norm,
+    layer_norm_backward,
+    log_softmax_backward,
+    rms_norm,
+    rms_norm_backward,
+    softmax,
+)
 from kernelmux.backends.cuda._families import row_gradients, rows
 from kernelmux.backends.cuda._families.row_gradients import gradient_plan
 from kernelmux.backends.cuda._families.rows import RowPlan, RowWork, cluster_plan, row_plan, row_width
@@ -69,27 +78,59 @@ def test_peeled_vectors_lie_inside_wherever_the_row_starts() -> None:
             assert not plan.inside or plan.inside * plan.group <= units - part * (plan.cluster - 1)
 
 
+@pytest.mark.parametrize(
+    ("n", "dtype", "weights", "found"),
+    [
+        (8000, torch.bfloat16, 0, (8, False)),
+        (8001, torch.bfloat16, 0, (8, True)),
+        (8001, torch.float32, 2, (4, True)),
+        (513, torch.bfloat16, 1, (4, True)),
+        (513, torch.bfloat16, 2, (1, False)),
+        (33, torch.bfloat16, 0, (1, False)),
+        (1026, torch.bfloat16, 0, (2, False)),
+        (2050, torch.bfloat16, 0, (8, True)),
+        (2050, torch.bfloat16, 1, (2, False)),
+        (4100, torch.bfloat16, 0, (4, False)),
+        (1025, torch.float32, 0, (4, True)),
+        (1025, torch.float32, 2, (1, False)),
+    ],
+)
+def test_rows_of_odd_lengths_are_peeled_where_that_pays(
+    n: int, dtype: torch.dtype, weights: int, found: tuple[int, bool]
+) -> None:
+    assert rows.accesses((torch.empty(2, n, dtype=dtype),), n, weights) == found
+
+
 @needs_nvrtc
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("n", [8001, 8003])
+@pytest.mark.parametrize("n", [65, 131, 1025, 8001, 8003])
 def test_rows_that_start_anywhere_are_right(n: int, dtype: torch.dtype) -> None:
     """Nine rows of an odd length start at every distance from an aligned address."""
     rng = torch.Generator().manual_seed(0)
     x, grad = (torch.randn(9, n, generator=rng).to(dtype) for _ in range(2))
-    assert rows._peeled_width((x,), n) == 16 // dtype.itemsize
-    want = torch.softmax(x.double(), -1)
-    y = softmax_cluster(x, 1, 1.0)
+    weight, bias = (torch.randn(n, generator=rng).to(dtype) for _ in range(2))
     tolerance = max(2 * torch.finfo(dtype).eps, 1e-5)
-    assert torch.allclose(y.double(), want, rtol=tolerance, atol=0)
-    want = y.double() * (grad.double() - (grad.double() * y.double()).sum(-1, keepdim=True))
-    got = softmax_backward("cluster", grad, y, 1, 1.0)
-    assert torch.allclose(got.double(), want, rtol=tolerance, atol=1e-7)
+    weights = torch.softmax(x.double(), -1)
+    rms = torch.nn.functional.rms_norm(x.double(), (n,), weight.double(), 1e-5)
+    layer = torch.nn.functional.layer_norm(x.double(), (n,), weight.double(), bias.double(), 1e-5)
+    for walk in ("registers", "cluster", "looped"):
+        if walk == "cluster" and n < 1000:
+            continue
+        y = softmax._ROWS.run(walk, (x,), (1.0, math.log2(math.e)))[0]
+        assert torch.allclose(y.double(), weights, rtol=tolerance, atol=0)
+        want = y.double() * (grad.double() - (grad.double() * y.double()).sum(-1, keepdim=True))
+        assert torch.allclose(softmax_backward(walk, grad, y, 1, 1.0).double(), want, rtol=tolerance, atol=1e-7)
+        assert torch.allclose(
+            rms_norm._ROWS.run(walk, (x, weight), (1e-5,))[0].double(), rms, rtol=tolerance, atol=1e-5
+        )
+        got = layer_norm.layer_norm(walk, x, weight, bias, 1e-5).double()
+        assert torch.allclose(got, layer, rtol=tolerance, atol=tolerance)
 
 
 @needs_nvrtc
 def test_rows_of_a_view_that_starts_misaligned_are_not_peeled() -> None:
     x = torch.randn(3 * 8001 + 1, generator=torch.Generator().manual_seed(0))[1:].view(3, 8001)
-    assert rows._peeled_width((x,), 8001) == 0
+    assert rows.accesses((x,), 8001, 0) == (1, False)
     assert torch.allclose(softmax_cluster(x, 1, 1.0), torch.softmax(x, -1), rtol=1e-5, atol=0)
 
 
@@ -172,8 +213,10 @@ def test_two_inputs_last_where_they_are_large_together(name: str, mebibytes: int
 )
 def test_long_rows_are_in_clusters_where_there_are_some(name: str, walk: str) -> None:
     with cards.standing_for(name) as card:
-        assert rows._fastest(50257, card.capability) == walk
-        assert rows._fastest(32768, card.capability) == "registers"
+        assert rows._fastest(50257, 2, 1, card.capability) == walk
+        assert rows._fastest(32768, 2, 1, card.capability) == "registers"
+        assert rows._fastest(32767, 2, 1, card.capability, divides=True) == {"looped": "registers"}.get(walk, walk)
+        assert rows._fastest(2**19, 4, 2, card.capability) == "looped"
 
 
 @pytest.mark.parametrize("name", ["t4", "rtx3090", "a100", "h200", "rtx5090"])

@@ -13,6 +13,7 @@ from kernelmux.conformance.tests.trial_specs import failures, registered_as
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.backend.validation import check_implementation
+from kernelmux.registry.conditions import UnevenRows
 from kernelmux.registry.errors import SpecError
 from kernelmux.registry.spec import BatchInvariant, OpSpec, PermutationInvariant, ShiftInvariant
 from kernelmux.registry.spec.metamorphic import Property
@@ -81,6 +82,20 @@ def test_an_exempt_implementation_is_skipped_with_its_reason() -> None:
     assert [(r.status, r.text) for r in probe.records] == [("skipped", "BatchInvariant: rows share a tile")]
 
 
+def test_a_condition_exempts_the_calls_that_meet_it_and_no_others() -> None:
+    def by_place(x: T, weight: T, eps: float) -> T:
+        uneven = x.shape[-1] * x.element_size() % 16
+        return norm(x, weight, eps) * (1 + x.numel() % 3 * 1e-6 if uneven else 1)
+
+    asked = {}
+    for exempt in ({}, {"BatchInvariant": UnevenRows("x")}):
+        with registered_as(only("rms_norm", BatchInvariant()), by_place) as probe:
+            object.__setattr__(probe.implementation, "exempt", exempt)
+            properties.run(probe)
+            asked[bool(exempt)] = {record.status for record in probe.records}
+    assert asked == {False: {"passed", "failed"}, True: {"passed"}}
+
+
 WRONG = ({"ShiftInvariant": "why"}, {"BatchInvariant": ""}, {"BatchInvariant": 1}, "BatchInvariant")
 
 
@@ -89,6 +104,12 @@ def test_an_exemption_names_a_property_of_the_spec_and_a_reason(exempt: object) 
     found = Implementation(norm, "", exempt=exempt)  # type: ignore[arg-type]
     with pytest.raises(SpecError, match=r"exempt: expected reasons by property \(BatchInvariant\)"):
         check_implementation("ours/one", only("rms_norm", BatchInvariant()), found)
+
+
+def test_a_condition_exempts_from_rows_alone() -> None:
+    found = Implementation(weights, "", exempt={"ShiftInvariant": UnevenRows("x")})
+    with pytest.raises(SpecError, match=r"exempt: expected reasons by property \(ShiftInvariant\)"):
+        check_implementation("ours/one", only("softmax", ShiftInvariant("x")), found)
 
 
 def test_a_property_is_declared_once() -> None:

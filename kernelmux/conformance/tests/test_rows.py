@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -57,12 +58,35 @@ def test_a_row_is_not_padded_to_a_power_of_two(columns: int, dtype: torch.dtype)
 def test_rows_that_start_misaligned_are_peeled(op: str, columns: int, dtype: torch.dtype) -> None:
     text = ptx(launched(op, "triton", *arguments(op, columns, dtype, MORE)))
     stores = [access for access in ACCESS.findall(text) if access.startswith("st.")]
-    single = [access for access in stores if not re.search(r"\.v4\.[buf]32$", access)]
+    single = [access for access in stores if not re.search(r"\.v[24]\.[buf]32$", access)]
     assert 0 < len(single) <= 2 * 16 // dtype.itemsize and len(stores) > len(single)
 
 
+def check_wherever_rows_begin(op: str, x: torch.Tensor, *vectors: torch.Tensor) -> None:
+    want = dispatch.function(op)(x.float(), *(v.float() for v in vectors), backend="torch_ref").double()
+    elsewhere = torch.cat((x[0, :3], x.flatten()))[3:].view(x.shape)
+    for y in (x, elsewhere):
+        got = dispatch.function(op)(y, *vectors, backend="triton/resident").double()
+        assert torch.allclose(got, want, rtol=4 * torch.finfo(x.dtype).eps, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("op", "columns"),
+    [*product(("softmax", "rms_norm", "layer_norm"), (33, 65, 197, 511)), ("rms_norm", 1537), ("layer_norm", 5121)],
+)
+def test_short_rows_that_start_misaligned_are_peeled(op: str, dtype: torch.dtype, columns: int) -> None:
+    """By accesses of four elements, several rows to a program, whose last one has not all of them."""
+    x, *vectors = arguments(op, columns, dtype, 39)
+    stores = [a for a in ACCESS.findall(ptx(launched(op, "triton", x, *vectors))) if a.startswith("st.")]
+    wide, single = (".v2.b32", ".b16") if dtype == torch.bfloat16 else (".v4.b32", ".global.b32")
+    assert all(a.endswith((wide, single)) for a in stores)
+    assert 0 < len([a for a in stores if a.endswith(single)]) <= len(stores) / 2
+    check_wherever_rows_begin(op, x, *vectors)
+
+
 @pytest.mark.parametrize("op", ["softmax", "rms_norm", "layer_norm"])
-@pytest.mark.parametrize("columns", [33, 1000, 5000])
+@pytest.mark.parametrize("columns", [34, 1000, 5000])
 def test_the_bits_of_a_row_do_not_depend_on_its_batch(op: str, columns: int) -> None:
     x, *vectors = arguments(op, columns, torch.float32, rows=37)
     call = dispatch.function(op)
@@ -71,15 +95,60 @@ def test_the_bits_of_a_row_do_not_depend_on_its_batch(op: str, columns: int) -> 
         assert torch.equal(call(x[first:last].clone(), *vectors, backend="triton"), whole[first:last])
 
 
-@pytest.mark.parametrize("columns", [65536, 50257])
-def test_long_rows_wait_in_shared_memory(columns: int) -> None:
+@pytest.mark.parametrize(
+    ("columns", "warps"), [(65536, 16), (50257, 16), (13713, 8), (13712, 8), (12288, 8), (20480, 8)]
+)
+def test_long_rows_wait_in_shared_memory(columns: int, warps: int) -> None:
     """They are read from global memory once: by copies to shared memory, and by loads that stay in registers."""
-    (x,) = arguments("softmax", columns, torch.bfloat16, MORE)
-    launch = launched("softmax", "triton", x)
-    text = ptx(launch)
-    assert COPIES.search(text) and not re.search(r"\bbra\b", text)
-    y = dispatch.function("softmax")(x, backend="triton")
+    (x,) = arguments("softmax", columns, torch.bfloat16, 2)
+    with cards.standing_for(replace(cards.table()["h200"], processors=1)):
+        launch = launched("softmax", "triton", x)
+        text = ptx(launch)
+        assert COPIES.search(text) and not re.search(r"\bbra\b", text)
+        assert math.prod(launch.block) == 32 * warps
+        y = dispatch.function("softmax")(x, backend="triton")
     assert torch.allclose(y.double(), torch.softmax(x.double(), -1), rtol=2 * torch.finfo(x.dtype).eps, atol=1e-9)
+
+
+@pytest.mark.parametrize("columns", [27001, 27008, 32768])
+def test_long_rows_in_fp32_are_held_by_32_warps(columns: int) -> None:
+    (x,) = arguments("softmax", columns, torch.float32, MORE)
+    launch = launched("softmax", "triton", x)
+    assert math.prod(launch.block) == 1024 and not COPIES.search(ptx(launch))
+    y = dispatch.function("softmax")(x, backend="triton")
+    assert torch.allclose(y.double(), torch.softmax(x.double(), -1), rtol=2e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("columns", [13713, 16383, 13712])
+def test_long_rows_of_two_inputs_wait_in_shared_memory(columns: int) -> None:
+    """In fp32, wherever between two accesses they begin: 16383 has elements on either side of each of its rows."""
+    grad, x = arguments("softmax", columns, torch.float32, 2 * MORE)[0].chunk(2)
+    y = torch.softmax(x, -1)
+    assert COPIES.search(ptx(launched("softmax_backward", "triton", grad, y)))
+    got = dispatch.function("softmax_backward")(grad, y, backend="triton").double()
+    products = grad.double() * y.double()
+    want = products - y.double() * products.sum(-1, keepdim=True)
+    assert torch.allclose(got, want, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize("columns", [40001, 13713, 13712])
+def test_elements_beside_whole_accesses_are_one_to_a_thread(columns: int) -> None:
+    """Of a peeled row in shared memory; a row that starts aligned has none."""
+    x = arguments("softmax", columns, torch.bfloat16)
+    with cards.standing_for(replace(cards.table()["h200"], processors=1)):
+        stores = ACCESS.findall(ptx(launched("softmax", "triton", *x)))
+    single = [access for access in stores if access.startswith("st.") and not re.search(r"\.v4\.[buf]32$", access)]
+    assert len(single) == columns % 2
+
+
+@pytest.mark.parametrize(
+    ("columns", "dtype"), [(13713, torch.bfloat16), (40001, torch.bfloat16), (27001, torch.float32)]
+)
+def test_a_row_may_be_one_element_again_and_again(columns: int, dtype: torch.dtype) -> None:
+    """Such rows, an element apart, begin as far from whole accesses as the rows of the output, but have none themselves."""
+    column = torch.arange(1, MORE + 1).to(dtype)[:, None]
+    q, scale = kx.quantize_rowwise(column.expand(MORE, columns), backend="triton/resident")
+    assert torch.equal(scale.flatten(), column.float().flatten() / 127) and bool((q == 127).all())
 
 
 @pytest.mark.parametrize(("op", "variant"), [("softmax", "resident"), ("quantize_rowwise", "resident")])

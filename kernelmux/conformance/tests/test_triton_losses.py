@@ -27,14 +27,15 @@ LONG = [
 
 @pytest.mark.parametrize(("rows", "n", "dtype"), LONG)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_programs_that_stay_walk_down_rows(rows: int, n: int, dtype: torch.dtype, smoothing: float) -> None:
-    """More rows than programs: four, three, two or one for each of the four multiprocessors."""
+@pytest.mark.parametrize("way", ["two_pass", "staying"])
+def test_rows_are_more_than_multiprocessors(rows: int, n: int, dtype: torch.dtype, smoothing: float, way: str) -> None:
+    """Programs that stay, four, three, two or one for each of the four multiprocessors, walk down rows."""
     x = torch.randn(rows, n, generator=torch.Generator().manual_seed(n)).to(dtype)
     target = torch.arange(rows) * 1489 % n
     target[0], target[1] = n - 1, -100
     four = cards.standing_for(replace(cards.table()["h200"], processors=4))
     with four, registered.backend("triton").emulation(), emulator.checks("full"):
-        loss, grad = losses.cross_entropy_with_gradient("staying", x, target, -100, smoothing, "mean")
+        loss, grad = losses.cross_entropy_with_gradient(way, x, target, -100, smoothing, "mean")
     exact = x.double().requires_grad_()
     want = F.cross_entropy(exact, target, label_smoothing=smoothing)
     want.backward()
@@ -77,3 +78,49 @@ def test_few_long_rows_are_read_in_pieces(smoothing: float, reduction: str) -> N
     assert torch.allclose(loss.double(), expected, rtol=1e-5)
     assert torch.allclose(lse.double(), x.double().logsumexp(1), rtol=1e-6)
     assert [launch.grid for launch in trace.launches] == [(18, 1, 1), (1, 1, 1)]
+
+
+@pytest.mark.parametrize("way", ["two_pass", "staying"])
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+@pytest.mark.parametrize(
+    ("rows", "n", "dtype", "smoothing"),
+    [(1, 50257, torch.bfloat16, 0.1), (3, 24584, torch.float16, 0.0), (5, 33001, torch.float32, 0.1)],
+)
+def test_gradients_of_few_long_rows_are_taken_in_pieces(
+    rows: int, n: int, dtype: torch.dtype, smoothing: float, reduction: str, way: str
+) -> None:
+    """A target in the last column, one that does not count, and one that is no class."""
+    x = torch.randn(rows, n, generator=torch.Generator().manual_seed(n)).to(dtype)
+    target = torch.tensor([n - 1, -100, n // 2, n, 0])[:rows]
+    with registered.backend("triton").emulation(), emulator.checks("full"), emulator.trace() as trace:
+        loss, grad = losses.cross_entropy_with_gradient(way, x, target, -100, smoothing, reduction)
+    counts, classes = target != -100, target < n
+    exact = x.double().requires_grad_()
+    safe = torch.where(classes, target, 0)
+    each = F.cross_entropy(exact, safe, reduction="none", label_smoothing=smoothing)
+    (each.sum() / (counts.sum() if reduction == "mean" else 1)).backward()
+    assert exact.grad is not None
+    each = torch.where(classes, each.detach(), torch.nan)
+    want = each if reduction == "none" else each.sum() / (counts.sum() if reduction == "mean" else 1)
+    assert torch.allclose(loss.double(), want, rtol=1e-6, equal_nan=True)
+    want = torch.where(classes[:, None], exact.grad, torch.nan)
+    assert torch.allclose(grad.double(), want, rtol=2**-7, atol=1e-7, equal_nan=True)
+    pieces, tiles = (-(-n // size) for size in (4096, 8192 // dtype.itemsize))
+    assert [launch.grid[0] for launch in trace.launches] == [rows * pieces, 1 + rows * tiles]
+
+
+@pytest.mark.parametrize(("rows", "n"), [(1, 2**25), (4, 24584), (4, 2**23)])
+def test_which_rows_are_few_and_long(rows: int, n: int) -> None:
+    """One row more than multiprocessors, shorter rows and strided ones are not; nor more pieces than a program holds.
+
+    Of rows of an odd length there are half as many.
+    """
+
+    def pieces(rows: int, n: int, step: int = 1) -> bool:
+        shape, strides = (rows, n), (n * step, step)
+        return losses._in_pieces(shape, strides, torch.bfloat16, 1, -100, 0.0, "mean", -1) is not None
+
+    with cards.standing_for(replace(cards.table()["h200"], processors=4)):
+        assert pieces(rows, n)
+        assert not pieces(5, n) and not pieces(rows, 24576) and not pieces(rows, n, 2) and not pieces(rows, 2**25 + 8)
+        assert pieces(2, 24585) and not pieces(3, 24585)

@@ -94,7 +94,8 @@ class Implementation:
     rounds: what it rounds to the storage dtype beside what the spec allows, which loosens its bound by that much. Only for
     the baselines of a composite backend, and never for the last of a ladder; tables, pages and failures name it.
     deterministic: the same call gives the same bits; False for sums in an order that changes, such as by atomics.
-    exempt: properties of the spec that it does not have, by the name of their class, each with the reason.
+    exempt: properties of the spec that it does not have, by the name of their class, each with the reason; for
+    BatchInvariant a condition instead says which calls do not have it, and the others are asked.
     space: the configurations that its kernel may be compiled with, among which `python -m kernelmux.tune` searches.
     """
 
@@ -105,7 +106,7 @@ class Implementation:
     arithmetic: str | Mapping[str, str] = "fp32"
     rounds: tuple[numerics.Rounding, ...] = ()
     deterministic: bool = True
-    exempt: Mapping[str, str] = field(default_factory=dict)
+    exempt: Mapping[str, str | Condition] = field(default_factory=dict)
     space: Space | None = None
 
     def accumulates(self, output: str) -> str:

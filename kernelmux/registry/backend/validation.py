@@ -12,6 +12,7 @@ from typing import Any
 from kernelmux.registry.backend.description import Backend, Implementation
 from kernelmux.registry.errors import SpecError
 from kernelmux.registry.spec.conditions import AtDefault
+from kernelmux.registry.spec.metamorphic import BatchInvariant
 from kernelmux.registry.spec.numerics import Rounding
 from kernelmux.registry.spec.op_spec import OpSpec
 from kernelmux.registry.spec.signature import REQUIRED
@@ -91,9 +92,7 @@ def check_implementation(label: str, spec: OpSpec, found: Any) -> None:
     _check_layout(label, spec, found.layout)
     if not isinstance(found.idea, str):
         raise SpecError(f"{label} of {spec.name}: idea: expected a text, got {found.idea!r}")
-    if not isinstance(found.requires, tuple) or not all(
-        hasattr(c, "check") and hasattr(c, "text") for c in found.requires
-    ):
+    if not isinstance(found.requires, tuple) or not all(map(_is_condition, found.requires)):
         raise SpecError(f"{label} of {spec.name}: requires: expected a tuple of conditions, got {found.requires!r}")
     _check_arithmetic(label, spec, found.arithmetic)
     _check_exempt(label, spec, found.exempt)
@@ -121,11 +120,16 @@ def check_rounds(label: str, spec: OpSpec, found: Implementation, composite: boo
         )
 
 
+def _is_condition(given: Any) -> bool:
+    return hasattr(given, "check") and hasattr(given, "text")
+
+
 def _check_exempt(label: str, spec: OpSpec, given: Any) -> None:
-    """Properties that the spec declares, each with a reason."""
+    """Properties that the spec declares, each with a reason; BatchInvariant also with a condition."""
     known = [type(declared).__name__ for declared in spec.properties]
     fits = isinstance(given, Mapping) and all(
-        name in known and isinstance(why, str) and why for name, why in given.items()
+        name in known and ((isinstance(why, str) and why) or (name == BatchInvariant.__name__ and _is_condition(why)))
+        for name, why in given.items()
     )
     if not fits:
         raise SpecError(

@@ -264,6 +264,25 @@ class Aligned:
 
 
 @dataclass(frozen=True)
+class UnevenRows:
+    """Some rows of tensor `name` do not begin, or end, at multiples of `bytes`."""
+
+    name: str
+    bytes: int = 16
+
+    @property
+    def text(self) -> str:
+        return f"rows of {self.name} that do not begin and end at multiples of {self.bytes} bytes"
+
+    def check(self, call: Call) -> str | None:
+        if (x := _tensor(call, self.name)) is None or x.shape[-1] * x.element_size() % self.bytes:
+            return None
+        if Aligned(self.name, self.bytes).check(call) is not None:
+            return None
+        return f"rows of {self.name} begin and end at multiples of {self.bytes} bytes"
+
+
+@dataclass(frozen=True)
 class OddLines:
     """The lines of the matrix `name` lie an odd number of elements apart: neighbours never begin alike."""
 

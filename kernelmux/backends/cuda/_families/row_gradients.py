@@ -13,7 +13,7 @@ import torch
 
 from kernelmux.backends.cuda._families.elementwise import ACCESS_BYTES, common_width
 from kernelmux.backends.cuda._families.reductions import unroll
-from kernelmux.backends.cuda._families.rows import PEELED, RowPlan, RowWork, row_plan, row_width
+from kernelmux.backends.cuda._families.rows import RowPlan, RowWork, peeled, row_plan, row_width
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Kernel, Source, card, cdiv, ctype, next_power
 from kernelmux.backends.cuda.reduce_sum._sums import sum_partial
 from kernelmux.registry.backend import Implementation
@@ -51,9 +51,29 @@ _LARGE = (8193, 14336)
 # Bytes of an access below which rows are peeled, and of rows that are not. H200, bf16: rms_norm, 8192 x 4097 78 us (134),
 # 4096 x 11007 92 (146); layer_norm, 4096 x 11007 101 (177); add_rms_norm, 16384 x 2047 92 (115).
 _NARROW, _SHORT = 8, 2048
+# Bytes of rows of single 16-bit elements, of several side by side in a block, from which they are peeled too, by 8 bytes.
+# H200, bf16, us, and not peeled: rms_norm 516222 x 65 69.7 (209.3), 170327 x 197 62.8 (156.0); layer_norm 130561 x 257 72.3
+# (150.4).
+_PEELED_SIDE = 128
+_MOST_THREADS = 1024  # per multiprocessor, of 64 registers
 _THREADS = 256  # per multiprocessor, in blocks of fewer; 64 bytes of each, two rows ahead, keep the memory busy
 _STAGES = 3  # rows in the ring, where shared memory has room for them
 _OTHER_SHARED = 2048  # bytes of a block beside the ring: its sums, and 1 KiB of the system
+
+
+class RowsTogether(NamedTuple):
+    """Of rows that fit a warp: bytes of a row in a thread, of all threads of a multiprocessor, and threads of a block."""
+
+    held: int
+    together: int
+    block: int
+
+
+# H200, bf16, us, and by threads with 64 bytes, a quarter of them on a multiprocessor: rms_norm 32768 x 128 14.2 (14.9),
+# 262144 x 128 57.7 (58.9), 2097152 x 16 57.2 (92.6), 1000 x 128 6.1 (7.3); layer_norm 262144 x 128 61.0 (63.1). By 256
+# threads layer_norm 130561 x 257 82.8, 72.3 by 128.
+SIDE = RowsTogether(32, 16384, 128)
+_WASTED = 8  # a part of the vectors of a row that may lie beyond it, if fewer threads have fewer
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +99,7 @@ class RowGradients:
         work = RowWork(x.numel() // n, n, 1, x.dtype, row_width((*inputs, weight), n), 1)
         if walk == "fastest":
             walk = "pipelined" if self.holds(work, card(x)) else "two_pass"
-        return grad, *_WALKS[walk](self, work, _peeled(work, inputs), eps, (*inputs, weight, grad))
+        return grad, *_WALKS[walk](self, work, _peeled(work, inputs, walk), eps, (*inputs, weight, grad))
 
     def holds(self, work: RowWork, on: Card) -> bool:
         """Whether a block holds such rows, and the sums of their columns."""
@@ -107,11 +127,16 @@ class RowGradients:
         return self.source.kernel(entry, f"{signature} rows:i64 n:i32 chunk:i32 eps:f32", **fixed, **defines)
 
 
-def _peeled(work: RowWork, inputs: tuple[torch.Tensor, ...]) -> RowWork:
-    """The work in whole vectors, where the rows of a block can begin alike and would be read a few bytes at a time."""
+def _peeled(work: RowWork, inputs: tuple[torch.Tensor, ...], walk: str) -> RowWork:
+    """The work in whole vectors, where the rows of a thread can begin alike and would be read a few bytes at a time."""
     width, itemsize = common_width(inputs), work.dtype.itemsize
-    narrow = work.width * itemsize < _NARROW and work.n * itemsize > _SHORT
-    return work._replace(width=width, peeled=True) if narrow and width * itemsize == ACCESS_BYTES else work
+    if work.width * itemsize >= _NARROW or width * itemsize < ACCESS_BYTES:
+        return work
+    if work.n * itemsize > _SHORT:
+        return work._replace(width=width, peeled=True)
+    # Elements of 2 bytes are not brought to the ring while a block works: each thread would wait for them.
+    single = walk == "pipelined" and work.width * itemsize == 2 and work.n * itemsize >= _PEELED_SIDE
+    return work._replace(width=width // 2, peeled=True) if single else work
 
 
 def _total(partial: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -218,13 +243,35 @@ def _pipelined(op: RowGradients, _: RowWork, work: RowWork, eps: float, tensors:
 
 def gradient_plan(n: int, itemsize: int, width: int) -> tuple[RowPlan, bool]:
     """How a block that stays deals its rows, and whether threads hold their values between the two uses."""
+    plan, hold = row_plan(n, itemsize, width, _HELD, _LONG_HELD), False
+    if plan.group <= _WARP:
+        return side_by_side(n, itemsize, width, SIDE), False
     if _LARGE[0] <= n <= _LARGE[1] and width * itemsize == ACCESS_BYTES:
         held = cdiv(n * itemsize, _THREADS * ACCESS_BYTES) * ACCESS_BYTES
-        return row_plan(n, itemsize, width, held, held), False
-    if not _MIDDLE[0] <= n * itemsize <= _MIDDLE[1]:
-        return row_plan(n, itemsize, width, _HELD, _LONG_HELD), False
-    plan = row_plan(n, itemsize, width, _HELD // 2, _HELD // 2)
-    return plan, plan.threads <= 512 and width * itemsize == ACCESS_BYTES
+        plan = row_plan(n, itemsize, width, held, held)
+    elif _MIDDLE[0] <= n * itemsize <= _MIDDLE[1]:
+        plan = row_plan(n, itemsize, width, _HELD // 2, _HELD // 2)
+        hold = plan.threads <= 512 and width * itemsize == ACCESS_BYTES
+    return replace(plan, blocks=max(1, _THREADS // plan.threads)), hold
+
+
+def side_by_side(n: int, itemsize: int, width: int, rule: RowsTogether) -> RowPlan:
+    """Rows that fit a warp: as few lanes as hold one by the rule, fewer where many of their vectors would lie beyond it.
+
+    What a row takes beside its elements is shared by more of them in a thread; with fewer there are more threads, whose
+    waits for one another's sums overlap.
+    """
+    units, size = cdiv(n, width), width * itemsize
+    group = min(_WARP, next_power(max(cdiv(units * size, rule.held), cdiv(units, _MOST_SIDES), min(units, 4))))
+    while group > 4:
+        less = cdiv(units, group // 2)
+        fewer = _WASTED * less * (group // 2) <= (_WASTED - 1) * cdiv(units, group) * group
+        if not fewer or less > _MOST_SIDES or less * size > min(_HELD, 2 * rule.held):
+            break
+        group //= 2
+    vectors = max(1, cdiv(units, group))
+    blocks = max(1, min(_MOST_THREADS, rule.together // (vectors * size)) // rule.block)
+    return RowPlan(width, group, vectors, rule.block // group, blocks, units // group)
 
 
 @remembered
@@ -234,14 +281,13 @@ def _staying(op: RowGradients, work: RowWork, eps: float, processors: int, share
     if work.peeled:
         whole = (work.n - work.width + 1) // work.width
         plan = replace(plan, inside=min(plan.vectors, whole // plan.group), peeled=True)
-    resident = max(1, _THREADS // plan.threads)
     stage = op.stage(work.n, work.dtype.itemsize, work.width)
-    stages = max(1, min(_STAGES, (shared // resident - _OTHER_SHARED) // stage))
-    defines = {**plan.defines, "MIN_BLOCKS": resident, "STAGES": stages, "HOLD": int(hold)}
-    kernel = op.kernel("pipelined", "staying", work, **defines)
-    blocks = _blocks(work.rows, plan, resident * processors)
-    if work.peeled:  # so many blocks apart rows begin alike
-        blocks = min(work.rows, max(1, blocks // work.width) * work.width)
+    stages = max(1, min(_STAGES, (shared // plan.blocks - _OTHER_SHARED) // stage))
+    kernel = op.kernel("pipelined", "staying", work, **plan.defines, STAGES=stages, HOLD=int(hold))
+    blocks = _blocks(work.rows, plan, plan.blocks * processors)
+    if work.peeled:  # so many rows apart they begin alike
+        unit = max(1, work.width // plan.rows)
+        blocks = min(cdiv(work.rows, plan.rows), max(1, blocks // unit) * unit)
     return kernel.bind(blocks, plan.block, work.rows, work.n, 0, eps, shared=stages * stage), blocks
 
 
@@ -276,7 +322,7 @@ def _implementation(
     """A block adds up the sums row by row (1.06 of the bound of other orders for 130 equal rows, on an H200)."""
     arithmetic = {"grad_x": "fp32", **dict.fromkeys(op.sums, "fp32_sequential")}
     layout = dict.fromkeys((*op.inputs, "weight"), "contiguous")
-    return Implementation(fn, idea, requires, layout, arithmetic, exempt=PEELED)
+    return Implementation(fn, idea, requires, layout, arithmetic, exempt=peeled(op.inputs[0]))
 
 
 def gradient_variants(op: RowGradients, call: Callable[..., Any]) -> dict[str, Implementation]:

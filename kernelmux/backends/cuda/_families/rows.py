@@ -4,6 +4,7 @@ A row stays in the registers of a few lanes, of a block or of a cluster of block
 run along another axis than the last are columns to neighbouring threads. `row_walks.cuh` has the kernels.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -23,18 +24,33 @@ from kernelmux.backends.cuda._launch.runtime import (
     next_power,
 )
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import AtMost, Capability
+from kernelmux.registry.conditions import AtMost, Capability, UnevenRows
 from kernelmux.registry.util.cards import remembered
 
 REGISTER_LIMIT = 32768  # elements that a block holds without spilling
 CLUSTER_LIMIT = 262144  # elements that a cluster of eight blocks holds
 _WARP = 32
 _SMALLEST_BLOCK = 128
-_MOST_VECTORS = 32  # of a thread
+# Vectors of a thread, and of one that shares a row with a warp at most: neighbours read what lies side by side, so narrow
+# accesses need more of them. H200, us, by more and by fewer threads: rms_norm of 684784 x 98 in bf16 80.4 and 132.0,
+# log_softmax of 1016800 x 33 in fp32 69.8 and 111.1, 516222 x 130 in bf16 77.3 and 70.1.
+_MOST_VECTORS, _FEW_VECTORS = 32, 8
 _MOST_BLOCKS = 8  # of a cluster; more than that not every GPU grants
 _HELD = 64  # bytes of a thread, of all inputs together
+# Bytes of a row from which it is peeled, where elements would be read one by one, by their size and the number of weights,
+# for which vectors begin elsewhere; where pairs would be read; and from which it is by 16 bytes, below by 8. H200, us, as
+# they lie and peeled, in bf16: log_softmax of 1032444 x 65 297.6 and 86.0, 340654 x 197 168.5 and 71.4, 65472 x 1025 83.6
+# and 68.5; rms_norm of 340654 x 197 152.8 and 70.8; layer_norm of 65472 x 1025 105.9 and 119.4, 8387 x 8001 131.9 and
+# 92.4. By pairs: log_softmax of 16376 x 4098 70.7 and 67.2, rms_norm 71.3 and 73.2.
+_PEELED = {2: (128, 128, 4000), 4: (2000, 2000, 16000)}
+_PEELED_PAIRS, _WHOLE = 4000, 2048
+# Bytes of a peeled row without weights, of one input and of several, from which blocks of a cluster divide it; and of all
+# inputs of rows that they hold. H200, us, by a block and by several: log_softmax of 4893 x 13713 in bf16 77.3 and 70.1,
+# softmax_backward of 1048 x 32001 in fp32 141.5 and 97.2, of 3355 x 20001 in bf16 101.5 and 105.8. By a block that reads
+# twice and by several: log_softmax of 1 x 400000 in bf16 41.5 and 9.2, 32 x 1000000 123.7 and 74.7, softmax_backward of
+# these 137.0 and 177.2.
+_DIVIDED, _DIVIDED_TOGETHER, _CLUSTER_HOLDS = 20000, 100000, 2**21
 _THREADS, _SMALL_THREADS = 1024, 1152  # of a multiprocessor: 64 and 56 registers for each
-_LONG = 16000  # bytes of a row that is peeled
 # Bytes of a row of which few blocks ask for all tensors at once. H200, us, and where the compiler puts what results alone
 # need behind the sums: layer_norm of 9 x 4144 in bf16 5.9 (6.4), but 3 x 13785 8.6 (8.3); log_softmax_backward 5 x 324 5.1
 # (5.4), 2432 x 64 5.5 (6.0); rms_norm 42 x 3158 5.6 (5.8). A kernel that does nothing takes 4.2.
@@ -45,7 +61,6 @@ _AT_ONCE = 16384
 _TIMES_L2 = 4
 # Of two inputs. H200, bf16, add_rms_norm of 8192 x 6144: 98.7 us, 102.0 without.
 _TIMES_L2_TOGETHER = 3
-PEELED = {"BatchInvariant": "of long rows that start misaligned the vectors begin where the place of the row says"}
 _COLUMN_BLOCK, _TILE_INNER = 512, 32  # threads, and how many of them side by side
 SHORT = (AtMost("N", REGISTER_LIMIT),)
 CLUSTERS = (Capability((9, 0)), AtMost("N", CLUSTER_LIMIT))
@@ -85,14 +100,14 @@ class RowPlan:
 
 
 @remembered
-def row_plan(n: int, itemsize: int, width: int, held: int = 64, most: int = 128) -> RowPlan:
+def row_plan(n: int, itemsize: int, width: int, held: int = 64, most: int = 128, peeled: bool = False) -> RowPlan:
     """The rule: a thread holds `held` bytes of the row, or `most` where that would take 1,024 threads.
 
     Of two blocks of 512 threads one loads while the other computes (softmax of 32768 x 16384 fp32 on an H200: 1025 us,
     with 1,024 threads 1178). The rule depends on the row alone, never on how many rows there are, so a row's result
     does not depend on its batch.
     """
-    return _plan(n, itemsize, width, held if n * itemsize <= 512 * held else most, 1, alone=held >= _HELD)
+    return _plan(n, itemsize, width, held if n * itemsize <= 512 * held else most, 1, peeled, alone=held >= _HELD)
 
 
 @remembered
@@ -117,6 +132,8 @@ def _plan(
     units = cdiv(n, width)
     part = cdiv(units, cluster)
     wanted = cdiv(part, max(1, min(_MOST_VECTORS, held // (width * itemsize))))
+    if wanted <= _WARP and cluster == 1:
+        wanted = min(_WARP, max(wanted, cdiv(units, _FEW_VECTORS)))
     group, vectors = _deal(part, max(wanted, _WARP + 1) if cluster > 1 else wanted)
     rows = max(1, _SMALLEST_BLOCK // group) if group <= _WARP and cluster == 1 else 1
     wide, size = width * itemsize == ACCESS_BYTES, group * rows
@@ -139,6 +156,12 @@ def _deal(units: int, wanted: int) -> tuple[int, int]:
     return cdiv(cdiv(units, vectors), _WARP) * _WARP, vectors
 
 
+def peeled(tensor: str) -> dict[str, UnevenRows]:
+    """What operators of such rows are exempt from: where rows start misaligned, their vectors, and so the order in which
+    they are summed, begin where the place of the row says."""
+    return {"BatchInvariant": UnevenRows(tensor)}
+
+
 def row_width(tensors: tuple[torch.Tensor, ...], n: int, widest: int = ACCESS_BYTES) -> int:
     """Elements per access for contiguous rows of `n` elements, all of which must start aligned."""
     width = common_width(tensors, widest)
@@ -147,11 +170,23 @@ def row_width(tensors: tuple[torch.Tensor, ...], n: int, widest: int = ACCESS_BY
     return width
 
 
-def _peeled_width(tensors: tuple[torch.Tensor, ...], n: int) -> int:
-    """Elements per access of long rows that do not all start aligned, in tensors that do; 0 where no row is peeled."""
-    width = common_width(tensors)
-    itemsize = tensors[0].element_size()
-    return width if n * itemsize >= _LONG and n % width and width * itemsize == ACCESS_BYTES else 0
+def accesses(tensors: tuple[torch.Tensor, ...], n: int, weights: int) -> tuple[int, bool]:
+    """Elements per access of contiguous rows of n elements, and whether rows are peeled: not all start aligned, and vectors
+    begin at the first aligned address of each. The last `weights` tensors are [n]."""
+    width, itemsize = common_width(tensors), tensors[0].element_size()
+    if n % width == 0:
+        return width, False
+    natural, row = row_width(tensors, n), n * itemsize
+    if width * itemsize == ACCESS_BYTES and row >= _least_peeled(natural, itemsize, weights):
+        return width if row >= _WHOLE else width // 2, True
+    return natural, False
+
+
+def _least_peeled(width: int, itemsize: int, weights: int) -> float:
+    """Bytes of the shortest rows that are peeled, of those that can be read in accesses of `width` elements as they lie."""
+    if width == 1:
+        return _PEELED[itemsize][min(weights, 2)]
+    return math.inf if weights or width * itemsize > 4 else _PEELED_PAIRS
 
 
 def as_matrix(x: torch.Tensor, axis: int) -> tuple[int, int, int]:
@@ -213,14 +248,14 @@ class Rows:
             sizes = as_matrix(x, axis % x.dim())
             weights = len(tensors) - len(self.inputs)
             if sizes[2] == 1:
-                walk = _fastest(sizes[1], card(x).capability) if walk == "fastest" else walk
-                width = _peeled_width(tensors, sizes[1]) if walk == "cluster" and not weights else 0
-                peeled = bool(width)
-                width = width or row_width(tensors, sizes[1])
+                width, peeled = accesses(tensors, sizes[1], weights)
+                if walk == "fastest":
+                    on, divides = card(x).capability, peeled and not weights
+                    walk = _fastest(sizes[1], x.element_size(), len(self.inputs), on, divides)
             else:  # a state per column: 16 bytes of bf16 would need eight
                 walk, width, peeled = "columns", row_width(tensors, sizes[2], widest=8), False
-            several = card(x).processors if len(tensors) > 1 else 0
-            work = RowWork(*sizes, x.dtype, width, weights, peeled, _lasting(x, len(self.inputs)), several)
+            processors = card(x).processors if len(tensors) > 1 else 0
+            work = RowWork(*sizes, x.dtype, width, weights, peeled, _lasting(x, len(self.inputs)), processors)
             _launch(self, walk, work, numbers)(*tensors, *outputs)
         return outputs
 
@@ -264,7 +299,7 @@ def _launch(op: Rows, walk: str, work: RowWork, numbers: tuple[float, ...]) -> B
 def _registers(op: Rows, work: RowWork) -> Launch:
     inputs = len(op.inputs)
     itemsize = work.dtype.itemsize
-    plan = row_plan(work.n, itemsize, work.width, _HELD // inputs, op.most_held // inputs)
+    plan = row_plan(work.n, itemsize, work.width, _HELD // inputs, op.most_held // inputs, work.peeled)
     retain = work.width * itemsize == ACCESS_BYTES and work.lasting
     blocks = cdiv(work.rows, plan.rows)
     kernel = op.kernel("registers", "resident", work, **_shape(plan, blocks, work), RETAIN=int(retain))
@@ -285,7 +320,8 @@ def _cluster(op: Rows, work: RowWork) -> Launch:
 
 def _looped(op: Rows, work: RowWork) -> Launch:
     block, unroll = loop_over_row(cdiv(work.n, work.width))
-    return op.kernel(op.loop, "looped", work, WIDTH=work.width, GROUP=block, UNROLL=unroll), work.rows, (block, 1)
+    defines = {"WIDTH": work.width, "GROUP": block, "UNROLL": unroll, **({"PEELED": 1} if work.peeled else {})}
+    return op.kernel(op.loop, "looped", work, **defines), work.rows, (block, 1)
 
 
 def _columns(op: Rows, work: RowWork) -> Launch:
@@ -298,23 +334,28 @@ def _columns(op: Rows, work: RowWork) -> Launch:
 _WALKS = {"registers": _registers, "cluster": _cluster, "looped": _looped, "columns": _columns}
 
 
-def _fastest(n: int, capability: tuple[int, int]) -> str:
-    """The walk along rows of n elements on a GPU of this compute capability, by what an H200 measured."""
-    if n <= REGISTER_LIMIT:
-        return "registers"
-    return "cluster" if capability >= (9, 0) and n <= CLUSTER_LIMIT else "looped"
+def _fastest(n: int, itemsize: int, inputs: int, capability: tuple[int, int], divides: bool = False) -> str:
+    """The walk along rows of n elements on a GPU of this compute capability, by what an H200 measured.
+
+    divides: they are peeled and without weights, so that a cluster may be ahead where a block could hold them.
+    """
+    row = inputs * n * itemsize
+    divided = divides and row >= (_DIVIDED if inputs == 1 else _DIVIDED_TOGETHER)
+    if capability >= (9, 0) and row <= _CLUSTER_HOLDS and (divided or n > REGISTER_LIMIT):
+        return "cluster"
+    return "registers" if n <= REGISTER_LIMIT else "looped"
 
 
 def row_variant(call: Callable[..., Any], *tensors: str) -> dict[str, Implementation]:
     """The operator as one variant, which walks as is fastest; `call` takes a walk, then what the operator takes.
 
-    tensors: the operator's, all contiguous; with a weight rows are not peeled.
+    tensors: the operator's, all contiguous.
     """
     return {
         "rows": Implementation(
             partial(call, "fastest"),
             "one read as far as registers of a block or of a cluster hold the row, else a second one from L2",
             layout=dict.fromkeys(tensors, "contiguous"),
-            exempt={} if "weight" in tensors else PEELED,
+            exempt=peeled(tensors[0]),
         )
     }

@@ -4,6 +4,7 @@ import torch
 
 from kernelmux.backends.cuda._families.elementwise import ACCESS_BYTES
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, card, cdiv, ctype, next_power
+from kernelmux.backends.cuda.cross_entropy._pieces import in_pieces
 from kernelmux.backends.cuda.cross_entropy._targets import reduced
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.util.cards import remembered
@@ -22,18 +23,31 @@ _SHARE, _SHARE_UNROLL, _MOST_BLOCKS = 16384, 4, 4
 def cross_entropy(
     logits: torch.Tensor, target: torch.Tensor, ignore_index: int, label_smoothing: float, reduction: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    lse = torch.empty(logits.shape[0], dtype=torch.float32, device=logits.device)
-    loss = torch.empty_like(lse)
-    if lse.numel():
-        on = card(logits)
+    rows = logits.shape[0]
+    lse = torch.empty(rows, dtype=torch.float32, device=logits.device)
+    # Of one row, and in pieces, the loss comes out as it is wanted.
+    work = (*logits.shape, logits.stride(0), logits.dtype, ignore_index, label_smoothing)
+    on = card(logits)
+    if rows and (found := in_pieces(*work, aligned(logits), reduction, on.processors)):
+        numbers, look, last = found
+        states = lse.new_empty(numbers)
+        loss = lse.new_empty(lse.shape if reduction == "none" else ())
+        look(logits, states)
+        last(logits, target, states, lse, loss)
+        return loss, lse
+    alone = rows == 1 and reduction != "none"
+    loss = lse.new_empty(() if alone else lse.shape)
+    if rows:
         room = _MOST_BLOCKS * on.processors if on.capability >= (9, 0) else 0
-        work = (*logits.shape, logits.stride(0), logits.dtype, ignore_index, label_smoothing, room)
-        _online(*work)(logits, target, lse, loss)
-    return (loss if reduction == "none" else reduced(reduction, loss, target, ignore_index)), lse
+        _online(*work, room, alone and reduction == "mean")(logits, target, lse, loss)
+    return (loss if alone or reduction == "none" else reduced(reduction, loss, target, ignore_index)), lse
 
 
 @remembered
-def _online(rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float, room: int) -> BoundLaunch:
+def _online(
+    rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float, room: int,
+    mean_of_one: bool = False,
+) -> BoundLaunch:  # fmt: skip
     """room: for so many blocks, where the GPU has clusters."""
     width = ACCESS_BYTES // dtype.itemsize
     least = _SHARE * cdiv(2 * _MOST_BLOCKS * rows, room) if room else 0  # bytes of a block
@@ -45,7 +59,7 @@ def _online(rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoo
     kernel = SOURCE.kernel(
         "cross_entropy_online", "logits* target* lse* loss* rows:i64 n:i32 step:i64 ignored:i64 smoothing:f32",
         ELEMENT=ctype(dtype), WIDTH=width, GROUP=group, ROWS=side, UNROLL=flight, CLUSTER=cluster,
-        SMOOTHED=int(smoothing != 0),
+        SMOOTHED=int(smoothing != 0), MEAN_OF_ONE=int(mean_of_one),
     )  # fmt: skip
     return kernel.bind(cdiv(rows, side) * cluster, (group, side), rows, n, step, ignored, smoothing)
 
@@ -65,11 +79,11 @@ def aligned(logits: torch.Tensor) -> bool:
 VARIANTS = {
     "online": Implementation(
         cross_entropy,
-        "a running maximum and sum per thread: the logits are read once; of few long rows by clusters",
+        "a running maximum and sum per thread: the logits are read once; few long rows by clusters or in pieces",
         layout={"logits": "last", "target": "contiguous"},
         exempt={
-            "BatchInvariant": "a row that starts misaligned is peeled, and few long rows have a cluster each: columns fall"
-            " to other threads"
+            "BatchInvariant": "a row that starts misaligned is peeled, and few long rows have a cluster or several"
+            " blocks each: columns fall to other threads"
         },
     )
 }

@@ -8,6 +8,9 @@
 #ifndef SMOOTHED  // s > 0
 #define SMOOTHED 0
 #endif
+#ifndef MEAN_OF_ONE  // whether the loss of the only row is the mean: NaN if it does not count
+#define MEAN_OF_ONE 0
+#endif
 
 // NaN for a row of nothing but -inf, as for every other row with an infinity.
 struct Seen {
@@ -68,7 +71,7 @@ cross_entropy_online(
     if (thread != 0 || row >= rows) return;
     const Target t(target[row], n, ignored);
     const float all = seen.log_sum();
-    float found = t.counts ? nanf("") : 0.0f;
+    float found = t.counts || MEAN_OF_ONE ? nanf("") : 0.0f;
     if (t.counts && t.is_class) {
         const float chosen = to_float(x[t.value]);
         found = SMOOTHED ? all - (1.0f - smoothing) * chosen - smoothing * (seen.sum / n) : all - chosen;

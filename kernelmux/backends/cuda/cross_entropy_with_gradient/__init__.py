@@ -5,6 +5,8 @@ staying   the row stays in shared memory and registers, and the next one takes i
           rows that do not fit in pieces, whose gradients follow while L2 still has them; short ones as two_pass
 clusters  a row stays in the registers of a block, a long one in those of a cluster, in the order of memory; longer ones in
           pieces as above, short ones as two_pass
+
+Few rows that are longer than a block holds are in parts: one launch looks at them, the next writes (staying, clusters).
 """
 
 from functools import partial
@@ -12,9 +14,12 @@ from functools import partial
 import torch
 
 from kernelmux.backends.cuda._families.elementwise import ACCESS_BYTES
+from kernelmux.backends.cuda._families.rows import peeled
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, card, cdiv, ctype
 from kernelmux.backends.cuda.cross_entropy import aligned, group_of
+from kernelmux.backends.cuda.cross_entropy._pieces import RowParts, parts_of_clusters, whole_pieces
 from kernelmux.backends.cuda.cross_entropy._targets import reduced
+from kernelmux.backends.cuda.cross_entropy_with_gradient._pieces import gradient_in_pieces
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Capability
 from kernelmux.registry.util.cards import Card, remembered
@@ -24,7 +29,6 @@ TWO_PASS = Source(__file__, "cross_entropy_with_gradient_two_pass.cu")
 FOLLOWING = Source(__file__, "cross_entropy_with_gradient_following.cu")
 CLUSTERS = Source(__file__, "cross_entropy_with_gradient_clusters.cu")
 _SIGNATURE = "logits* target* counted* loss* grad* rows:i64 n:i32 step:i64 ignored:i64 smoothing:f32"
-_CLUSTERS_SIGNATURE = _SIGNATURE.replace("rows:i64 ", "")
 _FOLLOWING_SIGNATURE = _SIGNATURE.replace("loss*", "words* loss*") + " pieces:i32 lag:i32"
 _UNROLL = 4  # accesses of a thread in flight, where a row is read twice
 _RING, _HELD, _BATCH = 12, 4, 4  # vectors of a thread: in shared memory, in registers, asked for together
@@ -48,39 +52,68 @@ _SHARED = range(2**16 + 1, 8 * _MOST_SHARED * _SHARED_VECTORS * ACCESS_BYTES + 1
 _OF_BLOCK = range(2**11 + 1, 2**16 + 1)  # bytes of a row
 _FEW_VECTORS, _SHORT, _VECTORS_OF_BLOCK, _NEARLY_ALL = 4, 6144, (6, 8), 896
 
+# Rows so few that each block counts itself how many count, and that what adds the losses up starts early; a launch for the
+# count and one that starts late cost more. H200, bf16, us so and with these launches: 5 x 231360 10.9 and 12.0, 16 x 128256
+# 11.5 and 13.2, 100 x 32000 12.9 and 13.8, 256 x 32000 17.8 and 17.4.
+_FEW = 256
+# Where clusters would have no more than so many blocks for a multiprocessor, blocks of so many threads take parts of what a
+# block of a cluster has. H200, bf16, us by clusters and so: 2 x 128256 9.5 and 8.4, 5 x 231360 10.9 and 9.3, 16 x 128256
+# 11.5 and 10.5, 64 x 50257 13.2 and 12.6.
+_BLOCKS_OF_CLUSTERS, _PART = 2, 128
+
 
 def cross_entropy_with_gradient(
     plan: str, logits: torch.Tensor, target: torch.Tensor, ignore_index: int, label_smoothing: float, reduction: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    loss = torch.empty(logits.shape[0], dtype=torch.float32, device=logits.device)
+    rows, mean = logits.shape[0], reduction == "mean"
+    alone, few = rows == 1 and reduction != "none", rows <= _FEW
+    loss = torch.empty(() if alone else rows, dtype=torch.float32, device=logits.device)
     grad = torch.empty_like(logits, memory_format=torch.contiguous_format)
     if grad.numel():
-        count = reduced("count", None, target, ignore_index) if reduction == "mean" else None
         work = (*logits.shape, logits.stride(0), logits.dtype, ignore_index, label_smoothing)
-        size = logits.shape[1] * logits.dtype.itemsize
-        on = card(logits)
+        size, on = logits.shape[1] * logits.dtype.itemsize, card(logits)
+        if pieces := _few_and_long(plan, rows, size, on):
+            launches = gradient_in_pieces(pieces, *work, aligned(logits), reduction)
+            return launches(logits, target, loss, grad), grad
+        count = reduced("count", None, target, ignore_index) if mean and not few else None
+        tensors, work = (logits, target, count, loss, grad), (*work, few, few and mean)
         if plan == "clusters" and (size in _OF_BLOCK or size in _SHARED):
-            _clusters(*work, aligned(logits))(logits, target, count, loss, grad)
+            _clusters(*work, aligned(logits))(*tensors)
         elif plan == "two_pass" or size < _SHORTEST:
-            _two_pass(*work)(logits, target, count, loss, grad)
+            _two_pass(*work)(*tensors)
         elif size <= _longest(on):
-            _staying(*work, on.processors, _ring(on))(logits, target, count, loss, grad)
+            _staying(*work, on.processors, _ring(on))(*tensors)
         else:
             words, clear, launch = _following(*work, aligned(logits), on.processors)
             room = torch.empty(words, dtype=torch.int64, device=logits.device)
             clear(room)
             launch(logits, target, count, room, loss, grad)
-    return (loss if reduction == "none" else reduced(reduction, loss, target, ignore_index)), grad
+    return (loss if alone or reduction == "none" else reduced(reduction, loss, target, ignore_index)), grad
+
+
+def _few_and_long(plan: str, rows: int, size: int, on: Card) -> RowParts | None:
+    """How rows of `size` bytes fall to blocks, if they are long and few: their pieces run at a time, and more blocks than
+    a cluster has pay."""
+    if plan == "clusters" and size in _SHARED:
+        cluster, *form = _shares(size)
+        few = 1 < rows <= _BLOCKS_OF_CLUSTERS * on.processors // cluster
+        return parts_of_clusters(_PART, cluster, *form) if few else None
+    if plan == "two_pass" or size <= (_OF_BLOCK[-1] if plan == "clusters" else _longest(on)):
+        return None
+    pieces = whole_pieces(size, _PIECE, _VECTORS)
+    return pieces if pieces and rows * pieces.blocks <= _BLOCKS * on.processors else None
 
 
 @remembered
-def _two_pass(rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float) -> BoundLaunch:
+def _two_pass(
+    rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float, few: bool, mean: bool
+) -> BoundLaunch:
     width = ACCESS_BYTES // dtype.itemsize
     group = group_of(n, width * _UNROLL)
     side = max(1, 128 // group) if group <= 32 else 1
     kernel = TWO_PASS.kernel(
         "cross_entropy_with_gradient_two_pass", _SIGNATURE, ELEMENT=ctype(dtype), WIDTH=width, GROUP=group, ROWS=side,
-        UNROLL=_UNROLL, SMOOTHED=int(smoothing != 0),
+        UNROLL=_UNROLL, SMOOTHED=int(smoothing != 0), FEW=int(few), MEAN=int(mean),
     )  # fmt: skip
     return kernel.bind(cdiv(rows, side), (group, side), rows, n, step, ignored, smoothing)
 
@@ -98,8 +131,9 @@ def _longest(on: Card) -> int:
 
 @remembered
 def _staying(
-    rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float, processors: int, most: int
-) -> BoundLaunch:
+    rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float, few: bool, mean: bool,
+    processors: int, most: int,
+) -> BoundLaunch:  # fmt: skip
     """most: vectors of a thread in shared memory."""
     width = ACCESS_BYTES // dtype.itemsize
     units = cdiv(n, width)
@@ -110,7 +144,8 @@ def _staying(
     group = cdiv(cdiv(units, vectors), 32) * 32
     kernel = SOURCE.kernel(
         "cross_entropy_with_gradient_staying", _SIGNATURE, ELEMENT=ctype(dtype), WIDTH=width, GROUP=group, RING=ring,
-        HELD=max(0, vectors - ring), BATCH=batch, MIN_BLOCKS=blocks, SMOOTHED=int(smoothing != 0),
+        HELD=max(0, vectors - ring), BATCH=batch, MIN_BLOCKS=blocks, SMOOTHED=int(smoothing != 0), FEW=int(few),
+        MEAN=int(mean),
     )  # fmt: skip
     room = ring * group * ACCESS_BYTES
     return kernel.bind(min(rows, processors * blocks), group, rows, n, step, ignored, smoothing, shared=room)
@@ -118,8 +153,9 @@ def _staying(
 
 @remembered
 def _following(
-    rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float, aligned: bool, processors: int
-) -> tuple[int, BoundLaunch, BoundLaunch]:
+    rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float, few: bool, mean: bool, aligned: bool,
+    processors: int,
+) -> tuple[int, BoundLaunch, BoundLaunch]:  # fmt: skip
     """Words that the launches share, one that clears them and one that does the work."""
     width, smoothed = ACCESS_BYTES // dtype.itemsize, int(smoothing != 0)
     pieces = cdiv(n, _PIECE * _VECTORS * width)
@@ -127,7 +163,7 @@ def _following(
     words = rows * pieces * (1 + smoothed)
     defines = {
         "ELEMENT": ctype(dtype), "WIDTH": width, "GROUP": _PIECE, "UNROLL": _VECTORS, "MIN_BLOCKS": _BLOCKS,
-        "SMOOTHED": smoothed, "ALIGNED": int(aligned),
+        "SMOOTHED": smoothed, "ALIGNED": int(aligned), "FEW": int(few), "MEAN": int(mean),
     }  # fmt: skip
     clear = FOLLOWING.kernel("cross_entropy_with_gradient_clear", "words* count:i64", **defines)
     kernel = FOLLOWING.kernel("cross_entropy_with_gradient_following", _FOLLOWING_SIGNATURE, **defines)
@@ -150,20 +186,28 @@ def _shares(size: int) -> tuple[int, int, int]:
 
 @remembered
 def _clusters(
-    rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float, aligned: bool
+    rows: int,
+    n: int,
+    step: int,
+    dtype: torch.dtype,
+    ignored: int,
+    smoothing: float,
+    few: bool,
+    mean: bool,
+    aligned: bool,
 ) -> BoundLaunch:
     size, width = n * dtype.itemsize, ACCESS_BYTES // dtype.itemsize
     cluster, group, vectors = _shares(size)
     kernel = CLUSTERS.kernel(
-        "cross_entropy_with_gradient_clusters", _CLUSTERS_SIGNATURE, ELEMENT=ctype(dtype), WIDTH=width, GROUP=group,
+        "cross_entropy_with_gradient_clusters", _SIGNATURE, ELEMENT=ctype(dtype), WIDTH=width, GROUP=group,
         UNROLL=vectors, CLUSTER=cluster, MIN_BLOCKS=max(1, _THREADS // group), SMOOTHED=int(smoothing != 0),
-        ALIGNED=int(aligned),
+        ALIGNED=int(aligned), FEW=int(few), MEAN=int(mean),
     )  # fmt: skip
-    return kernel.bind(rows * cluster, group, n, step, ignored, smoothing)
+    return kernel.bind(rows * cluster, group, rows, n, step, ignored, smoothing)
 
 
 _LAYOUT = {"logits": "last", "target": "contiguous"}
-_PEELED = {"BatchInvariant": "a row that starts misaligned is peeled, and its columns fall to other threads"}
+_PEELED = peeled("logits")
 VARIANTS = {
     "two_pass": Implementation(
         partial(cross_entropy_with_gradient, "two_pass"),

@@ -2,6 +2,7 @@
 // and walk down rows. Of a row each thread has RING vectors in shared memory and HELD in registers; once it has looked at one in
 // shared memory for the second time, it asks for that of the next row. It reads back what it asked for itself, so that the ring
 // needs no barrier. Logits lie `step` apart from row to row; gradients are contiguous.
+#include "row_counts.cuh"
 #include "row_losses.cuh"
 #include "row_ring.cuh"
 #include "row_values.cuh"
@@ -38,7 +39,7 @@ cross_entropy_with_gradient_staying(
     const T* __restrict__ logits, const i64* __restrict__ target, const float* __restrict__ counted, float* __restrict__ loss,
     T* __restrict__ grad, i64 rows, int n, i64 step, i64 ignored, float smoothing) {
     __shared__ JoinRoom<Logits> room[2];
-    const float g = counted ? 1.0f / counted[0] : 1.0f;
+    if (FEW) let_next_start();
     i64 row = blockIdx.x, wanted = target[row];
     Peel part = Peel::of<WIDTH>(logits + row * step, n);
     auto ask_for = [&](int v, const T* x, const Peel& of, bool there) {
@@ -47,6 +48,7 @@ cross_entropy_with_gradient_staying(
         if ((v + 1) % BATCH == 0) copy_async_commit();
     };
     for (int v = 0; v < RING; ++v) ask_for(v, logits + row * step, part, true);
+    const float g = weight_of_rows(counted, target, rows, ignored, threadIdx.x);
     for (int turn = 0; row < rows; row += gridDim.x, turn ^= 1) {
         const T* const x = logits + row * step;
         const int count = part.tail - part.head;
@@ -94,7 +96,7 @@ cross_entropy_with_gradient_staying(
 #pragma unroll
         for (int k = 0; k < HELD; ++k) write(held[k], RING + k);
         if (beside >= 0) y[beside] = from_float<T>(found.single(single, beside, smoothing, loss + row));
-        if (found.constant && threadIdx.x == 0) loss[row] = found.value;
+        if (found.constant && threadIdx.x == 0) loss[row] = loss_without_class(found.value, rows);
         part = next;
     }
 }

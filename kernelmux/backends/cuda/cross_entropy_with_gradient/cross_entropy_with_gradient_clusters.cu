@@ -1,15 +1,17 @@
 // The loss of each row of logits, and its gradient times g = 1 / count, or 1 without a count: one read and one write, in the order
 // of memory. A cluster of CLUSTER blocks, or one block, has a row, and each holds a piece in registers, UNROLL vectors of each
 // thread. Logits lie `step` apart from row to row; gradients are contiguous.
+#include "row_counts.cuh"
 #include "row_parameters.cuh"
 #include "row_pieces.cuh"
 
 extern "C" __global__ void CLUSTER_SHAPE __launch_bounds__(GROUP, MIN_BLOCKS)
 cross_entropy_with_gradient_clusters(
     const T* __restrict__ logits, const i64* __restrict__ target, const float* __restrict__ counted, float* __restrict__ loss,
-    T* __restrict__ grad, int n, i64 step, i64 ignored, float smoothing) {
+    T* __restrict__ grad, i64 rows, int n, i64 step, i64 ignored, float smoothing) {
     __shared__ JoinRoom<Logits> room;
     join_cluster(room);
+    if (FEW) let_next_start();
     const int piece = block_in_cluster();
     const i64 row = blockIdx.x / CLUSTER;
     const T* const x = logits + row * step;
@@ -19,7 +21,7 @@ cross_entropy_with_gradient_clusters(
     const int beside = part.beside(piece);
     const float single = beside >= 0 ? to_float(x[beside]) : 0.0f;
     const Target wanted(target[row], n, ignored);
-    const float g = counted ? 1.0f / counted[0] : 1.0f;
+    const float g = weight_of_rows(counted, target, rows, ignored, threadIdx.x);
     Logits seen;
     seen.add([&](auto f) {
         part.each([&](int u, int) {
@@ -42,5 +44,5 @@ cross_entropy_with_gradient_clusters(
         if (wide) store_whole(y + part.first + i, gradients);
         else store_row(y + part.first + i, gradients, false);
     });
-    if (found.constant && piece == 0 && threadIdx.x == 0) loss[row] = found.value;
+    if (found.constant && piece == 0 && threadIdx.x == 0) loss[row] = loss_without_class(found.value, rows);
 }

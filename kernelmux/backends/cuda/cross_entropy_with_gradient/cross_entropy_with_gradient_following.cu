@@ -3,11 +3,12 @@
 // of the row `lag` before, whose logits are still in L2: memory sees one stream of reads and one of writes. Blocks start in the order
 // of their numbers, so that all those have started whose words a block waits for. Logits lie `step` apart from row to row; gradients
 // are contiguous.
+#include "loss_states.cuh"
+#include "row_counts.cuh"
 #include "row_pieces.cuh"
 
 // {maximum, sum of exponentials} of a piece, with smoothing {sum, 1} beside it. None is 0: a sum of 0 has a maximum of -inf.
 using Word = unsigned long long;
-constexpr int WORDS = SMOOTHED ? 2 : 1;  // of a piece
 
 // What is to be read again: the last to leave L2.
 __device__ __forceinline__ Elements load_lasting(const T* p) {
@@ -38,12 +39,9 @@ __device__ __forceinline__ void leave(Word* to, const Logits& piece) {
 // What the pieces of a row add up to, by a warp; false if some are missing still.
 __device__ __forceinline__ bool look(const Word* words, int pieces, Logits& row) {
     row = Logits();
-    LogSumExp& e = row.exponentials;
     bool there = true;
     for (int k = threadIdx.x % 32; k < pieces; k += 32) {
-        const float2 part = read_word(words + k * WORDS, there);
-        e.rescale(fmaxf(e.m, part.x), Logits::factor);
-        if (part.y != 0.0f) e.sum += part.y * fast_exp2((part.x - e.m) * Logits::factor);
+        add_part(row, read_word(words + k * WORDS, there));
         if (SMOOTHED) row.sum += read_word(words + k * WORDS + 1, there).x;
     }
     row.join(row, Lanes<32>());
@@ -65,7 +63,7 @@ cross_entropy_with_gradient_following(
     looked.each([&](int u, int i) { fresh[u] = load_lasting(x + looked.first + i); });
     written.each([&](int u, int i) { again[u] = load_streaming<WIDTH>(old + written.first + i); });
     const Target wanted(target[max(before, 0ll)], n, ignored);
-    const float g = counted ? 1.0f / counted[0] : 1.0f;
+    const float g = weight_of_rows(counted, target, rows, ignored, threadIdx.x);
     auto find = [&]() {
         Logits all;
         const bool there = look(words + before * pieces * WORDS, pieces, all);
@@ -106,7 +104,7 @@ cross_entropy_with_gradient_following(
     });
     if (const int k = written.beside(piece); k >= 0)
         y[k] = from_float<T>(found.single(to_float(old[k]), k, smoothing, loss + before));
-    if (piece == 0 && found.constant && threadIdx.x == 0) loss[before] = found.value;
+    if (piece == 0 && found.constant && threadIdx.x == 0) loss[before] = loss_without_class(found.value, rows);
 }
 
 // Before the other.

@@ -1,6 +1,7 @@
 // The loss of each row of logits, and its gradient times g = 1 / count, or 1 without a count. GROUP threads share a row and read it
 // twice, ROWS rows side by side; the second time they begin at its end, which is still in L2. Logits lie `step` apart from row to
 // row; gradients are contiguous.
+#include "row_counts.cuh"
 #include "row_losses.cuh"
 
 extern "C" __global__ void __launch_bounds__(GROUP * ROWS)
@@ -9,6 +10,7 @@ cross_entropy_with_gradient_two_pass(
     T* __restrict__ grad, i64 rows, int n, i64 step, i64 ignored, float smoothing) {
     constexpr int STEP = UNROLL * GROUP * WIDTH;
     __shared__ JoinRoom<Logits> room;
+    if (FEW) let_next_start();
     const i64 row = blockIdx.x * (i64)ROWS + threadIdx.y;
     const T* const x = logits + row * step;
     const Peel part = Peel::of<WIDTH>(x, row < rows ? n : 0);
@@ -35,9 +37,9 @@ cross_entropy_with_gradient_two_pass(
                     }
         });
     }
+    const float g = weight_of_rows(counted, target, rows, ignored, threadIdx.y * GROUP + threadIdx.x);
     seen = joined(seen, seen, room);
     if (row >= rows) return;
-    const float g = counted ? 1.0f / counted[0] : 1.0f;
     const RowLoss found(seen, Target(wanted, n, ignored), n, smoothing, g);
     T* const y = grad + row * n;
     const bool wide = starts_vector(y + part.head);
@@ -56,5 +58,5 @@ cross_entropy_with_gradient_two_pass(
         const int i = part.beside(k);
         y[i] = from_float<T>(found.single(to_float(x[i]), i, smoothing, loss + row));
     }
-    if (found.constant && threadIdx.x == 0) loss[row] = found.value;
+    if (found.constant && threadIdx.x == 0) loss[row] = loss_without_class(found.value, rows);
 }

@@ -15,7 +15,8 @@
 //               registers; rows arrive through a ring in shared memory, so that the next are on their way while a block
 //               works on one. What is left is the latency of a row: its values are read, summed over the block and
 //               written. So the sums that a row needs are added up at once, as chains of shuffles side by side. Rows that
-//               are peeled are as many blocks apart as a vector has elements, or a multiple: those of a block begin alike.
+//               are peeled are as many apart as a vector has elements, or a multiple: those of a thread begin alike.
+//               ROWS short rows are side by side; beyond the last row such a block asks for nothing.
 //   pieces      blocks for PIECES pieces of each row, whose states go to `stats`
 //   descending  follows: tiles of columns that walk down `chunk` rows, knowing all of a row, and add up the sums; ROWS rows
 //               side by side where there are few tiles
@@ -31,8 +32,8 @@
 #pragma once
 
 #include "dependent_launch.cuh"
+#include "row_gradient_sums.cuh"
 #include "row_parameters.cuh"
-#include "row_ring.cuh"
 
 #ifndef HOLD  // 1: the values of a row are taken from the ring once, and not a second time for the results
 #define HOLD 0
@@ -88,131 +89,47 @@ __device__ __forceinline__ void each_pair(const Elements (&x)[In], const Element
     }
 }
 
-// ---- sums over a row
-
-template <int Width, int K>
-__device__ __forceinline__ void add_up_lanes(float (&s)[K]) {
-#pragma unroll
-    for (int step = Width / 2; step > 0; step /= 2)
-#pragma unroll
-        for (int k = 0; k < K; ++k) s[k] += shuffle_xor(s[k], step);
-}
-
-// Makes of each s[k] its sum over the threads of a row, the same in every thread. The chains of all k run side by side:
-// one after the other each would wait for its own shuffles. Two rooms in turn serve any number of sums, a barrier each.
-struct RowTotal {
-    int turn = 0;
-
-    template <int K>
-    __device__ __forceinline__ void operator()(float (&s)[K]) {
-        add_up_lanes<(GROUP < 32 ? GROUP : 32)>(s);
-        if constexpr (WARPS > 1) {
-            constexpr int Slots = power_above(WARPS);
-            __shared__ float room[2][WARPS][K];
-            const int lane = threadIdx.x % 32;
-            if (lane == 0)
-#pragma unroll
-                for (int k = 0; k < K; ++k) room[turn][threadIdx.x / 32][k] = s[k];
-            __syncthreads();
-#pragma unroll
-            for (int k = 0; k < K; ++k) s[k] = lane % Slots < WARPS ? room[turn][lane % Slots][k] : 0.0f;
-            add_up_lanes<Slots>(s);
-            turn ^= 1;
-        }
-    }
-};
-
 // ---- staying
 
-// Sums of neighbours as whole vectors: 4 bytes at a time a block of one row would write a sector of memory eight times.
-__device__ __forceinline__ void store_sums(float* out, const float (&sum)[WIDTH]) {
-    if (WIDTH % 4 == 0 && (!PEELED || reinterpret_cast<unsigned long long>(out) % 16 == 0))
+// Zeros in place of a row.
+template <int In>
+__device__ __forceinline__ void clear(int stage) {
+    const Elements none = {};
 #pragma unroll
-        for (int j = 0; j + 3 < WIDTH; j += 4)
-            *reinterpret_cast<float4*>(out + j) = make_float4(sum[j], sum[j + 1], sum[j + 2], sum[j + 3]);
-    else
+    for (int v = 0; v < VECTORS; ++v)
 #pragma unroll
-        for (int j = 0; j < WIDTH; ++j) out[j] = sum[j];
+        for (int i = 0; i < In; ++i) store(place<In>(stage, i, v), none);
 }
-
-// The sums of the ROWS rows side by side, added in order, to partial[s * blocks * n + i].
-template <int Sums>
-__device__ __forceinline__ void add_to_partial(
-    const float (&sum)[VECTORS][Sums][WIDTH], float* partial, i64 stride, int count) {
-    __shared__ alignas(16) float total[ROWS > 1 ? GROUP * VECTORS * WIDTH : 1];
-#pragma unroll
-    for (int s = 0; s < Sums; ++s)
-        for (int r = 0; r < ROWS; ++r) {
-            float* const out = r == ROWS - 1 ? partial + s * stride : total;
-            if (threadIdx.y == r)
-                for_each_vector(count, [&](int i, int v) {
-                    float all[WIDTH];
-#pragma unroll
-                    for (int j = 0; j < WIDTH; ++j) all[j] = r > 0 ? total[i + j] + sum[v][s][j] : sum[v][s][j];
-                    store_sums(out + i, all);
-                });
-            if (ROWS > 1) __syncthreads();
-        }
-}
-
-// Weights of a vector of a row, which need not be aligned where rows are peeled.
-__device__ __forceinline__ Elements load_weights(const T* w) {
-    if (!PEELED) return load<WIDTH>(w);
-    Elements found;
-#pragma unroll
-    for (int j = 0; j < WIDTH; ++j) found.v[j] = w[j];
-    return found;
-}
-
-// The column beside the whole vectors of a peeled row that a thread has, if any: the next row's is on its way as well.
-template <int In, int Sums>
-struct Beside {
-    bool any;
-    int at;
-    float w, z[In], sum[Sums] = {};
-    T next[In];
-
-    template <typename All>
-    __device__ __forceinline__ Beside(const All& all, const Peel& part, bool here = true)
-        : any(PEELED && here && threadIdx.x < part.few), w(0.0f) {
-        at = any ? part.beside(threadIdx.x) : 0;
-        if (any) w = to_float(all.w[at]);
-    }
-    template <typename All>
-    __device__ __forceinline__ void ask(const All& all, i64 start) {
-        if (any)
-#pragma unroll
-            for (int i = 0; i < In; ++i) next[i] = all.x[i][start + at];
-    }
-    __device__ __forceinline__ void take() {
-        if (any)
-#pragma unroll
-            for (int i = 0; i < In; ++i) z[i] = to_float(next[i]);
-    }
-};
 
 template <typename Op, int In, int Sums>
 __device__ __forceinline__ void staying(const Gradients<Op, In, Sums>& all) {
-    const Peel part = PEELED ? Peel::of<WIDTH>(all.grad + blockIdx.x * (i64)all.n, all.n) : Peel{0, all.n, 0};
+    const i64 step = gridDim.x * (i64)ROWS;
+    i64 row = blockIdx.x * (i64)ROWS + threadIdx.y;
+    const Peel part = PEELED ? Peel::of<WIDTH>(all.grad + row * all.n, all.n) : Peel{0, all.n, 0};
     const int n = part.tail - part.head;  // of whole vectors
     Elements w[VECTORS];
     float sum[VECTORS][Sums][WIDTH] = {};
     for_each_vector(n, [&](int i, int v) { w[v] = load_weights(all.w + part.head + i); });
-    const i64 step = gridDim.x * (i64)ROWS;
-    i64 row = blockIdx.x * (i64)ROWS + threadIdx.y;
-    // Beyond the last row a known one is asked for once more, and not used.
+    // Beyond the last row a known one is asked for once more, and not used. Of ROWS side by side none is: all blocks would
+    // ask for the same few lines of memory.
+    const auto there = [&](i64 row) { return ROWS == 1 || row < all.rows; };
     const auto start = [&](i64 row) {
-        return (row < all.rows ? row : PEELED ? (i64)blockIdx.x : all.rows - 1) * all.n + part.head;
+        return (ROWS > 1 || row < all.rows ? row : PEELED ? (i64)blockIdx.x : all.rows - 1) * all.n + part.head;
     };
-    for (int s = 0; s < STAGES - 1; ++s) ask(s, all.x, start(row + s * step), n);
+    const auto ask_for = [&](int stage, i64 row) {
+        if (there(row)) return ask(stage, all.x, start(row), n);
+        clear<In>(stage);
+        copy_async_commit();
+    };
+    for (int s = 0; s < STAGES - 1; ++s) ask_for(s, row + s * step);
     Beside<In, Sums> beside(all, part);
-    beside.ask(all, start(row) - part.head);
+    if (there(row)) beside.ask(all, start(row) - part.head);
     int stage = 0;
     RowTotal total;
     for (i64 top = blockIdx.x * (i64)ROWS; top < all.rows; top += step, row += step) {
-        ask((stage + STAGES - 1) % STAGES, all.x, start(row + (STAGES - 1) * step), n);
+        ask_for((stage + STAGES - 1) % STAGES, row + (STAGES - 1) * step);
         beside.take();
-        beside.ask(all, start(row + step) - part.head);
+        if (there(row + step)) beside.ask(all, start(row + step) - part.head);
         copy_async_wait<STAGES - 1>();
         const int here = stage;
         typename Op::State state;
@@ -223,7 +140,7 @@ __device__ __forceinline__ void staying(const Gradients<Op, In, Sums>& all) {
                 if (!HOLD) take(held[0], here, v);
                 each_pair(held[HOLD * v], w[v], f);
             });
-            if (beside.any) f(beside.z, beside.w);
+            beside.each([&](int b) { f(beside.z[b], beside.w[b]); });
         });
         stay_packed(w);
         if (HOLD)
@@ -238,18 +155,14 @@ __device__ __forceinline__ void staying(const Gradients<Op, In, Sums>& all) {
             if (!HOLD) take(held[0], here, v);
             store(all.grad + row * all.n + part.head + i, gradients(all.op, held[HOLD * v], w[v], found, sum[v]));
         });
-        if (beside.any) {
+        beside.each([&](int b) {
             float grad;
-            all.op.apply(beside.z, beside.w, found, grad, beside.sum);
-            all.grad[row * all.n + beside.at] = from_float<T>(grad);
-        }
+            all.op.apply(beside.z[b], beside.w[b], found, grad, beside.sum[b]);
+            all.grad[row * all.n + beside.at[b]] = from_float<T>(grad);
+        });
     }
     let_next_start();  // the kernel that adds up
-    float* const partial = all.partial + blockIdx.x * (i64)all.n;
-    add_to_partial(sum, partial + part.head, gridDim.x * (i64)all.n, n);
-    if (beside.any)
-#pragma unroll
-        for (int s = 0; s < Sums; ++s) partial[s * gridDim.x * (i64)all.n + beside.at] = beside.sum[s];
+    add_to_partial(sum, beside, part, all.partial + blockIdx.x * (i64)all.n, gridDim.x * (i64)all.n, all.n);
 }
 
 // ---- pieces, then descending
@@ -283,7 +196,7 @@ __device__ __forceinline__ void pieces(const Gradients<Op, In, Sums>& all) {
         });
     }
     beside.take();
-    if (beside.any) all.op.add(state, [&](auto f) { f(beside.z, beside.w); });
+    if (PEELED) all.op.add(state, [&](auto f) { beside.each([&](int b) { f(beside.z[b], beside.w[b]); }); });
     let_next_start();
     RowTotal total;
     const int count = max(last - first, 0) + (piece == 0 ? part.few : 0);

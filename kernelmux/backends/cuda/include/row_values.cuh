@@ -40,13 +40,14 @@ struct Rows {
         }
     }
 
-    // The results of one column of an operator without weights.
-    __device__ __forceinline__ void write_single(const typename Op::Row& row, const float (&x)[In], i64 at) const {
-        static_assert(!PEELED || Weights == 0, "weights do not start where a row's vectors do");
-        float results[Out], none[at_least_one(Weights)] = {};
-        op.apply(x, none, row, results);
+    // The results of column `i` of the row that starts at `start`.
+    __device__ __forceinline__ void write_single(const typename Op::Row& row, const float (&x)[In], i64 start, int i) const {
+        float results[Out], b[at_least_one(Weights)] = {};
 #pragma unroll
-        for (int i = 0; i < Out; ++i) y[i][at] = from_float<T>(results[i]);
+        for (int k = 0; k < Weights; ++k) b[k] = to_float(w[k][i]);
+        op.apply(x, b, row, results);
+#pragma unroll
+        for (int k = 0; k < Out; ++k) y[k][start + i] = from_float<T>(results[k]);
     }
 
     // f(values of the inputs) for each column of a vector.
@@ -65,8 +66,12 @@ struct Rows {
     }
 
     // Not as constants: no barrier would keep these back, and where they are wanted late there are no registers for them early.
-    __device__ __forceinline__ void load_weights(Elements (&to)[at_least_one(Weights)], int i) const {
+    // Weights do not start where the vectors of a peeled row do.
+    __device__ __forceinline__ void load_weights(Elements (&to)[at_least_one(Weights)], int i, int n) const {
 #pragma unroll
-        for (int k = 0; k < Weights; ++k) to[k] = load<WIDTH>(w[k] + i);
+        for (int k = 0; k < Weights; ++k) {
+            if constexpr (PEELED) to[k] = load_across<WIDTH>(w[k], i, n);
+            else to[k] = load<WIDTH>(w[k] + i);
+        }
     }
 };

@@ -46,6 +46,36 @@ __device__ __forceinline__ void depend(State& state, int zero) {
     memcpy(&state, &word, sizeof(word));
 }
 
+// Columns of a peeled row beside its vectors: this thread takes every GROUP-th, up to BESIDE of them.
+constexpr int BESIDE = PEELED ? cdiv(2 * (WIDTH - 1), GROUP) : 0;
+
+template <typename Op, int In, int Weights, int Out>
+struct Beside {
+    int at[at_least_one(BESIDE)];  // -1 where there is none
+    float x[at_least_one(BESIDE)][In];
+
+    __device__ __forceinline__ Beside(const Rows<Op, In, Weights, Out>& all, i64 start, const Peel& peel, bool here = true) {
+#pragma unroll
+        for (int b = 0; b < BESIDE; ++b) {
+            const int k = threadIdx.x + b * GROUP;
+            at[b] = here && k < peel.few ? peel.beside(k) : -1;
+#pragma unroll
+            for (int i = 0; i < In; ++i) x[b][i] = at[b] >= 0 ? to_float(all.x[i][start + at[b]]) : 0.0f;
+        }
+    }
+    template <typename F>
+    __device__ __forceinline__ void each(F f) const {
+#pragma unroll
+        for (int b = 0; b < BESIDE; ++b)
+            if (at[b] >= 0) f(x[b]);
+    }
+    __device__ __forceinline__ void write(const Rows<Op, In, Weights, Out>& all, i64 start, const typename Op::Row& row) const {
+#pragma unroll
+        for (int b = 0; b < BESIDE; ++b)
+            if (at[b] >= 0) all.write_single(row, x[b], start, at[b]);
+    }
+};
+
 // Of a row that is read once.
 __device__ __forceinline__ Elements load_of_row(const T* p) {
 #if RETAIN && __CUDA_ARCH__ >= 800
@@ -70,11 +100,8 @@ __device__ __forceinline__ void resident(const Rows<Op, In, Weights, Out>& all, 
     const i64 row = blockIdx.x / CLUSTER * (i64)ROWS + threadIdx.y;
     const i64 begin = min(row, rows - 1) * n;  // beyond the last row: once more, but not written
     const Peel peel = PEELED ? Peel::of<WIDTH>(all.x[0] + begin, n) : Peel{0, n, 0};
-    static_assert(!PEELED || GROUP >= 2 * WIDTH, "a thread has one column beside the vectors at most");
-    const int beside = block_in_cluster() == 0 && (int)threadIdx.x < peel.few ? peel.beside(threadIdx.x) : -1;
     const int first = peel.head + block_in_cluster() * PART, part = min(peel.tail - first, PART);
     Elements held[VECTORS][In], weight[VECTORS][at_least_one(Weights)];
-    float single[In];  // of column `beside`, which is no part of a vector
     // Without a condition, and with a dependence (inner is 1): else the compiler asks for the last vectors when those before them
     // have arrived. Beyond the end of the row that is its last vector once more.
     int count = part;
@@ -86,8 +113,7 @@ __device__ __forceinline__ void resident(const Rows<Op, In, Weights, Out>& all, 
             if (v >= INSIDE) count += first_word(held[v][k]) & (int)(inner - 1);
         }
     }
-#pragma unroll
-    for (int k = 0; k < In; ++k) single[k] = beside >= 0 ? to_float(all.x[k][begin + beside]) : 0.0f;
+    const Beside<Op, In, Weights, Out> beside(all, begin, peel, block_in_cluster() == 0);
     // Asked for before the reduction, which hides their latency, as far as 1,024 threads, or those of one block, have
     // registers for both.
     constexpr int REGISTERS = VECTORS * (In + Weights) * at_least_one((int)sizeof(Elements) / 4);
@@ -97,11 +123,11 @@ __device__ __forceinline__ void resident(const Rows<Op, In, Weights, Out>& all, 
                             : VECTORS * WIDTH <= 32 && sizeof(held) + Weights * VECTORS * sizeof(Elements) <= 128);
     if (EARLY)
 #pragma unroll
-        for (int v = 0; v < VECTORS; ++v) all.load_weights(weight[v], first + within(v, part));
+        for (int v = 0; v < VECTORS; ++v) all.load_weights(weight[v], first + within(v, part), n);
     State state;
     all.op.add(state, [&](auto f) {
         for_each_vector(count, [&](int, int v) { all.each_of(held[v], f); });
-        if (beside >= 0) f(single);
+        beside.each(f);
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v)
 #pragma unroll
@@ -124,12 +150,12 @@ __device__ __forceinline__ void resident(const Rows<Op, In, Weights, Out>& all, 
     if (ROWS > 1 && row >= rows) return;
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) {
-        if (!EARLY) all.load_weights(weight[v], first + within(v, part));
+        if (!EARLY) all.load_weights(weight[v], first + within(v, part), n);
         if (!EARLY && Weights > 0 && v >= INSIDE) count += first_word(weight[v][at_least_one(Weights) - 1]) & (int)(inner - 1);
         if (v < INSIDE || column(v) < count)
             all.template write<false>([&](int) { return found; }, held[v], weight[v], begin + first + column(v));
     }
-    if (beside >= 0) all.write_single(found, single, begin + beside);
+    beside.write(all, begin, found);
 }
 
 // ---- looped
@@ -139,29 +165,34 @@ __device__ __forceinline__ void looped(const Rows<Op, In, Weights, Out>& all, i6
     using State = typename Op::State;
     __shared__ JoinRoom<State> room;
     const i64 start = blockIdx.x * (i64)n;
+    const Peel peel = PEELED ? Peel::of<WIDTH>(all.x[0] + start, n) : Peel{0, n, 0};
+    const Beside<Op, In, Weights, Out> beside(all, start, peel);
+    const int first = peel.head + threadIdx.x * WIDTH;
     State state;
-    for (int i = threadIdx.x * WIDTH; i < n; i += UNROLL * GROUP * WIDTH) {
+    for (int i = first; i < peel.tail; i += UNROLL * GROUP * WIDTH) {
         Elements held[UNROLL][In];
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u)
-            if (i + u * GROUP * WIDTH < n)
+            if (i + u * GROUP * WIDTH < peel.tail)
 #pragma unroll
                 for (int k = 0; k < In; ++k) held[u][k] = load<WIDTH>(all.x[k] + start + i + u * GROUP * WIDTH);
         all.op.add(state, [&](auto f) {
 #pragma unroll
             for (int u = 0; u < UNROLL; ++u)
-                if (i + u * GROUP * WIDTH < n) all.each_of(held[u], f);
+                if (i + u * GROUP * WIDTH < peel.tail) all.each_of(held[u], f);
         });
     }
+    if (PEELED) all.op.add(state, [&](auto f) { beside.each(f); });
     const typename Op::Row found = all.op.finish(joined(all.op, state, room), n);
 #pragma unroll UNROLL
-    for (int i = threadIdx.x * WIDTH; i < n; i += GROUP * WIDTH) {
+    for (int i = first; i < peel.tail; i += GROUP * WIDTH) {
         Elements held[In], weight[at_least_one(Weights)];
 #pragma unroll
         for (int k = 0; k < In; ++k) held[k] = load_streaming<WIDTH>(all.x[k] + start + i);
-        all.load_weights(weight, i);
+        all.load_weights(weight, i, n);
         all.template write<true>([&](int) { return found; }, held, weight, start + i);
     }
+    beside.write(all, start, found);
 }
 
 // ---- the kernel of an operator

@@ -8,7 +8,7 @@ registers  the same in one block
 
 import torch
 
-from kernelmux.backends.cuda._families.rows import CLUSTERS, SHORT, Rows
+from kernelmux.backends.cuda._families.rows import CLUSTERS, SHORT, Rows, peeled
 from kernelmux.backends.cuda._launch.runtime import Source, ctype
 from kernelmux.registry.backend import Implementation
 
@@ -37,12 +37,20 @@ def rms_norm_registers(x: torch.Tensor, weight: torch.Tensor, eps: float) -> tor
     return _ROWS.run("registers", (x, weight), (eps,))[0]
 
 
-_LAYOUT = {"x": "contiguous", "weight": "contiguous"}
+_LAYOUT, _PEELED = {"x": "contiguous", "weight": "contiguous"}, peeled("x")
 VARIANTS = {
     "naive": Implementation(rms_norm_naive, "two passes, one element per access", layout=_LAYOUT),
-    "two_pass": Implementation(rms_norm_two_pass, "16 bytes per access, second read from L2", layout=_LAYOUT),
-    "cluster": Implementation(
-        rms_norm_cluster, "one read: the row stays in the registers of several blocks", CLUSTERS, _LAYOUT
+    "two_pass": Implementation(
+        rms_norm_two_pass, "16 bytes per access, second read from L2", layout=_LAYOUT, exempt=_PEELED
     ),
-    "registers": Implementation(rms_norm_registers, "one read: the row stays in registers", SHORT, _LAYOUT),
+    "cluster": Implementation(
+        rms_norm_cluster,
+        "one read: the row stays in the registers of several blocks",
+        CLUSTERS,
+        _LAYOUT,
+        exempt=_PEELED,
+    ),
+    "registers": Implementation(
+        rms_norm_registers, "one read: the row stays in registers", SHORT, _LAYOUT, exempt=_PEELED
+    ),
 }

@@ -10,7 +10,7 @@ import math
 
 import torch
 
-from kernelmux.backends.cuda._families.rows import CLUSTERS, PEELED, SHORT, Rows, as_matrix
+from kernelmux.backends.cuda._families.rows import CLUSTERS, SHORT, Rows, as_matrix, peeled
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, ctype
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.util.cards import remembered
@@ -57,9 +57,17 @@ def _split(scale: float) -> tuple[float, float]:
 _LAYOUT = {"x": "contiguous"}
 VARIANTS = {
     "naive": Implementation(softmax_naive, "three passes, one element per access", layout=_LAYOUT),
-    "online": Implementation(softmax_online, "maximum and sum in one pass, 16 bytes per access", layout=_LAYOUT),
-    "cluster": Implementation(
-        softmax_cluster, "one read: the row stays in the registers of several blocks", CLUSTERS, _LAYOUT, exempt=PEELED
+    "online": Implementation(
+        softmax_online, "maximum and sum in one pass, 16 bytes per access", layout=_LAYOUT, exempt=peeled("x")
     ),
-    "registers": Implementation(softmax_registers, "one read: the row stays in registers", SHORT, _LAYOUT),
+    "cluster": Implementation(
+        softmax_cluster,
+        "one read: the row stays in the registers of several blocks",
+        CLUSTERS,
+        _LAYOUT,
+        exempt=peeled("x"),
+    ),
+    "registers": Implementation(
+        softmax_registers, "one read: the row stays in registers", SHORT, _LAYOUT, exempt=peeled("x")
+    ),
 }

@@ -14,7 +14,7 @@
 //
 // Banks: a warp stores the words of SPAN vectors x PACKS packs at a time. Rows of the tile that are VECTOR apart lie PACKS
 // words further in the banks, by SKEW words more behind each vector of columns.
-#include "common.cuh"
+#include "shifted.cuh"
 
 #ifndef ELEMENT
 #define ELEMENT unsigned short
@@ -57,21 +57,6 @@ struct Words {
 template <int Bytes>
 __device__ __forceinline__ int behind(const T* p) {
     return (int)(reinterpret_cast<unsigned long long>(p) % Bytes);
-}
-
-// 16 bytes that lie `by` bytes behind the beginning of low.
-__device__ __forceinline__ Words shifted(const Words& low, const Words& high, int by) {
-    unsigned w[8];
-    memcpy(w, &low, 16);
-    memcpy(w + 4, &high, 16);
-#pragma unroll
-    for (int i = 0; i < 6; ++i) w[i] = by & 8 ? w[i + 2] : w[i];
-#pragma unroll
-    for (int i = 0; i < 5; ++i) w[i] = by & 4 ? w[i + 1] : w[i];
-    Words all;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) all.v[i] = SIZE == 4 ? w[i] : __funnelshift_r(w[i], w[i + 1], 8 * (by & 3));
-    return all;
 }
 
 __device__ __forceinline__ T& element(unsigned* tile, int m, int n) {
@@ -120,7 +105,7 @@ transpose_shifted(const T* __restrict__ x, T* __restrict__ y, int M, int N, i64 
             if (ODD_X)
 #pragma unroll
                 for (int k = 0; k < PACK; ++k)
-                    rows[u][k][0] = shifted(rows[u][k][0], rows[u][k][Pieces - 1], behind<16>(from + k * ldx));
+                    rows[u][k][0] = shifted<SIZE>(rows[u][k][0], rows[u][k][Pieces - 1], behind<16>(from + k * ldx));
 #pragma unroll
             for (int i = 0; i < VECTOR; ++i) {
                 Vec<T, PACK> unit;

@@ -41,6 +41,18 @@ def _starts(block, sizes, strides, UNIT: tl.constexpr, PEELED: tl.constexpr, ROW
 
 
 @triton.jit
+def _before(block, out_strides, PEELED: tl.constexpr, ROWS: tl.constexpr, INDEX: tl.constexpr):
+    """Of a peeled row the elements before its first aligned one, from which columns are counted; of several [ROWS, 1]."""
+    if PEELED == 0:
+        return 0
+    elif ROWS == 1:
+        return ((-block.to(tl.int64) * out_strides[0]) & (PEELED - 1)).to(INDEX)
+    else:
+        row = block * ROWS + tl.arange(0, ROWS)
+        return ((-row.to(tl.int64) * out_strides[0]) & (PEELED - 1)).to(INDEX)[:, None]
+
+
+@triton.jit
 def shifted(steps, begin):
     """Offsets of column 0 in tensors that have one row, whose first element stands in column `begin`."""
     starts = ()
@@ -136,8 +148,7 @@ def rows_kernel(
     """
     follow_previous(FOLLOWS)
     block = tl.program_id(0)
-    # Of a peeled row the elements before its first aligned one, from which columns are counted.
-    before = ((-block.to(tl.int64) * out_strides[0]) & (PEELED - 1)).to(INDEX) if PEELED else 0
+    before = _before(block, out_strides, PEELED, ROWS, INDEX)
     end = N - before
     _, mask_rows = row_offsets(block, sizes, out_strides, ROWS)
     out_starts = _starts(block, sizes, (out_strides,), UNIT, PEELED, ROWS)[0]
@@ -180,7 +191,8 @@ def rows_kernel(
         masks = of_rows(masks, mask_rows, MASK_ROWS)
         write(outs, known, numbers, chunk, out_starts, cols, out_step, masks, apply, STORE)
     if PEELED and AGAIN:
-        write(outs, known, numbers, (edge_x, edge_w), out_starts, edge, out_step, edge_masks, apply, STORE)
+        masks = of_rows(edge_masks, mask_rows, MASK_ROWS)
+        write(outs, known, numbers, (edge_x, edge_w), out_starts, edge, out_step, masks, apply, STORE)
     if BATCH and AGAIN:
         # From the last batch to the first: what was read last is the most likely to be in L2 still.
         for batch in tl.range(batches):

@@ -146,7 +146,7 @@ def _plan(
     w = walk(axis, shape, contiguous(shape), *strides)
     if w.sizes == (1,):  # as one row of many, so that its bits are the same
         w = w._replace(strides=tuple((w.length,) for _ in w.strides))
-    access = access_of(w, dtype.itemsize, resident, len(vector_steps))
+    access = access_of(w, dtype.itemsize, resident, len(vector_steps), short=True)
     reach = w.length * max((1, *vector_steps))
     demand = Demand(len(strides), len(vector_steps), reach, op.statistic.values, device)
     config = {**hints(w, dtype.itemsize, demand, resident), **row_rule(w, access, dtype.itemsize, demand, resident)}

@@ -14,6 +14,13 @@ from kernelmux.backends.triton._rows.rows import Walk, clamp, looped_rule, next_
 
 # Bytes beyond which a row has programs of its own, and is peeled if it starts misaligned.
 LONG = 2048
+# Elements from which a row whose elements would be read one by one is peeled by accesses of so many, in so many chunks at
+# most, each of one access of a thread: up to LONG bytes with others of its program, and with vectors, which are read
+# element by element then, up to so many elements. H200, us, and element by element, of 5121 columns by 16 bytes: bf16,
+# log_softmax of 261123 x 257 69.6 (181.1), of 2033601 x 33 156.8 (461.1), softmax_backward of 130816 x 513 98.4 (135.6),
+# rms_norm of 87267 x 769 69.1 (99.7), of 13104 x 5121 69.8 (88.6), layer_norm of 261123 x 257 82.4 (207.2), of 13104 x 5121
+# 77.4 (106.3), but add_rms_norm of it 133.8 (132.7); fp32, layer_norm of 16376 x 2049 70.0 (135.0).
+SHORTEST, SHORT_WIDTH, MOST_CHUNKS, LONGEST = 32, 4, 6, 6144
 # With vectors, which a peeled row has to read element by element, rows are peeled where accesses would be of less than 8
 # bytes, or of less than 4 up to so many columns. H200, bf16, us, and peeled: layer_norm 16384 x 1300 29.7 (39.5), 16384 x
 # 1302 30.9 (39.3), 4096 x 10004 50.2 (63.3); rms_norm 8192 x 5004 46.0 (58.2); add_rms_norm 4096 x 7212 64.4 (68.7).
@@ -31,7 +38,8 @@ FEW = 24
 OF_8_WARPS = 48
 # Of two inputs likewise, with or without vectors. H200, bf16, softmax_backward of 12224 x 6144: 110 us, by 16 warps 121;
 # add_rms_norm of 8192 x 6144 101 (102). Beyond, without vectors, one of the chunks of 16 warps is read again:
-# softmax_backward of 21894 x 12896 385 us (470), of 8192 x 16000 185 (204).
+# softmax_backward of 21894 x 12896 385 us (470), of 8192 x 16000 185 (204). Peeled it would take too many registers for two
+# programs, and half of it waits in shared memory: of 8122 x 13713 162.7 us (194.5).
 OF_TWO_INPUTS = 48
 # Beyond so many 8 warps hold all of a row that has vectors, which are read late: rms_norm of 4096 x 9216 39 us, 42 where
 # two chunks are read again. With two vectors up to KEPT: layer_norm of 8192 x 11008 97 us if two chunks are, else 199. Up
@@ -41,6 +49,15 @@ ALL = 32
 # 135 us, 313 where a program holds the row, in 127 registers, which leaves room for one; of 4096 x 27648 112 (267). Of
 # 8192 x 20000, 40 values, 168 (166).
 AGAIN = KEPT
+# Beyond so many in fp32, without vectors, what registers do not hold waits in shared memory: they would hold all of a row
+# for one program of a multiprocessor alone, whose reads and writes take turns. H200, 8122 rows, us, and held in registers:
+# softmax_backward of 13713 324.5 (357.2). Of one input 32 warps hold a row: log_softmax of 27001 430.2 (894.5, and 438.7 in
+# shared memory), of 32768 497.0 (1061.9, 520.0).
+WAITING = KEPT
+# Elements of 16-bit rows of one input, without vectors, from more of which on four programs of 8 warps hold them in shared
+# memory, where 16 warps would hold them in registers. H200, 8122 rows, us: log_softmax of 13713 111.6 (142.7), of 13712
+# 109.4 (138.8), of 12288 101.1 (120.7), of 20001 163.1 (172.1); softmax of 20001 162.9 (177.1), of 12288 101.9 (100.7).
+IN_QUARTERS = 10240
 # Elements of rows without vectors of which all but the end is read again, in few registers. H200, bf16: softmax of
 # 16384 x 8192 134 us and of 32768 x 16384 516 us, where programs that hold the row take 135 to 139 and 575. At 12288
 # columns those are the faster ones.
@@ -85,17 +102,29 @@ class RowAccess(NamedTuple):
     peeled: bool
 
 
-def access_of(w: Walk, itemsize: int, peels: bool = True, vectors: int = 0) -> RowAccess:
-    """Whole vectors where rows are dense and start aligned; peeled where all tensors' start equally far from that."""
+def access_of(w: Walk, itemsize: int, peels: bool = True, vectors: int = 0, short: bool = False) -> RowAccess:
+    """Whole vectors where rows are dense and start aligned; peeled where all tensors' start equally far from that.
+
+    short: rows may be peeled by accesses of SHORT_WIDTH elements.
+    """
     if not w.along:
         return RowAccess(1, 1, False)
     widest = ACCESS_BYTES // itemsize
     unit = math.gcd(widest, w.length, *(s for strides in w.strides for s in strides))
-    alike = len(w.sizes) == 1 and len({strides[0] % widest for strides in w.strides}) == 1
+    alike = len(w.sizes) == 1 and set(w.steps) == {1} and len({strides[0] % widest for strides in w.strides}) == 1
+    if short and peels and unit == 1 and alike and _in_short_accesses(w.length, itemsize, len(w.strides) - 1, vectors):
+        return RowAccess(1, SHORT_WIDTH, True)
     narrow = not vectors or unit * itemsize < (4 if w.length <= SHORT_WITH_VECTORS else 8)
     if peels and unit < widest and alike and narrow and w.length * itemsize > LONG:
         return RowAccess(1, widest, True)
     return RowAccess(unit, unit, False)
+
+
+def _in_short_accesses(n: int, itemsize: int, inputs: int, vectors: int) -> bool:
+    """Whether rows whose elements would be read one by one are peeled by accesses of SHORT_WIDTH elements."""
+    if n * itemsize <= LONG:
+        return n >= SHORTEST
+    return vectors > 0 and n <= LONGEST and (itemsize == 4 or inputs == 1)
 
 
 def rows_are_few(w: Walk, device: int) -> bool:
@@ -152,6 +181,10 @@ def row_rule(w: Walk, access: RowAccess, itemsize: int, demand: Demand, resident
         held = None if config else 1
         config = config or looped_rule(w)
         return {"BLOCK": config.pop("BLOCK_N"), "BATCH": 1, "HELD": held, **config}
+    short = access.peeled and access.width == SHORT_WIDTH
+    if short and _in_short_accesses(w.length, itemsize, demand.inputs, demand.vectors):
+        late = itemsize == 2 and w.length * itemsize > LONG and not rows_are_few(w, demand.device)
+        return {**_short_peeled(w.length, access.width), "LATE": late}
     if w.length * itemsize <= LONG or access.width == 1:
         halves = access.width == itemsize == demand.inputs == 2 and not demand.vectors
         whole = resident and itemsize == 2 and access.width == 8 and _in_whole_accesses(w.length)
@@ -182,12 +215,20 @@ def row_rule(w: Walk, access: RowAccess, itemsize: int, demand: Demand, resident
         batch = 4 if chunks > 6 else 2
         registers = {} if demand.vectors or warps < 16 else {"maxnreg": 64}
         return {**config, "BATCH": batch, "HELD": chunks - batch, "LATE": True, **registers}
-    if demand.inputs == 2 and not demand.vectors and itemsize == 2 and OF_TWO_INPUTS < values <= HELD:
-        return {**config, "BATCH": 1, "HELD": chunks - 1, "LATE": True}
-    if values <= HELD:
-        return {**config, "BATCH": 1, "HELD": None, "LATE": demand.vectors > 1 or values > FEW}
     simple = len(w.sizes) == 1 and set(w.steps) == {1} and demand.reach < 2**31
-    return (simple and _shared(w.length, access, itemsize, demand)) or _walked(access.width)
+    two = demand.inputs == 2 and not demand.vectors and itemsize == 2 and values > OF_TWO_INPUTS
+    alone = (itemsize == 4 and not demand.vectors and values > WAITING) or (two and access.peeled)
+    if itemsize == 4 and demand.inputs == 1 and not demand.vectors and WAITING < values <= HELD:
+        return {**config, "BLOCK": 2 * block, "BATCH": 1, "HELD": None, "LATE": True, "num_warps": 32, "maxnreg": 64}
+    quarters = single and not demand.vectors and IN_QUARTERS < w.length and values <= AGAIN
+    if simple and quarters and (shared := _shared(w.length, access, itemsize, demand, 8)):
+        return shared
+    shared = _shared(w.length, access, itemsize, demand) if simple and (alone or values > HELD) else None
+    if two and values <= HELD and not shared:
+        return {**config, "BATCH": 1, "HELD": chunks - 1, "LATE": True}
+    if values <= HELD and not shared:
+        return {**config, "BATCH": 1, "HELD": None, "LATE": demand.vectors > 1 or values > FEW}
+    return shared or _walked(access.width)
 
 
 def _short(n: int, itemsize: int, halves: bool) -> Config:
@@ -201,6 +242,18 @@ def _short(n: int, itemsize: int, halves: bool) -> Config:
     held, warps = None if n <= 4096 else 1, clamp(rows * block // 512, 1, 8)
     block = block // 2 if halves and 256 <= n < block <= 4096 else block
     return {"ROWS": rows, "BLOCK": block, "BATCH": 1, "HELD": held, "num_warps": warps}
+
+
+def _short_peeled(n: int, width: int) -> Config:
+    """As few elements in vain as so many chunks allow, and as many rows as the threads have accesses for.
+
+    Of equally good chunks the smallest: the fewest threads then look for elements beside whole accesses.
+    """
+    whole = n // width * width
+    blocks = [32 << i for i in range(6) if 32 << i >= 2 * width**2 and cdiv(whole, 32 << i) <= MOST_CHUNKS]
+    block = min(blocks, key=lambda block: cdiv(whole, block) * block)
+    warps = max(2, block // (32 * width))
+    return {"ROWS": 32 * warps * width // block, "BLOCK": block, "BATCH": 1, "HELD": None, "num_warps": warps}
 
 
 def _in_whole_accesses(n: int) -> Config | None:
@@ -255,16 +308,20 @@ def _chunk(n: int, values: int, width: int, wanted: int, many: int) -> tuple[int
     return least[1], 32 * least[1] * width
 
 
-def _shared(n: int, access: RowAccess, itemsize: int, demand: Demand) -> Config | None:
-    """Two programs of 16 warps per multiprocessor, with the row in shared memory but for its end."""
-    inputs, most = demand.inputs, (shared_bytes(demand.device) - SPARE) // 2
-    block = 512 * access.width
-    chunks = cdiv(n + (access.width - 1) * access.peeled, block) - access.peeled
+def _shared(n: int, access: RowAccess, itemsize: int, demand: Demand, warps: int = 16) -> Config | None:
+    """Two programs of 16 warps per multiprocessor, or four of 8, with the row in shared memory but for its end."""
+    inputs, most = demand.inputs, (shared_bytes(demand.device) - SPARE) * warps // 32
+    block = 32 * warps * access.width
+    chunks = cdiv(n // access.width * access.width, block)  # of whole accesses
     fitting = min(most // (block * itemsize * inputs), chunks - 1) // 2 * 2
     if fitting < 2 or (chunks - fitting) * access.width * itemsize * inputs > 64:
         return None
+    # Of two batches one is on its way while the other is looked at. 16 values of a thread in one, as registers are few:
+    # softmax_backward of 8122 x 32001 in bf16 416.4 us, 464.5 by 32.
+    batch = 2 if fitting > 2 and access.width * inputs <= 8 else 1
     return {
-        "ROWS": 1, "BLOCK": block, "BATCH": 2, "HELD": chunks - fitting, "num_warps": 16, "SHARED": True, "maxnreg": 64,
+        "ROWS": 1, "BLOCK": block, "BATCH": batch, "HELD": chunks - fitting, "num_warps": warps, "SHARED": True,
+        "maxnreg": 64,
     }  # fmt: skip
 
 
@@ -282,16 +339,10 @@ def _walked(width: int) -> Config:
 
 def chunk_meta(w: Walk, vector_steps: tuple[int, ...], access: RowAccess, config: Config) -> tuple[int, Config]:
     """How many batches are walked twice, and what the kernel must know at compilation."""
-    slack = (access.width - 1) * access.peeled
-    most = w.length // access.width * access.width if access.peeled else w.length
-    return _chunk_meta(w, vector_steps, access, config, w.length - slack, most)
-
-
-def _chunk_meta(
-    w: Walk, vector_steps: tuple[int, ...], access: RowAccess, config: Config, least: int, most: int
-) -> tuple[int, Config]:
-    """least, most: elements of a row that chunks have to cover, wherever it begins."""
     rows, block, batch = config["ROWS"], config["BLOCK"], config["BATCH"]
+    # Elements of a row that chunks have to cover, wherever it begins.
+    least = w.length - (access.width - 1) * access.peeled
+    most = w.length // access.width * access.width if access.peeled else w.length
     chunks, full = max(1, cdiv(most, block)), max(0, least) // block
     batches = 0
     if config["HELD"] is not None:  # at least one chunk is held: the end of the row
@@ -309,7 +360,6 @@ def _chunk_meta(
 
 def shared_meta(w: Walk, access: RowAccess, config: Config) -> Config:
     """The same for the kernel that holds the batches in shared memory."""
-    slack, head = (access.width - 1, config["BLOCK"]) if access.peeled else (0, 0)
-    batches, meta = _chunk_meta(w, (), access, config, w.length - head, w.length + slack - head)
+    batches, meta = chunk_meta(w, (), access, config)
     names = ("BLOCK", "HELD", "FULL", "BATCH", "UNIT", "WIDTH", "PEELED", "num_warps", "maxnreg")
-    return {"BATCHES": batches, "SPLIT": access.peeled, **{name: meta[name] for name in names}}
+    return {"BATCHES": batches, **{name: meta[name] for name in names}}

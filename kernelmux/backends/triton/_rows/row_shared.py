@@ -10,7 +10,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 from kernelmux.backends.triton._rows.row_kernel import save, shifted, write
-from kernelmux.backends.triton._rows.row_tiles import chunk_masks, in_fp32, load_chunks
+from kernelmux.backends.triton._rows.row_tiles import chunk_masks, edges_at, in_fp32, load_chunks, of_vectors
 
 # The copy's name changed between Triton 3.6 and 3.9.
 copy_in = async_copy.async_load if hasattr(async_copy, "async_load") else async_copy.async_copy_global_to_shared
@@ -20,6 +20,29 @@ copy_in = async_copy.async_load if hasattr(async_copy, "async_load") else async_
 def _columns(first, BLOCK: gl.constexpr, LAYOUT: gl.constexpr):
     """[1, BLOCK]"""
     return first + gl.arange(0, BLOCK, gl.SliceLayout(0, LAYOUT))[None, :]
+
+
+@gluon.jit
+def _start(offset, PEELED: gl.constexpr):
+    """PEELED: of the first aligned element, written so that the compiler knows it to be a multiple."""
+    return (offset + (PEELED - 1)) // PEELED * PEELED if PEELED else offset
+
+
+@gluon.jit
+def _in_layout(values, LAYOUT: gl.constexpr):
+    there = ()
+    for i in gl.static_range(len(values)):
+        there += (gl.convert_layout(values[i], LAYOUT),)  # type: ignore[assignment]
+    return there
+
+
+@gluon.jit
+def _spread(values, WIDTH: gl.constexpr, LAYOUT: gl.constexpr):
+    """Tiles of edges as tiles of a chunk, where they stand at the first element of each vector."""
+    wide = ()
+    for i in gl.static_range(len(values)):
+        wide += (gl.convert_layout(of_vectors(values[i], WIDTH), LAYOUT),)  # type: ignore[assignment]
+    return wide
 
 
 @gluon.jit
@@ -36,44 +59,43 @@ def rows_shared_kernel(
     prepare: gl.constexpr, terms: gl.constexpr, lanes: gl.constexpr, merge: gl.constexpr, total: gl.constexpr,
     finish: gl.constexpr, apply: gl.constexpr, BLOCK: gl.constexpr, HELD: gl.constexpr, FULL: gl.constexpr,
     BATCH: gl.constexpr, BATCHES: gl.constexpr, UNIT: gl.constexpr, WIDTH: gl.constexpr, PEELED: gl.constexpr,
-    SPLIT: gl.constexpr,
 ):  # fmt: skip
-    """One row. Its first chunk, if it is peeled, and its last HELD chunks are in registers, the others in memory."""
+    """One row. Its last HELD chunks, FULL of them without a mask, and its edges if it is peeled are in registers."""
     LAYOUT: gl.constexpr = gl.BlockedLayout([1, WIDTH], [1, 32], [1, gl.num_warps()], [1, 0])
+    # Of each vector its first element.
+    VECTORS: gl.constexpr = gl.SliceLayout(
+        2, gl.BlockedLayout([1, 1, WIDTH], [1, 32, 1], [1, gl.num_warps(), 1], [2, 1, 0])
+    )
     SHARED: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
-    HEAD: gl.constexpr = 1 if PEELED else 0
     CHUNKS: gl.constexpr = BATCH * BATCHES
     row = gl.program_id(0).to(gl.int64)
-    begin = ((row * out_strides[0]) % PEELED).to(gl.int32) if PEELED else 0
-    out_start = row * out_strides[0] * UNIT
+    # Of a peeled row the elements before its first aligned one, from which columns are counted.
+    before = ((-row * out_strides[0]) & (PEELED - 1)).to(gl.int32) if PEELED else 0
+    end = N - before
+    out_start = _start(row * out_strides[0] * UNIT, PEELED)
     starts = ()
     steps = ()
     rings = ()
     for i in gl.static_range(len(ins)):
-        start = row * in_strides[i][0] * UNIT
-        if PEELED:
-            start = start // PEELED * PEELED
-        starts += (start,)  # type: ignore[assignment]
+        starts += (_start(row * in_strides[i][0] * UNIT, PEELED),)  # type: ignore[assignment]
         steps += (1,)  # type: ignore[assignment]
         ring = gl.allocate_shared_memory(ins[i].dtype.element_ty, [CHUNKS, 1, BLOCK], SHARED)
         rings += (ring,)  # type: ignore[assignment]
-    if PEELED:
-        out_start = out_start // PEELED * PEELED
     source = (ins, starts, steps)
-    columns = (vectors, shifted(vector_steps, begin), vector_steps)
+    columns = (vectors, shifted(vector_steps, -before), vector_steps)
 
     for b in gl.static_range(BATCHES):
         for k in gl.static_range(BATCH):
-            cols = _columns((HEAD + b * BATCH + k) * BLOCK, BLOCK, LAYOUT)
+            cols = _columns((b * BATCH + k) * BLOCK, BLOCK, LAYOUT)
             for i in gl.static_range(len(ins)):
                 copy_in(rings[i].index(b * BATCH + k), ins[i] + (starts[i] + cols))
         async_copy.commit_group()
     held = ()
     values = ()
     valid = ()
-    for k in gl.static_range(HEAD + HELD):
-        cols = _columns((k if k < HEAD else CHUNKS + k) * BLOCK, BLOCK, LAYOUT)
-        masks = chunk_masks(cols, begin, begin + N, k >= HEAD and k < HEAD + FULL, WIDTH, SPLIT)
+    for k in gl.static_range(HELD):
+        cols = _columns((CHUNKS + k) * BLOCK, BLOCK, LAYOUT)
+        masks = chunk_masks(cols, 0, end, k < FULL, WIDTH, False)
         x = load_chunks(source, cols, masks, "evict_first")
         if prepare is not None:
             x = prepare(*x)
@@ -81,6 +103,16 @@ def rows_shared_kernel(
         held += (x,)  # type: ignore[assignment]
         values += (terms(*numbers, *in_fp32(x), *in_fp32(w)),)  # type: ignore[assignment]
         valid += (masks,)  # type: ignore[assignment]
+    if PEELED:
+        edge, edge_masks = edges_at(_columns(0, BLOCK // WIDTH, VECTORS), before, end, WIDTH)
+        edge_x = load_chunks(source, edge, edge_masks, "evict_first")
+        if prepare is not None:
+            edge_x = prepare(*edge_x)
+        edge_w = load_chunks(columns, edge, edge_masks, "evict_last")
+        edge_terms = terms(*numbers, *in_fp32(edge_x), *in_fp32(edge_w))
+        values += (_spread(edge_terms, WIDTH, LAYOUT),)  # type: ignore[assignment]
+        first_ones = _columns(0, BLOCK, LAYOUT) % WIDTH == 0
+        valid += ((_spread(edge_masks, WIDTH, LAYOUT)[0] & first_ones,),)  # type: ignore[assignment]
     state = lanes(values, valid, N, False, WIDTH)
 
     for b in gl.static_range(BATCHES):
@@ -88,7 +120,7 @@ def rows_shared_kernel(
         values = ()
         full = ()
         for k in gl.static_range(BATCH):
-            cols = _columns((HEAD + b * BATCH + k) * BLOCK, BLOCK, LAYOUT)
+            cols = _columns((b * BATCH + k) * BLOCK, BLOCK, LAYOUT)
             x = _from_shared(rings, b * BATCH + k, LAYOUT)
             if prepare is not None:
                 x = prepare(*x)
@@ -96,19 +128,20 @@ def rows_shared_kernel(
             values += (terms(*numbers, *in_fp32(x), *in_fp32(w)),)  # type: ignore[assignment]
             full += ((),)  # type: ignore[assignment]
         state = merge(state, lanes(values, full, N, False, WIDTH))
-    known = ()
     found = finish(*numbers, *total(state, N), N)
-    for i in gl.static_range(len(found)):
-        known += (gl.convert_layout(found[i], LAYOUT),)  # type: ignore[assignment]
+    known = _in_layout(found, LAYOUT)
     save(saved, known, row + _columns(0, 1, LAYOUT), ())
 
     AGAIN: gl.constexpr = len(outs) > 0
-    for k in gl.static_range((HEAD + HELD) * AGAIN):
-        cols = _columns((k if k < HEAD else CHUNKS + k) * BLOCK, BLOCK, LAYOUT)
+    if PEELED and AGAIN:
+        of_edges = _in_layout(found, VECTORS)
+        write(outs, of_edges, numbers, (edge_x, edge_w), out_start, edge, 1, edge_masks, apply, "")
+    for k in gl.static_range(HELD * AGAIN):
+        cols = _columns((CHUNKS + k) * BLOCK, BLOCK, LAYOUT)
         chunk = (held[k], load_chunks(columns, cols, valid[k], "evict_last"))
         write(outs, known, numbers, chunk, out_start, cols, 1, valid[k], apply, "")
     for k in gl.static_range(CHUNKS * AGAIN):
-        cols = _columns((HEAD + k) * BLOCK, BLOCK, LAYOUT)
+        cols = _columns(k * BLOCK, BLOCK, LAYOUT)
         x = _from_shared(rings, k, LAYOUT)
         if prepare is not None:
             x = prepare(*x)

@@ -103,9 +103,15 @@ def fill(x, masks, value):
 def edges(before, end, BLOCK: tl.constexpr, WIDTH: tl.constexpr, INDEX: tl.constexpr):
     """Columns of a peeled row beside its whole vectors, one to a thread, [1, BLOCK / WIDTH], and their masks.
 
-    `before` of them come before column 0, and the others after the last whole vector before `end`.
+    `before` of them come before column 0, and the others after the last whole vector before `end`. Of several rows both are
+    [ROWS, 1], and so many rows of columns and masks come of them.
     """
-    lane = tl.arange(0, BLOCK // WIDTH).to(INDEX)[None, :]
+    return edges_at(tl.arange(0, BLOCK // WIDTH).to(INDEX)[None, :], before, end, WIDTH)
+
+
+@triton.jit
+def edges_at(lane, before, end, WIDTH: tl.constexpr):
+    """The same of these lanes, [1, LANES]."""
     cols = tl.where(lane < WIDTH, lane, lane + end // WIDTH * WIDTH) - WIDTH
     return cols, ((lane < 2 * WIDTH) & (cols >= -before) & (cols < end),)
 

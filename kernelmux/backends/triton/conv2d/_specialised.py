@@ -20,10 +20,10 @@ from triton.language.extra import cuda
 
 from kernelmux.backends.triton._launch.dependent import following
 from kernelmux.backends.triton._launch.hopper import barriers, copy_in, copy_out_wait, ring
-from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, cdiv, plan, processors
+from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, Map, cdiv, plan, processors
 from kernelmux.backends.triton.conv2d._boxes import box_of, covering, part_of
 from kernelmux.backends.triton.conv2d._maps import map_of, map_of_x, strided, turned, walk
-from kernelmux.backends.triton.conv2d._order import COPIED, channels_first, copies, wanted
+from kernelmux.backends.triton.conv2d._order import COPIED, ImageCopy, channels_first, copies, wanted
 from kernelmux.backends.triton.conv2d._problem import VECTOR, ConvolutionProblem, images, pixels
 from kernelmux.backends.triton.conv2d._stores import pieces_of, store_box, store_lines, store_planes
 from kernelmux.backends.triton.conv2d._tiles import in_planes, rule
@@ -85,10 +85,11 @@ def copy_box(x_desc, n, p, q, c, h, w, channels, stride_h, stride_w, ready, slot
 
 @gluon.jit
 def _load(
-    x_desc, weight_desc, side_desc, x_ring, weight_ring, side_ring, full, empty, tiles, images, rows, columns,
+    x_desc, more, weight_desc, side_desc, x_ring, weight_ring, side_ring, full, empty, tiles, images, rows, columns,
     out_channels, channels, taps_h, taps_w, first_h, first_w, step_h, step_w, lift_h, lift_w, stride_h, stride_w,
-    STRIDED: gl.constexpr, TURNED: gl.constexpr, TRANSPOSED: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr,
-    SIDE: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr, FOLLOWS: gl.constexpr,
+    copy: gl.constexpr, FORM: gl.constexpr, TURNED: gl.constexpr, TRANSPOSED: gl.constexpr, BOX: gl.constexpr,
+    BLOCK_O: gl.constexpr, SIDE: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr,
+    FOLLOWS: gl.constexpr,
 ):  # fmt: skip
     if FOLLOWS:
         cuda.gdc_wait()
@@ -110,7 +111,7 @@ def _load(
                     if TURNED:
                         copy_in(x_desc, [n, c, q], ready, to)
                     else:
-                        copy_box(x_desc, n, p0, q0, c, h, w, channels, stride_h, stride_w, ready, to, STRIDED)
+                        copy(x_desc, n, p0, q0, c, h, w, channels, stride_h, stride_w, ready, to, FORM, *more)
                     outer = c if TRANSPOSED else o
                     copy_in(weight_desc, [outer, r, s, o if TRANSPOSED else c], ready, weight_ring.index(slot))
                     if SIDE:
@@ -203,18 +204,16 @@ def _terms_by_channels(weight, TRANSPOSED: gl.constexpr):
     return found
 
 
-@gluon.jit(do_not_specialize=range(5, 20))
-def conv2d_specialised_kernel(
-    y, x_desc, weight_desc, side_desc, bias_ptr, images, rows, columns, out_channels, channels, taps_h, taps_w,
+@gluon.jit
+def convolve(
+    y, x_desc, more, weight_desc, side_desc, bias_ptr, images, rows, columns, out_channels, channels, taps_h, taps_w,
     first_h, first_w, step_h, step_w, lift_h, lift_w, stride_h, stride_w,
-    STRIDED: gl.constexpr, TURNED: gl.constexpr, TRANSPOSED: gl.constexpr, BIAS: gl.constexpr, PLANES: gl.constexpr,
-    UNIT: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr, SIDE: gl.constexpr, BLOCK_K: gl.constexpr,
-    GROUP: gl.constexpr, STAGES: gl.constexpr, FOLLOWS: gl.constexpr = False,
+    copy: gl.constexpr, FORM: gl.constexpr, TURNED: gl.constexpr, TRANSPOSED: gl.constexpr, BIAS: gl.constexpr,
+    PLANES: gl.constexpr, UNIT: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr, SIDE: gl.constexpr,
+    BLOCK_K: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr, FOLLOWS: gl.constexpr,
 ):  # fmt: skip
-    """x [N H W C], or its phases if STRIDED, weight [O R S C], or [C R S O] if TRANSPOSED, y [N rows columns O]. From the
-    first place the element (0, 0) of a kernel meets x at first - lift * stride, and others steps from there. y comes as a
-    descriptor, or as a pointer with the UNIT of `store_lines`, or if it is PLANES [N O rows columns] with that of
-    `store_planes`. TURNED: x is [N C columns]. FOLLOWS: the launch before is still to end."""
+    """What conv2d_specialised_kernel does, with any way to x. copy(x_desc, n, p, q, c, h, w, channels, stride_h, stride_w,
+    ready, slot, FORM, *more) brings a box of x, as `copy_box`, whose FORM is STRIDED. x_desc has the block of all boxes."""
     HELD: gl.constexpr = BOX[0] * BOX[1] * BOX[2]
     PARTS: gl.constexpr = 1 if HELD <= ALONE else 2
     boxes = gl.cdiv(images, BOX[0]) * gl.cdiv(rows, BOX[1]) * gl.cdiv(columns, BOX[2])
@@ -233,10 +232,10 @@ def conv2d_specialised_kernel(
                 (_multiply, (y, bias_ptr, x_ring, weight_ring, side_ring, y_pieces.index(0), full, empty, tiles, steps,
                              images, rows, columns, out_channels, 0, TURNED, TRANSPOSED, BIAS, PLANES, UNIT, BOX, BLOCK_O,
                              SIDE, BLOCK_K, GROUP, STAGES)),
-                (_load, (x_desc, weight_desc, side_desc, x_ring, weight_ring, side_ring, full, empty, tiles, images,
-                         rows, columns, out_channels, channels, taps_h, taps_w, first_h, first_w, step_h, step_w,
-                         lift_h, lift_w, stride_h, stride_w, STRIDED, TURNED, TRANSPOSED, BOX, BLOCK_O, SIDE,
-                         BLOCK_K, GROUP, STAGES, FOLLOWS)),
+                (_load, (x_desc, more, weight_desc, side_desc, x_ring, weight_ring, side_ring, full, empty, tiles,
+                         images, rows, columns, out_channels, channels, taps_h, taps_w, first_h, first_w,
+                         step_h, step_w, lift_h, lift_w, stride_h, stride_w, copy, FORM, TURNED, TRANSPOSED,
+                         BOX, BLOCK_O, SIDE, BLOCK_K, GROUP, STAGES, FOLLOWS)),
             ],
             [1],
             [LOADER_REGISTERS],
@@ -250,14 +249,33 @@ def conv2d_specialised_kernel(
                 (_multiply, (y, bias_ptr, x_ring, weight_ring, side_ring, y_pieces.index(1), full, empty, tiles, steps,
                              images, rows, columns, out_channels, 1, TURNED, TRANSPOSED, BIAS, PLANES, UNIT, BOX, BLOCK_O,
                              SIDE, BLOCK_K, GROUP, STAGES)),
-                (_load, (x_desc, weight_desc, side_desc, x_ring, weight_ring, side_ring, full, empty, tiles, images,
-                         rows, columns, out_channels, channels, taps_h, taps_w, first_h, first_w, step_h, step_w,
-                         lift_h, lift_w, stride_h, stride_w, STRIDED, TURNED, TRANSPOSED, BOX, BLOCK_O, SIDE,
-                         BLOCK_K, GROUP, STAGES, FOLLOWS)),
+                (_load, (x_desc, more, weight_desc, side_desc, x_ring, weight_ring, side_ring, full, empty, tiles,
+                         images, rows, columns, out_channels, channels, taps_h, taps_w, first_h, first_w,
+                         step_h, step_w, lift_h, lift_w, stride_h, stride_w, copy, FORM, TURNED, TRANSPOSED,
+                         BOX, BLOCK_O, SIDE, BLOCK_K, GROUP, STAGES, FOLLOWS)),
             ],
             [4, 1],
             [MULTIPLIER_REGISTERS, LOADER_REGISTERS],
         )  # fmt: skip
+
+
+@gluon.jit(do_not_specialize=range(5, 20))
+def conv2d_specialised_kernel(
+    y, x_desc, weight_desc, side_desc, bias_ptr, images, rows, columns, out_channels, channels, taps_h, taps_w,
+    first_h, first_w, step_h, step_w, lift_h, lift_w, stride_h, stride_w,
+    STRIDED: gl.constexpr, TURNED: gl.constexpr, TRANSPOSED: gl.constexpr, BIAS: gl.constexpr, PLANES: gl.constexpr,
+    UNIT: gl.constexpr, BOX: gl.constexpr, BLOCK_O: gl.constexpr, SIDE: gl.constexpr, BLOCK_K: gl.constexpr,
+    GROUP: gl.constexpr, STAGES: gl.constexpr, FOLLOWS: gl.constexpr = False,
+):  # fmt: skip
+    """x [N H W C], or its phases if STRIDED, weight [O R S C], or [C R S O] if TRANSPOSED, y [N rows columns O]. From the
+    first place the element (0, 0) of a kernel meets x at first - lift * stride, and others steps from there. y comes as a
+    descriptor, or as a pointer with the UNIT of `store_lines`, or if it is PLANES [N O rows columns] with that of
+    `store_planes`. TURNED: x is [N C columns]. FOLLOWS: the launch before is still to end."""
+    convolve(
+        y, x_desc, (), weight_desc, side_desc, bias_ptr, images, rows, columns, out_channels, channels, taps_h, taps_w,
+        first_h, first_w, step_h, step_w, lift_h, lift_w, stride_h, stride_w, copy_box, STRIDED, TURNED, TRANSPOSED, BIAS,
+        PLANES, UNIT, BOX, BLOCK_O, SIDE, BLOCK_K, GROUP, STAGES, FOLLOWS,
+    )  # fmt: skip
 
 
 @plan
@@ -269,17 +287,29 @@ def specialised(p: ConvolutionProblem, transposed: bool = False, after: bool = F
 
 def launch_of(p: ConvolutionProblem, transposed: bool, tile: Config, after: bool = False) -> Launch:
     """That with a given tile. y: channels-last, or planes where another stride than that of channels is 1."""
+    config = {**tile, "BOX": tile.get("BOX") or box_of(tile["PLACES"], p.lengths)}
+    return launch_by(
+        conv2d_specialised_kernel, p, config, [map_of_x(p, config["BOX"], config["BLOCK_K"])], transposed=transposed,
+        STRIDED=strided(p), TURNED=turned(p), TRANSPOSED=transposed, PLANES=p.y.strides[1] != 1,
+        **(following(p.device) if after else {}),
+    )  # fmt: skip
+
+
+def launch_by(
+    kernel: Any, p: ConvolutionProblem, tile: Config, maps_of_x: list[Map], *numbers: int, transposed: bool = False,
+    **forms: Any,
+) -> Launch:  # fmt: skip
+    """Of a kernel that calls `convolve`, of y, x for each of these maps, weight twice, and bias. numbers, forms: what it
+    takes besides, numbers behind those of the problem."""
     config = dict(tile)
     out_channels, (_, channels, *taps) = p.y.shape[1], p.weight.shape
-    places, block_o, block_k = config.pop("PLACES"), config["BLOCK_O"], config["BLOCK_K"]
-    box = config.pop("BOX", None) or box_of(places, p.lengths)
-    planes, side = p.y.strides[1] != 1, config["SIDE"]
-    lines = gcd(out_channels, VECTOR) % VECTOR  # 0 where boxes are written
-    unit = gcd(p.lengths[2], box[2], VECTOR) if planes else lines
+    places, box, block_o, block_k = config.pop("PLACES"), config["BOX"], config["BLOCK_O"], config["BLOCK_K"]
+    side, lines = config["SIDE"], gcd(out_channels, VECTOR) % VECTOR  # 0 where boxes are written
+    unit = gcd(p.lengths[2], box[2], VECTOR) if forms.get("PLANES") else lines
     piece = block_o // 4 if side * 4 == block_o else block_o // 2
     maps: tuple[Any, ...] = (
         WholeTensor() if unit else map_of(p.y, (*part_of(box, 1 if places <= ALONE.value else 2), piece), p.dtype),
-        map_of_x(p, box, block_k),
+        *maps_of_x,
         *(
             map_of(p.weight, (block_k, 1, 1, o) if transposed else (o, 1, 1, block_k), p.dtype, transposed)
             for o in (block_o, side or block_o)
@@ -288,22 +318,21 @@ def launch_of(p: ConvolutionProblem, transposed: bool, tile: Config, after: bool
     )
     tiles = covering(box, p.lengths) * cdiv(out_channels, block_o + side)
     return Launch(
-        conv2d_specialised_kernel, (min(processors(p.device), tiles),), *p.lengths, out_channels, channels, *taps,
-        *walk(p, transposed), maps=maps, STRIDED=strided(p), TURNED=turned(p), TRANSPOSED=transposed, BIAS=p.bias,
-        PLANES=planes, UNIT=unit, BOX=box, GROUP=8, num_warps=4, **config, **(following(p.device) if after else {}),
+        kernel, (min(processors(p.device), tiles),), *p.lengths, out_channels, channels, *taps, *walk(p, transposed),
+        *numbers, maps=maps, BIAS=p.bias, UNIT=unit, GROUP=8, num_warps=4, **config, **forms,
     )  # fmt: skip
 
 
 def convolution(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Ints, over: tuple[Window, Window],
-    transposed: bool = False,
+    transposed: bool = False, to: ImageCopy | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """Images of this shape in the order of x, which is read as channels-last ones."""
+    """Images of this shape in the order of x, which is read as channels-last ones. to: the copy of x, if it is known."""
     if not prod(shape):
         return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=format_of(x))
     again = prod(weight.shape[2:]) > 1
     wide = wanted(weight, again=again and not transposed)
-    left, right = copies((x, wanted(x, over[1].stride > 1, again, over)), (weight, wide))
+    left, right = copies((x, to or wanted(x, over[1].stride > 1, again, over)), (weight, wide))
     kernels = images(right.transpose(0, 1) if transposed else right)
     p = ConvolutionProblem(x.get_device(), x.dtype, images(left), pixels(shape), kernels, over, bias is not None)
     return result(p, left, right, bias, format_of(x), transposed, left is not x or right is not weight)

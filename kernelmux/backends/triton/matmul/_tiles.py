@@ -151,8 +151,19 @@ LARGE_ODD_ENDED: tuple[Tile, ...] = ((256, 128, 32, 4, 2.43e6), (256, 128, 64, 3
 NARROW_ODD: tuple[Tile, ...] = ((128, 256, 0, 4, 2.45e6), (128, 128, 0, 6, 1.8e6), (64, 128, 0, 8, 1.3e6))
 # Rows of an odd number cannot take turns: all of these take that much longer. 27269 x 5672 by 5672 x 7001 takes 3807 with
 # 256 x 128, 3713 with 128 x 256; of copies that begin at multiples of 128 bytes, their time included, 3362 and 3438.
-ALL_AT_ONCE: tuple[Tile, ...] = ((256, 128, 32, 4, 2.29e6), (256, 128, 64, 3, 2.41e6), (256, 128, 0, 4, 2.48e6))
-ALL_AT_ONCE_ENDED: tuple[Tile, ...] = ((256, 128, 32, 4, 2.26e6), (256, 128, 64, 3, 2.28e6), (256, 128, 0, 4, 2.45e6))
+ALL_AT_ONCE: tuple[Tile, ...] = (
+    (256, 128, 32, 4, 2.03e6),
+    (256, 128, 64, 3, 2.13e6),
+    (256, 128, 0, 4, 2.2e6),
+    (128, 256, 0, 4, 2.05e6),
+    *NARROW_ODD[1:],
+)
+ALL_AT_ONCE_ENDED: tuple[Tile, ...] = (
+    (256, 128, 32, 4, 2.0e6),
+    (256, 128, 64, 3, 2.02e6),
+    (256, 128, 0, 4, 2.17e6),
+    *ALL_AT_ONCE[3:],
+)
 # Microseconds of a tile with an activation and an odd number of columns, where threads store sums and activations one by
 # one: so much longer with 256 rows and with 256 columns than with smaller ones. With a bias and relu the product above:
 # 5094 us with 256 x 128, 4344 with 128 x 256; of copies 4743 with 256 x 128, 3962 with 128 x 256, 3737 with 128 x
@@ -194,8 +205,8 @@ def odd_lines(p: MatmulShapes) -> bool:
 
 def _choices(p: MatmulShapes, odd: bool) -> tuple[Tile, ...]:
     """The tiles among which a product chooses."""
-    if odd and p.batch is None and p.M % 2:
-        return (ALL_AT_ONCE if p.end.plain else ALL_AT_ONCE_ENDED) + NARROW_ODD
+    if odd and p.batch is None and p.M % 2 and p.a_strides[0] % 16 == 8:
+        return ALL_AT_ONCE if p.end.plain else ALL_AT_ONCE_ENDED
     if odd:
         return (LARGE_ODD if p.end.plain else LARGE_ODD_ENDED) + NARROW_ODD
     if p.b_strides[0] != 1 or _small(p):
