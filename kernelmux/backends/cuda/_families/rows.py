@@ -46,10 +46,10 @@ _PEELED = {2: (128, 128, 4000), 4: (2000, 2000, 16000)}
 _PEELED_PAIRS, _WHOLE = 4000, 2048
 # Bytes of a peeled row without weights, of one input and of several, from which blocks of a cluster divide it; and of all
 # inputs of rows that they hold. H200, us, by a block and by several: log_softmax of 4893 x 13713 in bf16 77.3 and 70.1,
-# softmax_backward of 1048 x 32001 in fp32 141.5 and 97.2, of 3355 x 20001 in bf16 101.5 and 105.8. By a block that reads
-# twice and by several: log_softmax of 1 x 400000 in bf16 41.5 and 9.2, 32 x 1000000 123.7 and 74.7, softmax_backward of
-# these 137.0 and 177.2.
-_DIVIDED, _DIVIDED_TOGETHER, _CLUSTER_HOLDS = 20000, 100000, 2**21
+# softmax_backward of 1048 x 32001 in fp32 141.5 and 97.2, in bf16 of 4095 x 16385 106.9 and 97.9, of 3355 x 20001 101.5 and
+# 105.8. By a block that reads twice and by several, in bf16: log_softmax of 1 x 400000 41.5 and 9.2, of 32 x 1000000 123.7
+# and 74.7, softmax_backward of this 137.0 and 177.2.
+_DIVIDED, _DIVIDED_TOGETHER, _CLUSTER_HOLDS = 20000, 64000, 2**21
 _THREADS, _SMALL_THREADS = 1024, 1152  # of a multiprocessor: 64 and 56 registers for each
 # Bytes of a row of which few blocks ask for all tensors at once. H200, us, and where the compiler puts what results alone
 # need behind the sums: layer_norm of 9 x 4144 in bf16 5.9 (6.4), but 3 x 13785 8.6 (8.3); log_softmax_backward 5 x 324 5.1
