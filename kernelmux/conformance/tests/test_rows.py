@@ -110,6 +110,13 @@ def test_long_rows_wait_in_shared_memory(columns: int, warps: int) -> None:
     assert torch.allclose(y.double(), torch.softmax(x.double(), -1), rtol=2 * torch.finfo(x.dtype).eps, atol=1e-9)
 
 
+@pytest.mark.parametrize(("name", "kernel"), [("t4", "rows_kernel"), ("a100", "rows_shared_kernel")])
+def test_rows_wait_in_shared_memory_where_copies_are_asynchronous(name: str, kernel: str) -> None:
+    (x,) = arguments("softmax", 13713, torch.float16, MORE)
+    with cards.standing_for(replace(cards.table()[name], processors=1)):
+        assert launched("softmax", "triton", x).kernel == kernel
+
+
 @pytest.mark.parametrize("columns", [27001, 27008, 32768])
 def test_long_rows_in_fp32_are_held_by_32_warps(columns: int) -> None:
     (x,) = arguments("softmax", columns, torch.float32, MORE)

@@ -11,6 +11,7 @@ from kernelmux.backends.triton._families.elementwise import ACCESS_BYTES
 from kernelmux.backends.triton._launch.card import of_l2
 from kernelmux.backends.triton._launch.launch import Config, cdiv, processors, shared_bytes
 from kernelmux.backends.triton._rows.rows import Walk, clamp, looped_rule, next_power, resident_rule
+from kernelmux.registry.util import cards
 
 # Bytes beyond which a row has programs of its own, and is peeled if it starts misaligned.
 LONG = 2048
@@ -309,7 +310,10 @@ def _chunk(n: int, values: int, width: int, wanted: int, many: int) -> tuple[int
 
 
 def _shared(n: int, access: RowAccess, itemsize: int, demand: Demand, warps: int = 16) -> Config | None:
-    """Two programs of 16 warps per multiprocessor, or four of 8, with the row in shared memory but for its end."""
+    """Two programs of 16 warps per multiprocessor, or four of 8, with the row in shared memory but for its end; None where
+    it does not fit, or the GPU cannot copy to shared memory while threads go on."""
+    if cards.of(demand.device).capability < (8, 0):
+        return None
     inputs, most = demand.inputs, (shared_bytes(demand.device) - SPARE) * warps // 32
     block = 32 * warps * access.width
     chunks = cdiv(n // access.width * access.width, block)  # of whole accesses
