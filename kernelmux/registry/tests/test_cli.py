@@ -119,7 +119,7 @@ def test_a_call_is_judged_by_a_card(capsys):
 
 
 def test_a_card_has_the_times_of_its_kind_and_a_capability_none(capsys):
-    words = ("explain", "rms_norm", "--shape", "x=4096x4096:bf16,weight=4096:bf16")
+    words = ("explain", "silu", "--shape", "x=8192x8192:bf16")
     assert "(from auto: measured on NVIDIA H200" in run(capsys, *words, "--card", "h200")[1]
     assert "requested: auto (from auto)" in run(capsys, *words, "--device", "sm_90")[1]
 
