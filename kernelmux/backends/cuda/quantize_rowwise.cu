@@ -131,15 +131,6 @@ struct Scale {
     }
 };
 
-// f(column) for the columns beside the vectors of a peeled row that this thread takes.
-template <typename F>
-__device__ __forceinline__ void for_each_beside(const Peel& peel, F f) {
-    if (PEELED && block_in_cluster() == 0)
-        for (int k = threadIdx.x; k < peel.few; k += GROUP) f(peel.beside(k));
-}
-
-__device__ __forceinline__ Peel peeled(const T* row, int n) { return PEELED ? Peel::of<WIDTH>(row, n) : Peel{0, n, 0}; }
-
 __device__ __forceinline__ void resident(
     const T* __restrict__ x, unsigned char* __restrict__ q, float* __restrict__ scale, i64 rows, int n) {
     constexpr int PART = GROUP * VECTORS * WIDTH;  // columns of a block
@@ -150,19 +141,21 @@ __device__ __forceinline__ void resident(
     q += min(row, rows - 1) * n;
     const Peel peel = peeled(x, n);
     const int first = peel.head + block_in_cluster() * PART, count = min(peel.tail - first, PART);
+    BesideRow<1> beside(peel, block_in_cluster() == 0);
     Elements held[VECTORS];
     // Without conditions, which would hold the last vectors back: beyond the end of the row its last vector once more.
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) held[v] = load_constant<WIDTH>(x + first + within(v, count));
+    beside.ask({x}, 0);
     Top top;
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) top.add(held[v]);
-    for_each_beside(peel, [&](int i) { top.add(x[i]); });
+    beside.each([&](int b) { top.add(beside.asked[b][0]); });
     await_cluster();
     const Scale found(joined(0, top, room));
     if (ROWS > 1 && row >= rows) return;
     for_each_vector(count, [&](int i, int v) { store(q + first + i, found.codes(held[v])); });
-    for_each_beside(peel, [&](int i) { q[i] = found.code(x[i]); });
+    beside.each([&](int b) { q[beside.at[b]] = found.code(beside.asked[b][0]); });
     if (block_in_cluster() == 0 && threadIdx.x == 0) scale[row] = found.value;
 }
 
@@ -173,6 +166,8 @@ __device__ __forceinline__ void looped(
     x += blockIdx.x * (i64)n;
     q += blockIdx.x * (i64)n;
     const Peel peel = peeled(x, n);
+    BesideRow<1> beside(peel);
+    beside.ask({x}, 0);
     const int first = peel.head + threadIdx.x * WIDTH;
     Top top;
     for (int i = first; i < peel.tail; i += UNROLL * STEP) {
@@ -184,12 +179,12 @@ __device__ __forceinline__ void looped(
         for (int u = 0; u < UNROLL; ++u)
             if (i + u * STEP < peel.tail) top.add(held[u]);
     }
-    for_each_beside(peel, [&](int i) { top.add(x[i]); });
+    beside.each([&](int b) { top.add(beside.asked[b][0]); });
     const Scale found(joined(0, top, room));
 #pragma unroll UNROLL
     for (int i = first; i < peel.tail; i += STEP)
         store_streaming(q + i, found.codes(load_streaming<WIDTH>(x + i)));
-    for_each_beside(peel, [&](int i) { q[i] = found.code(x[i]); });
+    beside.each([&](int b) { q[beside.at[b]] = found.code(beside.asked[b][0]); });
     if (threadIdx.x == 0) scale[blockIdx.x] = found.value;
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 import triton
 
+from kernelmux.backends.triton._rows.row_beside import held_sums
 from kernelmux.backends.triton._rows.row_gradients import GradientOp, Way, gradient_variants
 from kernelmux.backends.triton._rows.row_op import RowOp, Tensors
 from kernelmux.backends.triton._rows.row_statistics import OF_TWO_SUMS, SUMS
@@ -29,7 +30,9 @@ def _share(rstd, grad_y, grad_total, total):
     return share(rstd, grad_y, total)
 
 
-GRADIENT = GradientOp(RowOp(_products, SUMS, rstd_and_mean, _grad_x, pieces=OF_TWO_SUMS), _share, saved=1)
+GRADIENT = GradientOp(
+    RowOp(_products, SUMS, rstd_and_mean, _grad_x, pieces=OF_TWO_SUMS), _share, saved=1, held=held_sums
+)
 
 
 def add_rms_norm_backward(

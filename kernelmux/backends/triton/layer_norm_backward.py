@@ -13,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
+from kernelmux.backends.triton._rows.row_beside import held_moments_and_products
 from kernelmux.backends.triton._rows.row_gradients import GradientOp, Way, gradient_variants
 from kernelmux.backends.triton._rows.row_op import RowOp, Tensors
 from kernelmux.backends.triton._rows.row_statistics import MOMENTS_AND_PRODUCTS, OF_MOMENTS_AND_PRODUCTS
@@ -40,7 +41,10 @@ def _shares(mean, rstd, grad, x):
 
 
 GRADIENT = GradientOp(
-    RowOp(_terms, MOMENTS_AND_PRODUCTS, _known, _grad_x, pieces=OF_MOMENTS_AND_PRODUCTS), _shares, saved=2
+    RowOp(_terms, MOMENTS_AND_PRODUCTS, _known, _grad_x, pieces=OF_MOMENTS_AND_PRODUCTS),
+    _shares,
+    saved=2,
+    held=held_moments_and_products,
 )
 
 

@@ -149,7 +149,7 @@ def _plan(op: RowOp, shape: Ints, strides: Ints, itemsize: int, resident: bool, 
     w = walk(-1, shape, contiguous(shape), strides)
     if w.sizes == (1,):  # as one row of many
         w = w._replace(strides=((w.length,), (w.length,)))
-    access = access_of(w, itemsize, resident)
+    access = access_of(w, itemsize, resident, short=True)
     config = row_rule(w, access, itemsize, Demand(1, 0, w.length, op.statistic.values, device), resident)
     return launch_of(op, w, (), access, 1, config, saved=1)
 

@@ -12,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
+from kernelmux.backends.triton._rows.row_beside import held_sums
 from kernelmux.backends.triton._rows.row_gradients import GradientOp, Way, gradient_variants
 from kernelmux.backends.triton._rows.row_op import RowOp, Tensors
 from kernelmux.backends.triton._rows.row_statistics import OF_TWO_SUMS, SUMS
@@ -39,7 +40,7 @@ def share(rstd, grad, x):
     return (grad * (x * rstd),)
 
 
-GRADIENT = GradientOp(RowOp(products, SUMS, rstd_and_mean, grad_x, pieces=OF_TWO_SUMS), share, saved=1)
+GRADIENT = GradientOp(RowOp(products, SUMS, rstd_and_mean, grad_x, pieces=OF_TWO_SUMS), share, saved=1, held=held_sums)
 
 
 def rms_norm_backward(way: Way, grad_out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float) -> Tensors:

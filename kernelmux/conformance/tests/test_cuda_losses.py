@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from types import ModuleType
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from kernelmux import emulator
 from kernelmux.backends.cuda import cross_entropy
 from kernelmux.backends.cuda import cross_entropy_with_gradient as losses
 from kernelmux.emulator import nvrtc
+from kernelmux.registry import catalog
 from kernelmux.registry.util import cards
 
 pytestmark = [
@@ -63,7 +65,8 @@ def assert_right(
         (33000, torch.float32, 0.1),
     ],
 )
-def test_rows_in_clusters(n: int, dtype: torch.dtype, smoothing: float) -> None:
+def test_rows_in_clusters(n: int, dtype: torch.dtype, smoothing: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses, "_few_and_long", lambda *_: False)
     x = torch.randn(3, n, generator=torch.Generator().manual_seed(n)).to(dtype)
     target = torch.tensor([5, -100, n - 1])
     with emulator.checks("full"):
@@ -120,7 +123,7 @@ def test_rows_on_cards_before_hopper(name: str, n: int) -> None:
 
 
 PIECE = 16384  # bytes
-LOOK, LAST, PARTS = "cross_entropy_look", "cross_entropy_last", "cross_entropy_with_gradient_pieces"
+LOOK, LAST, WRITE = "cross_entropy_look", "cross_entropy_last", "cross_entropy_with_gradient_pieces"
 ONE = "cross_entropy_with_gradient_"
 
 
@@ -128,9 +131,9 @@ ONE = "cross_entropy_with_gradient_"
 @pytest.mark.parametrize(
     ("rows", "n", "dtype", "smoothing", "skipped"),
     [
-        (3, 70000, torch.bfloat16, 0.1, 0),  # as in clusters
+        (3, 70000, torch.bfloat16, 0.1, 0),
         (5, 66001, torch.float16, 0.0, 3),
-        (2, 140001, torch.float32, 0.1, 0),  # longer than a cluster holds
+        (2, 140001, torch.float32, 0.1, 0),  # several pieces for each lane
         (4, 270336, torch.bfloat16, 0.0, 8),
     ],
 )
@@ -155,49 +158,49 @@ def test_few_long_rows_take_two_launches(
     assert torch.allclose(lse.double(), x.double().logsumexp(1), rtol=1e-6)
     want = exact.grad.where(target[:, None] < n, torch.nan)
     assert torch.allclose(grad.double(), want, rtol=2**-8, atol=1e-7, equal_nan=True)
-    assert [launch.kernel for launch in trace.launches] == [LOOK, PARTS, LOOK, LAST]
+    assert [launch.kernel for launch in trace.launches] == [LOOK, WRITE, LOOK, LAST]
 
 
 @pytest.mark.parametrize(
-    ("rows", "n", "dtype", "smoothing"),
+    ("plan", "n", "dtype", "smoothing"),
     [
-        (2, 40000, torch.bfloat16, 0.1),
-        (3, 70000, torch.float16, 0.0),
-        (2, 66000, torch.float32, 0.1),
-        (2, 270336, torch.bfloat16, 0.1),
+        ("staying", 140000, torch.float16, 0.0),
+        ("staying", 66000, torch.float32, 0.1),
+        ("clusters", 270336, torch.bfloat16, 0.1),
     ],
 )
 def test_a_row_of_few_has_the_bits_of_one_of_many(
-    rows: int, n: int, dtype: torch.dtype, smoothing: float, monkeypatch: pytest.MonkeyPatch
+    plan: str, n: int, dtype: torch.dtype, smoothing: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not in parts but by clusters, or pieces some of which wait for others; and how many count is known from a launch."""
-    x = torch.randn(rows, n, generator=torch.Generator().manual_seed(n)).to(dtype)
-    target = torch.tensor([5, -100, n - 1])[:rows]
+    """Where pieces of many rows wait for others, and a launch ahead says how many count. Not where clusters have many."""
+    x = torch.randn(2, n, generator=torch.Generator().manual_seed(n)).to(dtype)
+    target = torch.tensor([5, n - 1])
     found = {}
     for few in (True, False):
         if not few:
-            monkeypatch.setattr(losses, "_few_and_long", lambda *_: None)
+            monkeypatch.setattr(losses, "_few_and_long", lambda *_: False)
             monkeypatch.setattr(losses, "_FEW", 0)
         for reduction in ("none", "mean"):
             with emulator.trace() as trace:
-                call = losses.cross_entropy_with_gradient("clusters", x, target, -100, smoothing, reduction)
+                call = losses.cross_entropy_with_gradient(plan, x, target, -100, smoothing, reduction)
             found[few, reduction] = call
-        assert (trace.launches[-1].kernel == PARTS) is few
+        assert (trace.launches[-1].kernel == WRITE) is few
     assert torch.equal(found[True, "none"][0], found[False, "none"][0])
     for reduction in ("none", "mean"):
         assert torch.equal(found[True, reduction][1], found[False, reduction][1])
 
 
 @pytest.mark.parametrize("counts", [True, False])
-@pytest.mark.parametrize(("plan", "n"), [("two_pass", 700), ("staying", 9001), ("clusters", 9001), ("clusters", 40000)])
-def test_one_row_takes_one_launch(plan: str, n: int, counts: bool) -> None:
+@pytest.mark.parametrize(("plan", "n"), [("two_pass", 700), ("staying", 8101), ("clusters", 8101), ("clusters", 40000)])
+def test_one_row_takes_no_launch_for_its_mean(plan: str, n: int, counts: bool) -> None:
     """The mean over no row is NaN, and its gradient 0."""
+    ways = [LOOK, WRITE] if n == 40000 else [ONE + plan]
     x = torch.randn(1, n, generator=torch.Generator().manual_seed(n))
     target = torch.tensor([n - 1 if counts else -100])
     with emulator.checks("full"), emulator.trace() as trace:
         loss, grad = losses.cross_entropy_with_gradient(plan, x, target, -100, 0.0, "mean")
         again, _ = cross_entropy.cross_entropy(x, target, -100, 0.0, "mean")
-    assert [launch.kernel for launch in trace.launches] == [ONE + plan, "cross_entropy_online"]
+    assert [launch.kernel for launch in trace.launches] == [*ways, "cross_entropy_online"]
     assert loss.shape == again.shape == ()
     if counts:
         assert_right(x, target, 0.0, loss, grad)
@@ -220,18 +223,34 @@ def test_few_rows_are_counted_without_a_launch(plan: str, n: int, rows: int) -> 
 
 
 def test_which_rows_are_few_and_long() -> None:
-    """In parts while clusters have two blocks or fewer for a multiprocessor; in pieces while all of these run at a time."""
-    card = replace(cards.table()["h200"], processors=32)
-    size = losses._SHARED[-1]
-    assert losses._few_and_long("clusters", 8, size, card) and not losses._few_and_long("clusters", 9, size, card)
-    assert not losses._few_and_long("clusters", 1, size, card)  # one launch
-    longer = size + 16
-    most = losses._BLOCKS * 32 // -(-longer // PIECE)
-    for plan in ("staying", "clusters"):
-        assert losses._few_and_long(plan, most, longer, card) and not losses._few_and_long(plan, most + 1, longer, card)
-        assert not losses._few_and_long(plan, 2, 2**16, card)
-    assert not losses._few_and_long("two_pass", 1, longer, card)
-    assert not losses._few_and_long("clusters", 1, 512 * PIECE + 2, cards.table()["h200"])
+    """As many as multiprocessors at most, of more than two pieces, and of half of L2 together."""
+    card = cards.table()["h200"]
+    calls = (
+        *((1, 2 * PIECE + 16), (1, 2 * PIECE)),
+        *((132, 3 * PIECE), (133, 3 * PIECE)),
+        *((64, card.l2 // 128), (64, card.l2 // 128 + 16)),
+        *((1, 512 * PIECE), (1, 512 * PIECE + 2)),
+    )
+    assert [losses._few_and_long(*call, card) for call in calls] == [True, False] * 4
+    assert not losses._few_and_long(losses._FEW + 1, 3 * PIECE, replace(card, processors=1000))
+
+
+@pytest.mark.parametrize(
+    ("op", "module", "shortest"),
+    [("cross_entropy", cross_entropy, 2**15), ("cross_entropy_with_gradient", losses, 2**15 + 16)],
+)
+def test_long_rows_and_uneven_ones_are_exempt_on_every_card(op: str, module: ModuleType, shortest: int) -> None:
+    """From being the same in every batch: what few of them may have more blocks for, or vectors elsewhere."""
+    *_, variant = module.VARIANTS.values()
+    target = torch.empty(3, dtype=torch.int64)
+    for size, free in ((shortest - 16, False), (shortest - 20, True), (shortest, True)):
+        call = catalog.spec(op).bind(torch.empty(3, size // 4), target)
+        assert (variant.exempt["BatchInvariant"].check(call) is None) is free
+    for card in cards.table().values():
+        assert not losses._few_and_long(1, 2**15, card)
+        for size, cluster in ((2**15 - 16, 1), (2**15, 2)):
+            one = cross_entropy._online(1, size // 4, size // 4, torch.float32, -100, 0.0, 4 * card.processors)
+            assert one._kernel.defines["CLUSTER"] == cluster
 
 
 def way(ways: list[str], name: str, *_: object) -> None:

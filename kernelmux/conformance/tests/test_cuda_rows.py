@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from itertools import product
 
 import pytest
 import torch
 
+from kernelmux import emulator
 from kernelmux.backends.cuda import (
     add_rms_norm_backward,
     layer_norm,
@@ -72,10 +74,10 @@ def test_peeled_vectors_lie_inside_wherever_the_row_starts() -> None:
         width = 16 // itemsize
         plan = cluster_plan(n, itemsize, width, peeled=True)
         part = plan.group * plan.vectors
-        for head in range(width):
-            units = (n - head) // width
-            assert part * plan.cluster >= units
-            assert not plan.inside or plan.inside * plan.group <= units - part * (plan.cluster - 1)
+        units = n // width - 1
+        assert width - 1 + units * width <= n, "wherever the row starts"
+        assert part * plan.cluster >= units
+        assert not plan.inside or plan.inside * plan.group <= units - part * (plan.cluster - 1)
 
 
 @pytest.mark.parametrize(
@@ -125,6 +127,56 @@ def test_rows_that_start_anywhere_are_right(n: int, dtype: torch.dtype) -> None:
         )
         got = layer_norm.layer_norm(walk, x, weight, bias, 1e-5).double()
         assert torch.allclose(got, layer, rtol=tolerance, atol=tolerance)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("n", [8192, 8003])
+def test_long_rows_are_in_parts(n: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two launches, of which the second needs what the first found of all parts of a row."""
+    monkeypatch.setattr(rows, "_LONGEST", 4096)
+    monkeypatch.setattr(rows, "_PART_BLOCK", 64)
+    cards.forget()
+    rng = torch.Generator().manual_seed(0)
+    x, grad = (torch.randn(3, n, generator=rng).to(dtype) for _ in range(2))
+    weight, bias = (torch.randn(n, generator=rng).to(dtype) for _ in range(2))
+    tolerance = max(2 * torch.finfo(dtype).eps, 1e-5)
+    with recorder() as log, emulator.checks("full"):
+        y = softmax._ROWS.run("looped", (x,), (1.0, math.log2(math.e)))[0].double()
+        got = layer_norm.layer_norm("looped", x, weight, bias, 1e-5).double()
+        back = softmax_backward("looped", grad, y.to(dtype), 1, 1.0).double()
+    cards.forget()
+    assert [launch.kernel.rpartition("_")[2] for launch in log] == ["parts", "results"] * 3
+    assert math.prod(log[0].grid) > 3
+    assert torch.allclose(y, torch.softmax(x.double(), -1), rtol=tolerance, atol=0)
+    want = torch.nn.functional.layer_norm(x.double(), (n,), weight.double(), bias.double(), 1e-5)
+    assert torch.allclose(got, want, rtol=tolerance, atol=tolerance)
+    want = y * (grad.double() - (grad.double() * y).sum(-1, keepdim=True))
+    assert torch.allclose(back, want, rtol=tolerance, atol=1e-7)
+
+
+@needs_nvrtc
+def test_weights_of_peeled_rows_are_whole_vectors() -> None:
+    """Only columns beside them are read alone: one of a thread, of x and of the weight."""
+    x, weight = torch.empty(9, 8001, dtype=torch.bfloat16), torch.empty(8001, dtype=torch.bfloat16)
+    loads = re.findall(r"ld\.global\S*\.([bu]16|v4\.[bu]32)", ptx(launched("rms_norm", "cuda/registers", x, weight)))
+    assert loads.count("v4.u32") + loads.count("v4.b32") == 3 * 4, "of x, and two of weights"
+    assert len(loads) == 3 * 4 + 2
+
+
+@needs_nvrtc
+def test_gradients_beside_a_weight_that_starts_misaligned_are_not_peeled() -> None:
+    rng = torch.Generator().manual_seed(0)
+    x, grad = (torch.randn(9, 2051, generator=rng) for _ in range(2))
+    weight = torch.randn(2052, generator=rng)[1:]
+    exact, w = x.double().requires_grad_(), weight.double().requires_grad_()
+    torch.nn.functional.rms_norm(exact, (2051,), w, 1e-5).backward(grad.double())
+    for variant in ("pipelined", "two_pass"):
+        with emulator.checks("full"):
+            got = rms_norm_backward._GRADIENTS.run(variant, (grad, x), weight, 1e-5)
+        assert exact.grad is not None and w.grad is not None
+        assert torch.allclose(got[0].double(), exact.grad, atol=1e-5)
+        assert torch.allclose(got[1].double(), w.grad, atol=1e-4)
 
 
 @needs_nvrtc

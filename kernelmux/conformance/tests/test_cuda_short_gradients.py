@@ -81,7 +81,7 @@ def test_rows_of_a_thread_begin_alike(n: int) -> None:
             work = RowWork(rows, n, 1, BF16, 1, 1)
             work = row_gradients._peeled(work, (torch.empty(1, n, dtype=BF16),), "pipelined")
             launch, blocks = row_gradients._staying(op, work, 1e-5, 132, 233472)
-            side = gradient_plan(n, 2, work.width)[0].rows
+            side = gradient_plan(n, 2, work.width, work.peeled)[0].rows
             assert work.peeled and (blocks * side >= rows or blocks * side * n % work.width == 0)
             assert launch._shared >= 4 * side * n * (side > 1), "room for the sums of the block"
 

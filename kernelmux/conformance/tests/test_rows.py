@@ -39,7 +39,7 @@ def arguments(op: str, columns: int, dtype: torch.dtype, rows: int = 2) -> tuple
 @pytest.mark.parametrize("columns", ODD)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_accesses_are_16_bytes_wide(op: str, columns: int, dtype: torch.dtype) -> None:
-    accesses = ACCESS.findall(ptx(launched(op, "triton", *arguments(op, columns, dtype))))
+    accesses = accesses_of(op, *arguments(op, columns, dtype))
     assert accesses and all(re.search(r"\.v4\.[buf]32$", access) for access in accesses)
 
 
@@ -62,6 +62,10 @@ def test_rows_that_start_misaligned_are_peeled(op: str, columns: int, dtype: tor
     assert 0 < len(single) <= 2 * 16 // dtype.itemsize and len(stores) > len(single)
 
 
+def accesses_of(op: str, *tensors: torch.Tensor) -> list[str]:
+    return ACCESS.findall(ptx(launched(op, "triton", *tensors)))
+
+
 def check_wherever_rows_begin(op: str, x: torch.Tensor, *vectors: torch.Tensor) -> None:
     want = dispatch.function(op)(x.float(), *(v.float() for v in vectors), backend="torch_ref").double()
     elsewhere = torch.cat((x[0, :3], x.flatten()))[3:].view(x.shape)
@@ -73,20 +77,47 @@ def check_wherever_rows_begin(op: str, x: torch.Tensor, *vectors: torch.Tensor) 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     ("op", "columns"),
-    [*product(("softmax", "rms_norm", "layer_norm"), (33, 65, 197, 511)), ("rms_norm", 1537), ("layer_norm", 5121)],
+    [
+        *product(("softmax", "rms_norm", "layer_norm"), (33, 34, 65, 197, 258, 511)),
+        ("rms_norm", 1537),
+        ("layer_norm", 5121),
+    ],
 )
 def test_short_rows_that_start_misaligned_are_peeled(op: str, dtype: torch.dtype, columns: int) -> None:
     """By accesses of four elements, several rows to a program, whose last one has not all of them."""
     x, *vectors = arguments(op, columns, dtype, 39)
-    stores = [a for a in ACCESS.findall(ptx(launched(op, "triton", x, *vectors))) if a.startswith("st.")]
+    stores = [a for a in accesses_of(op, x, *vectors) if a.startswith("st.")]
     wide, single = (".v2.b32", ".b16") if dtype == torch.bfloat16 else (".v4.b32", ".global.b32")
     assert all(a.endswith((wide, single)) for a in stores)
     assert 0 < len([a for a in stores if a.endswith(single)]) <= len(stores) / 2
     check_wherever_rows_begin(op, x, *vectors)
 
 
+@pytest.mark.parametrize(
+    ("op", "columns"),
+    [
+        *product(("softmax", "rms_norm", "layer_norm"), (66, 130, 194, 514, 1022)),
+        *product(("rms_norm", "layer_norm"), (1026, 2562, 5122, 13714)),
+        *product(("softmax", "layer_norm"), (260, 516, 1020)),
+        ("rms_norm", 1028),
+        ("rms_norm", 13716),
+    ],
+)
+def test_rows_of_even_lengths_are_peeled(op: str, columns: int) -> None:
+    """Multiples of 4 and long rows by 16 bytes, others by 8; vectors by the bytes that all rows begin at multiples of. What
+    lies beside that is an element of each thread."""
+    x, *vectors = arguments(op, columns, torch.bfloat16, 137 if columns > 1024 else 39)
+    found = [re.sub(r".*global|[.:]+(?:L[12]|evict|cache)[^.]*", "", a) for a in accesses_of(op, x, *vectors)]
+    wide = ".v4.b32" if columns > 6144 or columns % 4 == 0 else ".v2.b32"
+    of_vectors = ".v2.b32" if columns % 4 == 0 else ".b32"
+    assert set(found) == {wide, ".b16", *([of_vectors] if vectors else [])}
+    assert found.count(".b16") == 2 + len(vectors)
+    if columns < 6144:
+        check_wherever_rows_begin(op, x, *vectors)
+
+
 @pytest.mark.parametrize("op", ["softmax", "rms_norm", "layer_norm"])
-@pytest.mark.parametrize("columns", [34, 1000, 5000])
+@pytest.mark.parametrize("columns", [36, 1000, 5000])
 def test_the_bits_of_a_row_do_not_depend_on_its_batch(op: str, columns: int) -> None:
     x, *vectors = arguments(op, columns, torch.float32, rows=37)
     call = dispatch.function(op)
@@ -108,6 +139,16 @@ def test_long_rows_wait_in_shared_memory(columns: int, warps: int) -> None:
         assert math.prod(launch.block) == 32 * warps
         y = dispatch.function("softmax")(x, backend="triton")
     assert torch.allclose(y.double(), torch.softmax(x.double(), -1), rtol=2 * torch.finfo(x.dtype).eps, atol=1e-9)
+
+
+@pytest.mark.parametrize("op", ["rms_norm", "layer_norm"])
+def test_vectors_of_even_rows_in_shared_memory_are_read_by_4_bytes(op: str) -> None:
+    x, *vectors = arguments(op, 40002, torch.bfloat16, 5)
+    with cards.standing_for(replace(cards.table()["h200"], processors=1)):
+        text = ptx(launched(op, "triton", x, *vectors))
+        assert COPIES.search(text)
+        assert len([a for a in ACCESS.findall(text) if a.startswith("ld.") and a.endswith(".b16")]) == 1 + len(vectors)
+        check_wherever_rows_begin(op, x, *vectors)
 
 
 @pytest.mark.parametrize(("name", "kernel"), [("t4", "rows_kernel"), ("a100", "rows_shared_kernel")])

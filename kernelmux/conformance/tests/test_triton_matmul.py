@@ -12,7 +12,7 @@ from kernelmux.backends.triton.matmul import _specialised, _tiles
 from kernelmux.backends.triton.matmul._epilogue import PLAIN, EpilogueTensors, EpilogueTerms
 from kernelmux.backends.triton.matmul._few_rows import few_rows, few_rows_rule
 from kernelmux.backends.triton.matmul._few_rows_lines import few_rows_lines, few_rows_lines_rule
-from kernelmux.backends.triton.matmul._padded import _evened, _repaid, with_lines
+from kernelmux.backends.triton.matmul._padded import _repaid, with_lines
 from kernelmux.backends.triton.matmul._problem import MatmulShapes, problem
 from kernelmux.backends.triton.matmul._specialised import specialised
 from kernelmux.backends.triton.matmul._tiles import specialised_rule
@@ -99,15 +99,23 @@ def test_a_turned_tile_has_rows_of_two_instructions(
     assert torch.equal(y, want.relu())
 
 
-def test_even_and_odd_rows_take_turns() -> None:
-    """Rows of 16 bytes more than a multiple of 32."""
+@pytest.mark.parametrize(("rows", "columns", "more"), [(130, 136, 0), (129, 136, 0), (131, 131, 32), (257, 134, 0)])
+def test_even_and_odd_rows_take_turns(rows: int, columns: int, more: int) -> None:
+    """Rows of 16 bytes more than a multiple of 32. Of an odd number of rows nothing beyond the last one is read or written,
+    also where the odd ones fill their tiles, by the copy engine or by threads."""
     generator = torch.Generator().manual_seed(0)
-    a, b = (torch.randint(-4, 5, shape, generator=generator).bfloat16() for shape in ((130, 136), (136, 136)))
-    config = {"BLOCK_M": 64, "BLOCK_N": 128, "MORE_N": 0, "BLOCK_K": 64, "GROUP_M": 8, "STAGES": 4}
+    shapes = (rows, 136), (columns, 136), (columns,)
+    a, b, bias = (torch.randint(-4, 5, shape, generator=generator).bfloat16() for shape in shapes)
+    b, z = b.mT, a.new_empty(rows, columns)
+    end = EpilogueTensors(EpilogueTerms(bias=True, activation="relu"), bias, z)
+    config = {"BLOCK_M": 64, "BLOCK_N": 128, "MORE_N": more, "BLOCK_K": 64, "GROUP_M": 8, "STAGES": 4}
     assert problem(a, b, "ieee", PLAIN.ending).in_turn(64)
     with registered.backend("triton").emulation():
-        c = specialised(a, b, lambda p: config, PLAIN)
-    assert torch.equal(c, (a.double() @ b.double()).bfloat16())
+        c, y = (specialised(a, b, lambda p: config, e) for e in (PLAIN, end))
+    want = a.double() @ b.double()
+    assert torch.equal(c, want.bfloat16())
+    assert torch.equal(z, (want + bias.double()).bfloat16())
+    assert torch.equal(y, (want + bias.double()).bfloat16().relu())
 
 
 @pytest.mark.parametrize(("n", "transposed"), [(131, False), (131, True), (136, False)])
@@ -175,16 +183,6 @@ def test_of_weights_tall_tiles_are_the_quickest_of_those_timed(
 def of_weight(m: int, k: int, n: int, activation: str, line: int) -> MatmulShapes:
     end = EpilogueTerms(bias=activation != "none", activation=activation)
     return MatmulShapes(-1, m, n, k, (line, 1), (1, line), None, torch.bfloat16, "ieee", end)
-
-
-def test_lines_at_odd_multiples_of_16_bytes_are_copied_where_rows_take_no_turns() -> None:
-    """Of large products only, and such copies are no odd lines, though K is as it was."""
-    for activation, tile in (("none", (256, 128, 0, 8)), ("relu", (128, 128, 64, 8))):
-        assert _evened(of_weight(27269, 5672, 7001, activation, 5672)) == (True, True)
-        config = _tiles.specialised_rule(of_weight(27269, 5672, 7001, activation, 5696))
-        assert tuple(config[name] for name in ("BLOCK_M", "BLOCK_N", "MORE_N", "GROUP_M")) == tile
-    for m, k, n in ((27268, 5672, 7001), (27269, 5680, 7001), (1001, 3000, 1001)):
-        assert _evened(of_weight(m, k, n, "none", k)) == (False, False)
 
 
 def test_odd_lines_of_many_columns_are_walked_in_groups_of_rows() -> None:

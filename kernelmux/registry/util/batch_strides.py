@@ -41,11 +41,11 @@ class BatchedProduct(NamedTuple):
         return self.batch.products if self.batch else 1
 
 
-def take_turns(M: int, K: int, line: int, size: int) -> bool:
-    """Whether rows a [M, K] of elements of `size` bytes, `line` elements apart, start at even and odd multiples of 16 bytes
+def take_turns(K: int, line: int, size: int) -> bool:
+    """Whether rows of K elements of `size` bytes, `line` elements apart, start at even and odd multiples of 16 bytes
     in turn. A copy engine that brings 32 bytes at a time then does better with two products, of the even rows and of
     the odd ones, whose columns begin 16 bytes before the first: K has room for these in its last 128 bytes."""
-    return M % 2 == 0 and line * size % 32 == 16 and 0 < K * size % 128 <= 128 - 16
+    return line * size % 32 == 16 and 0 < K * size % 128 <= 128 - 16
 
 
 def product(a_shape: Ints, a_strides: Ints, b_shape: Ints, b_strides: Ints) -> BatchedProduct | None:

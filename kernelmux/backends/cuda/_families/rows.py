@@ -15,7 +15,6 @@ import torch
 from kernelmux.backends.cuda._families.elementwise import ACCESS_BYTES, common_width
 from kernelmux.backends.cuda._launch.runtime import (
     FEW_BLOCKS,
-    BoundLaunch,
     Kernel,
     Source,
     card,
@@ -44,12 +43,10 @@ _HELD = 64  # bytes of a thread, of all inputs together
 # 92.4. By pairs: log_softmax of 16376 x 4098 70.7 and 67.2, rms_norm 71.3 and 73.2.
 _PEELED = {2: (128, 128, 4000), 4: (2000, 2000, 16000)}
 _PEELED_PAIRS, _WHOLE = 4000, 2048
-# Bytes of a peeled row without weights, of one input and of several, from which blocks of a cluster divide it; and of all
-# inputs of rows that they hold. H200, us, by a block and by several: log_softmax of 4893 x 13713 in bf16 77.3 and 70.1,
-# softmax_backward of 1048 x 32001 in fp32 141.5 and 97.2, in bf16 of 4095 x 16385 106.9 and 97.9, of 3355 x 20001 101.5 and
-# 105.8. By a block that reads twice and by several, in bf16: log_softmax of 1 x 400000 41.5 and 9.2, of 32 x 1000000 123.7
-# and 74.7, softmax_backward of this 137.0 and 177.2.
-_DIVIDED, _DIVIDED_TOGETHER, _CLUSTER_HOLDS = 20000, 64000, 2**21
+# Bytes of a peeled row without weights, of one input and of several, from which blocks of a cluster divide it. H200, us, by
+# a block and by several: log_softmax of 4893 x 13713 in bf16 77.3 and 70.1, softmax_backward of 1048 x 32001 in fp32 141.5
+# and 97.2, in bf16 of 4095 x 16385 106.9 and 97.9, of 3355 x 20001 101.5 and 105.8.
+_DIVIDED, _DIVIDED_TOGETHER = 20000, 64000
 _THREADS, _SMALL_THREADS = 1024, 1152  # of a multiprocessor: 64 and 56 registers for each
 # Bytes of a row of which few blocks ask for all tensors at once. H200, us, and where the compiler puts what results alone
 # need behind the sums: layer_norm of 9 x 4144 in bf16 5.9 (6.4), but 3 x 13785 8.6 (8.3); log_softmax_backward 5 x 324 5.1
@@ -61,6 +58,12 @@ _AT_ONCE = 16384
 _TIMES_L2 = 4
 # Of two inputs. H200, bf16, add_rms_norm of 8192 x 6144: 98.7 us, 102.0 without.
 _TIMES_L2_TOGETHER = 3
+# Bytes of the longest row, of all inputs together, that a cluster holds or a block reads twice: longer ones are in parts, a
+# block for each. Bytes of an input in a thread of a part, its threads, and the most fp32 numbers that are known of it.
+# H200, bf16, us by a cluster, by a block and in parts: log_softmax of 1 x 400000 9.2, 41.4 and 6.9, of 1 x 1000000 19.4,
+# 96.1 and 8.4, of 32 x 1000000 75.6, 109.5 and 53.2; softmax_backward of 32 x 400000 32.6, 52.6 and 37.2.
+_LONGEST = 2**20
+_PART_HELD, _PART_BLOCK, _STATE_FLOATS = 64, 256, 4
 _COLUMN_BLOCK, _TILE_INNER = 512, 32  # threads, and how many of them side by side
 SHORT = (AtMost("N", REGISTER_LIMIT),)
 CLUSTERS = (Capability((9, 0)), AtMost("N", CLUSTER_LIMIT))
@@ -129,17 +132,19 @@ def _plan(
     only where there was one block (add_rms_norm, 8192 x 11008: 183 us by three, 178 by two).
     alone: the operator has one input.
     """
-    units = cdiv(n, width)
+    units = cdiv(columns_of_vectors(n, width, peeled), width)
     part = cdiv(units, cluster)
     wanted = cdiv(part, max(1, min(_MOST_VECTORS, held // (width * itemsize))))
     if wanted <= _WARP and cluster == 1:
-        wanted = min(_WARP, max(wanted, cdiv(units, _FEW_VECTORS)))
+        # Columns beside the vectors, of which a lane has one at most. H200, bf16, us by four lanes and by eight:
+        # log_softmax of 1032444 x 65 102.9 and 78.8, of 520000 x 129 100.6 and 70.7.
+        beside = 2 * width - 1 if peeled else 0
+        wanted = min(_WARP, max(wanted, cdiv(cdiv(n, width), _FEW_VECTORS), beside))
     group, vectors = _deal(part, max(wanted, _WARP + 1) if cluster > 1 else wanted)
     rows = max(1, _SMALLEST_BLOCK // group) if group <= _WARP and cluster == 1 else 1
     wide, size = width * itemsize == ACCESS_BYTES, group * rows
     threads = _THREADS if wide else _THREADS // 2
-    surely = (n - width + 1) // width if peeled else units
-    last = surely - (cluster - 1) * group * vectors  # units of the last block
+    last = units - (cluster - 1) * group * vectors  # units of the last block
     inside = max(0, min(vectors, last // group))
     blocks = max(1, threads // size)
     if vectors * width * itemsize <= _HELD and 4 * blocks * size <= 3 * _THREADS and ((alone and wide) or group > 512):
@@ -154,6 +159,11 @@ def _deal(units: int, wanted: int) -> tuple[int, int]:
         return group, cdiv(units, group)
     vectors = cdiv(units, min(1024, cdiv(wanted, _WARP) * _WARP))
     return cdiv(cdiv(units, vectors), _WARP) * _WARP, vectors
+
+
+def columns_of_vectors(n: int, width: int, peeled: bool) -> int:
+    """Columns of a row in vectors: of a peeled one as many wherever it starts, which leaves one vector and what is less."""
+    return max(1, n // width - 1) * width if peeled else n
 
 
 def peeled(tensor: str) -> dict[str, UnevenRows]:
@@ -240,7 +250,8 @@ class Rows:
         """The outputs, each like the first input, of the inputs and weights (contiguous) along `axis`.
 
         The last weights may be missing, if the operator's source can do without.
-        walk: "registers", "cluster", "looped" or "fastest", for the last axis; any other is walked down in columns.
+        walk: "registers", "cluster", "looped" (long rows in "parts") or "fastest", for the last axis; any other is walked
+        down in columns.
         """
         x = tensors[0]
         outputs = tuple([torch.empty_like(x) for _ in self.outputs])
@@ -252,6 +263,8 @@ class Rows:
                 if walk == "fastest":
                     on, divides = card(x).capability, peeled and not weights
                     walk = _fastest(sizes[1], x.element_size(), len(self.inputs), on, divides)
+                if walk == "looped" and sizes[1] * x.element_size() * len(self.inputs) > _LONGEST:
+                    walk = "parts"
             else:  # a state per column: 16 bytes of bf16 would need eight
                 walk, width, peeled = "columns", row_width(tensors, sizes[2], widest=8), False
             processors = card(x).processors if len(tensors) > 1 else 0
@@ -269,6 +282,7 @@ class Rows:
         numbers = " ".join(f"{name}:f32" for name in self.numbers)
         fixed = {"ENTRY": entry, "WALK": walk, "ELEMENT": ctype(work.dtype), "WEIGHTS": work.weights}
         fixed |= {"FOLLOWS": 1} if self.starts_early(work) else {}
+        tensors += " states*" if "PART_COLUMNS" in defines else ""
         return self.source.kernel(entry, f"{tensors} rows:i64 n:i32 inner:i64 {numbers}", **fixed, **defines)
 
 
@@ -291,9 +305,29 @@ class RowWork(NamedTuple):
 
 
 @remembered
-def _launch(op: Rows, walk: str, work: RowWork, numbers: tuple[float, ...]) -> BoundLaunch:
+def _launch(op: Rows, walk: str, work: RowWork, numbers: tuple[float, ...]) -> Callable[..., None]:
+    if walk == "parts":
+        return _parts(op, work, numbers)
     kernel, grid, block = _WALKS[walk](op, work)
     return kernel.bind(grid, block, work.rows, work.n, work.inner, *numbers, follows=op.starts_early(work))
+
+
+def _parts(op: Rows, work: RowWork, numbers: tuple[float, ...]) -> Callable[..., None]:
+    """Both launches. Parts are a matter of the length of a row alone, as many as a block has threads at most."""
+    part = _PART_BLOCK * _PART_HELD // work.dtype.itemsize
+    while part * _PART_BLOCK < work.n:
+        part *= 2
+    defines = {"WIDTH": work.width, "GROUP": _PART_BLOCK, "PEELED": int(work.peeled), "PART_COLUMNS": part}
+    blocks, block, numbers = work.rows * cdiv(work.n, part), (_PART_BLOCK, 1), (work.rows, work.n, work.inner, *numbers)
+    first = op.kernel("parts", "parts", work, **defines).bind(blocks, block, *numbers)
+    then = op.kernel("results", "results", work, **defines).bind(blocks, block, *numbers, follows=True)
+
+    def launch(*tensors: torch.Tensor) -> None:
+        states = torch.empty(blocks * _STATE_FLOATS, dtype=torch.float32, device=tensors[0].device)
+        first(*tensors, states)
+        then(*tensors, states)
+
+    return launch
 
 
 def _registers(op: Rows, work: RowWork) -> Launch:
@@ -341,7 +375,7 @@ def _fastest(n: int, itemsize: int, inputs: int, capability: tuple[int, int], di
     """
     row = inputs * n * itemsize
     divided = divides and row >= (_DIVIDED if inputs == 1 else _DIVIDED_TOGETHER)
-    if capability >= (9, 0) and row <= _CLUSTER_HOLDS and (divided or n > REGISTER_LIMIT):
+    if capability >= (9, 0) and row <= _LONGEST and (divided or n > REGISTER_LIMIT):
         return "cluster"
     return "registers" if n <= REGISTER_LIMIT else "looped"
 

@@ -7,6 +7,7 @@ from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, card, c
 from kernelmux.backends.cuda.cross_entropy._pieces import in_pieces
 from kernelmux.backends.cuda.cross_entropy._targets import reduced
 from kernelmux.registry.backend import Implementation
+from kernelmux.registry.conditions import AtLeast, Either, UnevenRows
 from kernelmux.registry.util.cards import remembered
 
 SOURCE = Source(__file__)
@@ -28,12 +29,9 @@ def cross_entropy(
     # Of one row, and in pieces, the loss comes out as it is wanted.
     work = (*logits.shape, logits.stride(0), logits.dtype, ignore_index, label_smoothing)
     on = card(logits)
-    if rows and (found := in_pieces(*work, aligned(logits), reduction, on.processors)):
-        numbers, look, last = found
-        states = lse.new_empty(numbers)
+    if rows and (pieces := in_pieces(*work, aligned(logits), reduction, on.processors)):
         loss = lse.new_empty(lse.shape if reduction == "none" else ())
-        look(logits, states)
-        last(logits, target, states, lse, loss)
+        pieces(logits, target, lse, loss)
         return loss, lse
     alone = rows == 1 and reduction != "none"
     loss = lse.new_empty(() if alone else lse.shape)
@@ -81,9 +79,7 @@ VARIANTS = {
         cross_entropy,
         "a running maximum and sum per thread: the logits are read once; few long rows by clusters or in pieces",
         layout={"logits": "last", "target": "contiguous"},
-        exempt={
-            "BatchInvariant": "a row that starts misaligned is peeled, and few long rows have a cluster or several"
-            " blocks each: columns fall to other threads"
-        },
+        # Of few rows of 2 * _SHARE bytes or more each has a cluster, or several blocks.
+        exempt={"BatchInvariant": Either(UnevenRows("logits"), AtLeast("V", 2 * _SHARE // torch.float32.itemsize))},
     )
 }

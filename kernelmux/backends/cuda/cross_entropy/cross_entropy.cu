@@ -1,50 +1,25 @@
 // lse = log(sum(exp(x))) of each row, and its loss, lse - (1 - s) * x[target] - s * mean(x): 0 for rows that are ignored, NaN where the
 // target is no class. Rows lie `step` elements apart; the CLUSTER blocks that share a long one take their vectors in turns.
 #include "dependent_launch.cuh"
-#include "log_sum_exp.cuh"
+#include "row_losses.cuh"
 #include "row_parameters.cuh"
-#include "targets.cuh"
 
-#ifndef SMOOTHED  // s > 0
-#define SMOOTHED 0
-#endif
 #ifndef MEAN_OF_ONE  // whether the loss of the only row is the mean: NaN if it does not count
 #define MEAN_OF_ONE 0
 #endif
-
-// NaN for a row of nothing but -inf, as for every other row with an infinity.
-struct Seen {
-    LogSumExp exponentials;
-    float sum = 0.0f;
-
-    template <typename Each>
-    __device__ __forceinline__ void add(Each each) {
-        exponentials.add(each, 1.0f, factor);
-        if (SMOOTHED) each([&](const float* x) { sum += x[0]; });
-    }
-    template <typename Op, typename L>
-    __device__ __forceinline__ void join(const Op& op, L lanes) {
-        exponentials.join(*this, lanes);
-        if (SMOOTHED) sum = lanes.sum(sum);
-    }
-    __device__ __forceinline__ float log_sum() const {
-        return exponentials.m == Max::identity() ? nanf("") : exponentials.m + logf(exponentials.sum);
-    }
-    static constexpr float factor = 1.44269504f;  // log2(e)
-};
 
 extern "C" __global__ void CLUSTER_SHAPE __launch_bounds__(GROUP * ROWS)
 cross_entropy_online(
     const T* __restrict__ logits, const i64* __restrict__ target, float* __restrict__ lse, float* __restrict__ loss, i64 rows,
     int n, i64 step, i64 ignored, float smoothing) {
     constexpr int SHARE = CLUSTER * GROUP;  // threads of a row
-    __shared__ JoinRoom<Seen> room;
+    __shared__ JoinRoom<Logits> room;
     join_cluster(room);
     const i64 row = blockIdx.x / CLUSTER * (i64)ROWS + threadIdx.y;
     const int thread = block_in_cluster() * GROUP + threadIdx.x;
     const T* const x = logits + row * step;
     const Peel part = Peel::of<WIDTH>(x, row < rows ? n : 0);
-    Seen seen;
+    Logits seen;
     for (int k = thread; k < part.few; k += SHARE) {
         const float value = to_float(x[part.beside(k)]);
         seen.add([&](auto f) { f(&value); });
@@ -70,12 +45,7 @@ cross_entropy_online(
     seen = joined(seen, seen, room);
     if (thread != 0 || row >= rows) return;
     const Target t(target[row], n, ignored);
-    const float all = seen.log_sum();
-    float found = t.counts || MEAN_OF_ONE ? nanf("") : 0.0f;
-    if (t.counts && t.is_class) {
-        const float chosen = to_float(x[t.value]);
-        found = SMOOTHED ? all - (1.0f - smoothing) * chosen - smoothing * (seen.sum / n) : all - chosen;
-    }
-    lse[row] = all;
-    loss[row] = found;
+    const float chosen = t.counts && t.is_class ? to_float(x[t.value]) : 0.0f;
+    lse[row] = seen.log_sum();
+    loss[row] = MEAN_OF_ONE && !t.counts ? nanf("") : seen.loss(t, chosen, n, smoothing);
 }

@@ -6,7 +6,7 @@ staying   the row stays in shared memory and registers, and the next one takes i
 clusters  a row stays in the registers of a block, a long one in those of a cluster, in the order of memory; longer ones in
           pieces as above, short ones as two_pass
 
-Few rows that are longer than a block holds are in parts: one launch looks at them, the next writes (staying, clusters).
+Few long rows are in pieces: one launch looks at them, the next writes (staying, clusters).
 """
 
 from functools import partial
@@ -17,17 +17,17 @@ from kernelmux.backends.cuda._families.elementwise import ACCESS_BYTES
 from kernelmux.backends.cuda._families.rows import peeled
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, card, cdiv, ctype
 from kernelmux.backends.cuda.cross_entropy import aligned, group_of
-from kernelmux.backends.cuda.cross_entropy._pieces import RowParts, parts_of_clusters, whole_pieces
+from kernelmux.backends.cuda.cross_entropy._pieces import MOST_PIECES, PIECE, VECTORS, LossInPieces, launches, pieces_of
 from kernelmux.backends.cuda.cross_entropy._targets import reduced
-from kernelmux.backends.cuda.cross_entropy_with_gradient._pieces import gradient_in_pieces
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import Capability
+from kernelmux.registry.conditions import AtLeast, Capability, Either, UnevenRows
 from kernelmux.registry.util.cards import Card, remembered
 
 SOURCE = Source(__file__)
 TWO_PASS = Source(__file__, "cross_entropy_with_gradient_two_pass.cu")
 FOLLOWING = Source(__file__, "cross_entropy_with_gradient_following.cu")
 CLUSTERS = Source(__file__, "cross_entropy_with_gradient_clusters.cu")
+PIECES = Source(__file__, "cross_entropy_with_gradient_pieces.cu")
 _SIGNATURE = "logits* target* counted* loss* grad* rows:i64 n:i32 step:i64 ignored:i64 smoothing:f32"
 _FOLLOWING_SIGNATURE = _SIGNATURE.replace("loss*", "words* loss*") + " pieces:i32 lag:i32"
 _UNROLL = 4  # accesses of a thread in flight, where a row is read twice
@@ -37,9 +37,13 @@ _OTHER_SHARED = 1280  # bytes of a block beside the ring: its sums, and 1 KiB of
 # Bytes of a row that stays at least. H200, bf16, staying and two_pass: 65536 x 2048 192 us and 155, 32768 x 8192 303, 307.
 _SHORTEST = 8192
 
-# Of a piece of a longer row: threads, vectors of each, blocks of a multiprocessor. H200, 8192 x 151936 in bf16, in one run:
-# 1422 us, 1582 by two passes; pieces of 8192 x 128256 took 1167, rows that stay 1135.
-_PIECE, _VECTORS, _BLOCKS = 256, 4, 4
+# Blocks of a multiprocessor that have pieces which wait for others. H200, bf16, us: 8192 x 151936 1422, 1582 by two passes;
+# 8192 x 128256 1167, as rows that stay 1135.
+_BLOCKS = 4
+# Bytes above which few rows are in pieces, while L2 holds them. H200, bf16, us so and by clusters: 8 x 32000 6.7 and 9.2,
+# 16 x 20000 6.9 and 8.5, 100 x 32000 12.1 and 12.3, 132 x 50257 16.5 and 18.7, 64 x 128256 17.9 and 18.9, 100 x 128256
+# 24.1 and 25.9; 256 x 32000 19.1 and 18.0.
+_LONG = 2**15
 # In clusters: vectors of a thread, its threads while more blocks may share a row, and at most. H200, in bf16, in one run:
 # 8192 x 128256 takes 1018 us, 1132 as rows that stay, 1062 by 512 threads; 8192 x 151936 takes 1307 us, 1589 in pieces.
 # Rows of which a multiprocessor would keep one or two, and of which it has room for parts of two.
@@ -56,10 +60,6 @@ _FEW_VECTORS, _SHORT, _VECTORS_OF_BLOCK, _NEARLY_ALL = 4, 6144, (6, 8), 896
 # count and one that starts late cost more. H200, bf16, us so and with these launches: 5 x 231360 10.9 and 12.0, 16 x 128256
 # 11.5 and 13.2, 100 x 32000 12.9 and 13.8, 256 x 32000 17.8 and 17.4.
 _FEW = 256
-# Where clusters would have no more than so many blocks for a multiprocessor, blocks of so many threads take parts of what a
-# block of a cluster has. H200, bf16, us by clusters and so: 2 x 128256 9.5 and 8.4, 5 x 231360 10.9 and 9.3, 16 x 128256
-# 11.5 and 10.5, 64 x 50257 13.2 and 12.6.
-_BLOCKS_OF_CLUSTERS, _PART = 2, 128
 
 
 def cross_entropy_with_gradient(
@@ -72,9 +72,10 @@ def cross_entropy_with_gradient(
     if grad.numel():
         work = (*logits.shape, logits.stride(0), logits.dtype, ignore_index, label_smoothing)
         size, on = logits.shape[1] * logits.dtype.itemsize, card(logits)
-        if pieces := _few_and_long(plan, rows, size, on):
-            launches = gradient_in_pieces(pieces, *work, aligned(logits), reduction)
-            return launches(logits, target, loss, grad), grad
+        if plan != "two_pass" and _few_and_long(rows, size, on):
+            total = None if reduction == "none" else loss.new_empty(())
+            _in_pieces(*work, aligned(logits), reduction)(logits, target, loss, total, grad)
+            return (loss if total is None else total), grad
         count = reduced("count", None, target, ignore_index) if mean and not few else None
         tensors, work = (logits, target, count, loss, grad), (*work, few, few and mean)
         if plan == "clusters" and (size in _OF_BLOCK or size in _SHARED):
@@ -91,17 +92,21 @@ def cross_entropy_with_gradient(
     return (loss if alone or reduction == "none" else reduced(reduction, loss, target, ignore_index)), grad
 
 
-def _few_and_long(plan: str, rows: int, size: int, on: Card) -> RowParts | None:
-    """How rows of `size` bytes fall to blocks, if they are long and few: their pieces run at a time, and more blocks than
-    a cluster has pay."""
-    if plan == "clusters" and size in _SHARED:
-        cluster, *form = _shares(size)
-        few = 1 < rows <= _BLOCKS_OF_CLUSTERS * on.processors // cluster
-        return parts_of_clusters(_PART, cluster, *form) if few else None
-    if plan == "two_pass" or size <= (_OF_BLOCK[-1] if plan == "clusters" else _longest(on)):
-        return None
-    pieces = whole_pieces(size, _PIECE, _VECTORS)
-    return pieces if pieces and rows * pieces.blocks <= _BLOCKS * on.processors else None
+def _few_and_long(rows: int, size: int, on: Card) -> bool:
+    """Whether rows of `size` bytes are long, of each multiprocessor at most one, and L2 has room for all."""
+    few = rows <= min(_FEW, on.processors) and 2 * rows * size <= on.l2
+    return few and size > _LONG and pieces_of(size) <= MOST_PIECES
+
+
+@remembered
+def _in_pieces(
+    rows: int, n: int, step: int, dtype: torch.dtype, ignored: int, smoothing: float, aligned: bool, reduction: str
+) -> LossInPieces:
+    added = reduction != "none"
+    return launches(
+        PIECES, "cross_entropy_with_gradient_pieces", "loss* total* grad*", added + rows * pieces_of(n * dtype.itemsize),
+        PIECE, rows, n, step, dtype, ignored, smoothing, aligned, FEW=1, MEAN=int(reduction == "mean"), ADDED=int(added),
+    )  # fmt: skip
 
 
 @remembered
@@ -158,16 +163,16 @@ def _following(
 ) -> tuple[int, BoundLaunch, BoundLaunch]:  # fmt: skip
     """Words that the launches share, one that clears them and one that does the work."""
     width, smoothed = ACCESS_BYTES // dtype.itemsize, int(smoothing != 0)
-    pieces = cdiv(n, _PIECE * _VECTORS * width)
+    pieces = pieces_of(n * dtype.itemsize)
     lag = min(rows, cdiv(3 * processors * _BLOCKS, 2 * pieces))  # rows: 1.5 times what is under way
     words = rows * pieces * (1 + smoothed)
     defines = {
-        "ELEMENT": ctype(dtype), "WIDTH": width, "GROUP": _PIECE, "UNROLL": _VECTORS, "MIN_BLOCKS": _BLOCKS,
+        "ELEMENT": ctype(dtype), "WIDTH": width, "GROUP": PIECE, "UNROLL": VECTORS, "MIN_BLOCKS": _BLOCKS,
         "SMOOTHED": smoothed, "ALIGNED": int(aligned), "FEW": int(few), "MEAN": int(mean),
     }  # fmt: skip
     clear = FOLLOWING.kernel("cross_entropy_with_gradient_clear", "words* count:i64", **defines)
     kernel = FOLLOWING.kernel("cross_entropy_with_gradient_following", _FOLLOWING_SIGNATURE, **defines)
-    work = kernel.bind((rows + lag) * pieces, _PIECE, rows, n, step, ignored, smoothing, pieces, lag)
+    work = kernel.bind((rows + lag) * pieces, PIECE, rows, n, step, ignored, smoothing, pieces, lag)
     return words, clear.bind(cdiv(words, 256), 256, words), work
 
 
@@ -208,6 +213,7 @@ def _clusters(
 
 _LAYOUT = {"logits": "last", "target": "contiguous"}
 _PEELED = peeled("logits")
+_UNLIKE_FEW = {"BatchInvariant": Either(UnevenRows("logits"), AtLeast("V", _LONG // torch.float32.itemsize + 1))}
 VARIANTS = {
     "two_pass": Implementation(
         partial(cross_entropy_with_gradient, "two_pass"),
@@ -220,13 +226,13 @@ VARIANTS = {
         "one read as far as shared memory and registers hold the row, the next one on its way; else the second from L2",
         (Capability((8, 0)),),
         _LAYOUT,
-        exempt=_PEELED,
+        exempt=_UNLIKE_FEW,
     ),
     "clusters": Implementation(
         partial(cross_entropy_with_gradient, "clusters"),
         "a row in the registers of a block or of a cluster of blocks, in the order of memory",
         (Capability((9, 0)),),
         _LAYOUT,
-        exempt=_PEELED,
+        exempt=_UNLIKE_FEW,
     ),
 }

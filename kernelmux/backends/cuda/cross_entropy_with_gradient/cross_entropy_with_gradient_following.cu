@@ -3,11 +3,10 @@
 // of the row `lag` before, whose logits are still in L2: memory sees one stream of reads and one of writes. Blocks start in the order
 // of their numbers, so that all those have started whose words a block waits for. Logits lie `step` apart from row to row; gradients
 // are contiguous.
-#include "loss_states.cuh"
+#include "loss_pieces.cuh"
 #include "row_counts.cuh"
-#include "row_pieces.cuh"
 
-// {maximum, sum of exponentials} of a piece, with smoothing {sum, 1} beside it. None is 0: a sum of 0 has a maximum of -inf.
+// Of a piece. None is 0: a sum of 0 has a maximum of -inf.
 using Word = unsigned long long;
 
 // What is to be read again: the last to leave L2.
@@ -41,7 +40,7 @@ __device__ __forceinline__ bool look(const Word* words, int pieces, Logits& row)
     row = Logits();
     bool there = true;
     for (int k = threadIdx.x % 32; k < pieces; k += 32) {
-        add_part(row, read_word(words + k * WORDS, there));
+        add_piece(row, read_word(words + k * WORDS, there));
         if (SMOOTHED) row.sum += read_word(words + k * WORDS + 1, there).x;
     }
     row.join(row, Lanes<32>());
@@ -57,11 +56,8 @@ cross_entropy_with_gradient_following(
     __shared__ bool shared_there;
     const int piece = blockIdx.x % pieces;
     const i64 row = blockIdx.x / pieces, before = row - lag;
-    const T *const x = logits + min(row, rows - 1) * step, *const old = logits + max(before, 0ll) * step;
-    const Part looked(x, row < rows ? n : 0, piece), written(old, before >= 0 ? n : 0, piece);
-    Elements fresh[UNROLL], again[UNROLL];
-    looked.each([&](int u, int i) { fresh[u] = load_lasting(x + looked.first + i); });
-    written.each([&](int u, int i) { again[u] = load_streaming<WIDTH>(old + written.first + i); });
+    const HeldPiece looked(logits + min(row, rows - 1) * step, row < rows ? n : 0, piece, load_lasting);
+    const HeldPiece written(logits + max(before, 0ll) * step, before >= 0 ? n : 0, piece, load_streaming<WIDTH, T>);
     const Target wanted(target[max(before, 0ll)], n, ignored);
     const float g = weight_of_rows(counted, target, rows, ignored, threadIdx.x);
     auto find = [&]() {
@@ -74,20 +70,7 @@ cross_entropy_with_gradient_following(
         const bool there = before < 0 || find();
         if (threadIdx.x == 0) shared_there = there;
     }
-    Logits seen;
-    seen.add([&](auto f) {
-        looked.each([&](int u, int) {
-            float values[WIDTH];
-            to_floats(values, fresh[u]);
-#pragma unroll
-            for (int j = 0; j < WIDTH; ++j) f(&values[j]);
-        });
-    });
-    if (const int k = looked.beside(piece); k >= 0) {
-        const float value = to_float(x[k]);
-        seen.add([&](auto f) { f(&value); });
-    }
-    seen = joined(seen, seen, room);
+    const Logits seen = joined(Logits(), looked.seen(), room);
     if (threadIdx.x == 0 && row < rows) leave(words + (row * pieces + piece) * WORDS, seen);
     if (before < 0) return;
     if (!shared_there) {  // rarely
@@ -96,14 +79,7 @@ cross_entropy_with_gradient_following(
         __syncthreads();
     }
     const RowLoss found = shared_loss;
-    T* const y = grad + before * n;
-    const bool wide = ALIGNED || starts_vector(y + written.peel.head);
-    written.each([&](int u, int i) {
-        const Elements gradients = found.gradients(again[u], written.first + i, smoothing, loss + before);
-        store_row(y + written.first + i, gradients, wide);
-    });
-    if (const int k = written.beside(piece); k >= 0)
-        y[k] = from_float<T>(found.single(to_float(old[k]), k, smoothing, loss + before));
+    written.write<true>(grad + before * n, found, smoothing, loss + before);
     if (piece == 0 && found.constant && threadIdx.x == 0) loss[before] = loss_without_class(found.value, rows);
 }
 

@@ -30,6 +30,9 @@
 #ifndef IN_TURN  // a batch of two products: those of the even rows of a and of the odd ones, whose results take turns too
 #define IN_TURN 0
 #endif
+#ifndef ODD_ROWS  // of those there is one even row more
+#define ODD_ROWS 0
+#endif
 
 #if BATCHED  // parameters of a kernel and what it hands on; a single product has neither
 #define BATCH_PARAMETERS , int products, int inner, i64 a_outer, i64 a_inner, i64 b_outer, i64 b_inner

@@ -255,7 +255,9 @@ __device__ __forceinline__ void consume(const Ring& ring, Output* c, const Epilo
     for (int i = blockIdx.x; i < works; i += gridDim.x) {
         const Work work(i, sizes);
         multiply(sum, ring, place, work);
-        const i64 row = IN_TURN ? (i64)(work.slice - work.product) * sizes.M + work.product : (i64)work.slice * sizes.M;
+        const i64 slices = work.slice - work.product;  // in front, of two products each if these take turns
+        const i64 row = IN_TURN ? slices / 2 * (2 * sizes.M - ODD_ROWS) + work.product : (i64)work.slice * sizes.M;
+        const int rows = ODD_ROWS ? sizes.M - work.product : sizes.M;
         Output* slice = c + row * sizes.N;
         Epilogue<Output> end = epilogue;
         if constexpr (IN_TURN && SAVES) end.z += row * sizes.N;
@@ -268,7 +270,7 @@ __device__ __forceinline__ void consume(const Ring& ring, Output* c, const Epilo
 #pragma unroll
             for (int n = 0; n < BLOCK_N; n += STRIP_N)
                 Strip<STRIP_N>::store_out(strip, sum[i] + n / 8, slice, end,
-                                          work.m + (warp / 4 * HEIGHT + i) * 64 + warp % 4 * 16, work.n + n, sizes.M, sizes.N, pitch);
+                                          work.m + (warp / 4 * HEIGHT + i) * 64 + warp % 4 * 16, work.n + n, rows, sizes.N, pitch);
         if constexpr (STRIPS_IN_RING) {
             asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the copy engine is next
             __syncwarp();

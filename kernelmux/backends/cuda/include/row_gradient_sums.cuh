@@ -51,51 +51,17 @@ __device__ __forceinline__ void store_sums(float* out, const float (&sum)[WIDTH]
         for (int j = 0; j < WIDTH; ++j) out[j] = sum[j];
 }
 
-// Weights of a vector of a row, which need not be aligned where rows are peeled.
-__device__ __forceinline__ Elements load_weights(const T* w) {
-    if (!PEELED) return load<WIDTH>(w);
-    Elements found;
-#pragma unroll
-    for (int j = 0; j < WIDTH; ++j) found.v[j] = w[j];
-    return found;
-}
-
-// The columns beside the whole vectors of a peeled row that a thread has, every GROUP-th: the next row's are on their way too.
-constexpr int BESIDE = PEELED ? cdiv(2 * (WIDTH - 1), GROUP) : 0, BESIDES = BESIDE > 0 ? BESIDE : 1;
-
+// The columns beside the whole vectors of a peeled row that a thread has: the next row's are on their way too.
 template <int In, int Sums>
-struct Beside {
-    int at[BESIDES];  // -1: none
-    float w[BESIDES], z[BESIDES][In], sum[BESIDES][Sums] = {};
-    T next[BESIDES][In];
+struct SumsBeside : BesideRow<In> {
+    static constexpr int ROOM = BesideRow<In>::ROOM;
+    float w[ROOM], z[ROOM][In], sum[ROOM][Sums] = {};
 
-    template <typename F>
-    __device__ __forceinline__ void each(F f) const {
-#pragma unroll
-        for (int b = 0; b < BESIDE; ++b)
-            if (at[b] >= 0) f(b);
-    }
-    template <typename All>
-    __device__ __forceinline__ Beside(const All& all, const Peel& part, bool here = true) {
-#pragma unroll
-        for (int b = 0; b < BESIDE; ++b) {
-            const int k = threadIdx.x + b * GROUP;
-            at[b] = here && k < part.few ? part.beside(k) : -1;
-        }
-        each([&](int b) { w[b] = to_float(all.w[at[b]]); });
-    }
-    template <typename All>
-    __device__ __forceinline__ void ask(const All& all, i64 start) {
-        each([&](int b) {
-#pragma unroll
-            for (int i = 0; i < In; ++i) next[b][i] = all.x[i][start + at[b]];
-        });
+    __device__ __forceinline__ SumsBeside(const T* weight, const Peel& peel, bool here = true) : BesideRow<In>(peel, here) {
+        this->each([&](int b) { w[b] = to_float(weight[this->at[b]]); });
     }
     __device__ __forceinline__ void take() {
-        each([&](int b) {
-#pragma unroll
-            for (int i = 0; i < In; ++i) z[b][i] = to_float(next[b][i]);
-        });
+        this->each([&](int b) { BesideRow<In>::take(z[b], b); });
     }
 };
 
@@ -103,7 +69,7 @@ struct Beside {
 // of no more use; a stage of it has room for a sum of each column of each row.
 template <int In, int Sums>
 __device__ __forceinline__ void add_to_partial(
-    const float (&sum)[VECTORS][Sums][WIDTH], const Beside<In, Sums>& beside, const Peel& part, float* partial,
+    const float (&sum)[VECTORS][Sums][WIDTH], const SumsBeside<In, Sums>& beside, const Peel& part, float* partial,
     i64 stride, int n) {
     const auto write = [&](float* out, int s) {
         for_each_vector(part.tail - part.head, [&](int i, int v) { store_sums(out + part.head + i, sum[v][s]); });

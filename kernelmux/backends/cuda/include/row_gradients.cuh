@@ -105,11 +105,11 @@ template <typename Op, int In, int Sums>
 __device__ __forceinline__ void staying(const Gradients<Op, In, Sums>& all) {
     const i64 step = gridDim.x * (i64)ROWS;
     i64 row = blockIdx.x * (i64)ROWS + threadIdx.y;
-    const Peel part = PEELED ? Peel::of<WIDTH>(all.grad + row * all.n, all.n) : Peel{0, all.n, 0};
+    const Peel part = peeled(all.grad + row * all.n, all.n);
     const int n = part.tail - part.head;  // of whole vectors
     Elements w[VECTORS];
     float sum[VECTORS][Sums][WIDTH] = {};
-    for_each_vector(n, [&](int i, int v) { w[v] = load_weights(all.w + part.head + i); });
+    for_each_vector(n, [&](int i, int v) { w[v] = weights_of(all.w, i, part.head); });
     // Beyond the last row a known one is asked for once more, and not used. Of ROWS side by side none is: all blocks would
     // ask for the same few lines of memory.
     const auto there = [&](i64 row) { return ROWS == 1 || row < all.rows; };
@@ -122,14 +122,14 @@ __device__ __forceinline__ void staying(const Gradients<Op, In, Sums>& all) {
         copy_async_commit();
     };
     for (int s = 0; s < STAGES - 1; ++s) ask_for(s, row + s * step);
-    Beside<In, Sums> beside(all, part);
-    if (there(row)) beside.ask(all, start(row) - part.head);
+    SumsBeside<In, Sums> beside(all.w, part);
+    if (there(row)) beside.ask(all.x, start(row) - part.head);
     int stage = 0;
     RowTotal total;
     for (i64 top = blockIdx.x * (i64)ROWS; top < all.rows; top += step, row += step) {
         ask_for((stage + STAGES - 1) % STAGES, row + (STAGES - 1) * step);
         beside.take();
-        if (there(row + step)) beside.ask(all, start(row + step) - part.head);
+        if (there(row + step)) beside.ask(all.x, start(row + step) - part.head);
         copy_async_wait<STAGES - 1>();
         const int here = stage;
         typename Op::State state;
@@ -175,17 +175,17 @@ template <typename Op, int In, int Sums>
 __device__ __forceinline__ void pieces(const Gradients<Op, In, Sums>& all) {
     const i64 start = blockIdx.x / PIECES * (i64)all.n;
     const int piece = (int)(blockIdx.x % PIECES);
-    const Peel part = PEELED ? Peel::of<WIDTH>(all.x[0] + start, all.n) : Peel{0, all.n, 0};
+    const Peel part = peeled(all.x[0] + start, all.n);
     const int first = part.head + piece * all.chunk, last = min(part.tail, first + all.chunk);
     typename Op::State state;
-    Beside<In, 1> beside(all, part, piece == 0);
-    beside.ask(all, start);
+    SumsBeside<In, 1> beside(all.w, part, piece == 0);
+    beside.ask(all.x, start);
     for (int i = first + threadIdx.x * WIDTH; i < last; i += UNROLL * GROUP * WIDTH) {
         Elements x[UNROLL][In], w[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {  // beyond the end the last vector once more: no load waits for a condition
             const int c = min(i + u * GROUP * WIDTH, last - WIDTH);
-            w[u] = load_weights(all.w + c);
+            w[u] = weights_of(all.w, c - part.head, part.head);
 #pragma unroll
             for (int k = 0; k < In; ++k) x[u][k] = load<WIDTH>(all.x[k] + start + c);
         }

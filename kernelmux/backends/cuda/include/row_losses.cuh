@@ -25,6 +25,15 @@ struct Logits {
         exponentials.join(*this, lanes);
         if (SMOOTHED) sum = lanes.sum(sum);
     }
+    // log(sum(exp(x))): NaN for a row of nothing but -inf, as for every other row with an infinity.
+    __device__ __forceinline__ float log_sum() const {
+        return exponentials.m == Max::identity() ? nanf("") : exponentials.m + logf(exponentials.sum);
+    }
+    // Of a row of n logits with `chosen` at its target: 0 for one that does not count, NaN where the target is no class.
+    __device__ __forceinline__ float loss(const Target& t, float chosen, int n, float smoothing) const {
+        if (!t.counts || !t.is_class) return t.counts ? nanf("") : 0.0f;
+        return SMOOTHED ? log_sum() - (1.0f - smoothing) * chosen - smoothing * (sum / n) : log_sum() - chosen;
+    }
 };
 
 // With g, the gradient of the row's loss: grad = g * (exp(x - m) / sum - (1 - s) * (1 at the target) - s / n). A row that does

@@ -66,12 +66,8 @@ struct Rows {
     }
 
     // Not as constants: no barrier would keep these back, and where they are wanted late there are no registers for them early.
-    // Weights do not start where the vectors of a peeled row do.
-    __device__ __forceinline__ void load_weights(Elements (&to)[at_least_one(Weights)], int i, int n) const {
+    __device__ __forceinline__ void load_weights(Elements (&to)[at_least_one(Weights)], int i, int head) const {
 #pragma unroll
-        for (int k = 0; k < Weights; ++k) {
-            if constexpr (PEELED) to[k] = load_across<WIDTH>(w[k], i, n);
-            else to[k] = load<WIDTH>(w[k] + i);
-        }
+        for (int k = 0; k < Weights; ++k) to[k] = weights_of(w[k], i, head);
     }
 };

@@ -18,6 +18,8 @@
 // The line makes one kernel called ENTRY that takes the rows in the way WALK says:
 //   resident  the row stays in the registers of a group, of a block or of CLUSTER blocks: one read, one write
 //   looped    a block per row reads it twice, the second time from L2 if it is not too long
+//   parts     blocks for PART_COLUMNS each, whose states go to `states`; up to GROUP of them to a row
+//   results   follows: blocks for as many columns each, which read them again and know all of the row
 //   columns   x: [rows, n, inner], the row runs along the middle: neighbouring threads own neighbouring columns
 #pragma once
 
@@ -46,35 +48,25 @@ __device__ __forceinline__ void depend(State& state, int zero) {
     memcpy(&state, &word, sizeof(word));
 }
 
-// Columns of a peeled row beside its vectors: this thread takes every GROUP-th, up to BESIDE of them.
-constexpr int BESIDE = PEELED ? cdiv(2 * (WIDTH - 1), GROUP) : 0;
+// f(values of the inputs) for each column beside the vectors of a peeled row.
+template <int In, typename F>
+__device__ __forceinline__ void each_beside(const BesideRow<In>& beside, F f) {
+    beside.each([&](int b) {
+        float x[In];
+        beside.take(x, b);
+        f(x);
+    });
+}
 
 template <typename Op, int In, int Weights, int Out>
-struct Beside {
-    int at[at_least_one(BESIDE)];  // -1 where there is none
-    float x[at_least_one(BESIDE)][In];
-
-    __device__ __forceinline__ Beside(const Rows<Op, In, Weights, Out>& all, i64 start, const Peel& peel, bool here = true) {
-#pragma unroll
-        for (int b = 0; b < BESIDE; ++b) {
-            const int k = threadIdx.x + b * GROUP;
-            at[b] = here && k < peel.few ? peel.beside(k) : -1;
-#pragma unroll
-            for (int i = 0; i < In; ++i) x[b][i] = at[b] >= 0 ? to_float(all.x[i][start + at[b]]) : 0.0f;
-        }
-    }
-    template <typename F>
-    __device__ __forceinline__ void each(F f) const {
-#pragma unroll
-        for (int b = 0; b < BESIDE; ++b)
-            if (at[b] >= 0) f(x[b]);
-    }
-    __device__ __forceinline__ void write(const Rows<Op, In, Weights, Out>& all, i64 start, const typename Op::Row& row) const {
-#pragma unroll
-        for (int b = 0; b < BESIDE; ++b)
-            if (at[b] >= 0) all.write_single(row, x[b], start, at[b]);
-    }
-};
+__device__ __forceinline__ void write_beside(
+    const Rows<Op, In, Weights, Out>& all, const BesideRow<In>& beside, i64 start, const typename Op::Row& row) {
+    beside.each([&](int b) {
+        float x[In];
+        beside.take(x, b);
+        all.write_single(row, x, start, beside.at[b]);
+    });
+}
 
 // Of a row that is read once.
 __device__ __forceinline__ Elements load_of_row(const T* p) {
@@ -99,8 +91,8 @@ __device__ __forceinline__ void resident(const Rows<Op, In, Weights, Out>& all, 
     join_cluster(room);
     const i64 row = blockIdx.x / CLUSTER * (i64)ROWS + threadIdx.y;
     const i64 begin = min(row, rows - 1) * n;  // beyond the last row: once more, but not written
-    const Peel peel = PEELED ? Peel::of<WIDTH>(all.x[0] + begin, n) : Peel{0, n, 0};
-    const int first = peel.head + block_in_cluster() * PART, part = min(peel.tail - first, PART);
+    const Peel peel = peeled(all.x[0] + begin, n);
+    const int from = block_in_cluster() * PART, first = peel.head + from, part = min(peel.tail - first, PART);
     Elements held[VECTORS][In], weight[VECTORS][at_least_one(Weights)];
     // Without a condition, and with a dependence (inner is 1): else the compiler asks for the last vectors when those before them
     // have arrived. Beyond the end of the row that is its last vector once more.
@@ -113,7 +105,8 @@ __device__ __forceinline__ void resident(const Rows<Op, In, Weights, Out>& all, 
             if (v >= INSIDE) count += first_word(held[v][k]) & (int)(inner - 1);
         }
     }
-    const Beside<Op, In, Weights, Out> beside(all, begin, peel, block_in_cluster() == 0);
+    BesideRow<In> beside(peel, block_in_cluster() == 0);
+    beside.ask(all.x, begin);
     // Asked for before the reduction, which hides their latency, as far as 1,024 threads, or those of one block, have
     // registers for both.
     constexpr int REGISTERS = VECTORS * (In + Weights) * at_least_one((int)sizeof(Elements) / 4);
@@ -123,11 +116,11 @@ __device__ __forceinline__ void resident(const Rows<Op, In, Weights, Out>& all, 
                             : VECTORS * WIDTH <= 32 && sizeof(held) + Weights * VECTORS * sizeof(Elements) <= 128);
     if (EARLY)
 #pragma unroll
-        for (int v = 0; v < VECTORS; ++v) all.load_weights(weight[v], first + within(v, part), n);
+        for (int v = 0; v < VECTORS; ++v) all.load_weights(weight[v], from + within(v, part), peel.head);
     State state;
     all.op.add(state, [&](auto f) {
         for_each_vector(count, [&](int, int v) { all.each_of(held[v], f); });
-        beside.each(f);
+        each_beside(beside, f);
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v)
 #pragma unroll
@@ -150,49 +143,158 @@ __device__ __forceinline__ void resident(const Rows<Op, In, Weights, Out>& all, 
     if (ROWS > 1 && row >= rows) return;
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) {
-        if (!EARLY) all.load_weights(weight[v], first + within(v, part), n);
+        if (!EARLY) all.load_weights(weight[v], from + within(v, part), peel.head);
         if (!EARLY && Weights > 0 && v >= INSIDE) count += first_word(weight[v][at_least_one(Weights) - 1]) & (int)(inner - 1);
         if (v < INSIDE || column(v) < count)
             all.template write<false>([&](int) { return found; }, held[v], weight[v], begin + first + column(v));
     }
-    beside.write(all, begin, found);
+    write_beside(all, beside, begin, found);
 }
 
 // ---- looped
+
+constexpr int STEP = GROUP * WIDTH;  // columns that the threads of a block have at a time
+
+// UNROLL vectors of a thread from column i on, of the row that begins at element `start`, as far as they are before `last`.
+template <bool Streaming, typename Op, int In, int Weights, int Out>
+__device__ __forceinline__ void load_columns(
+    Elements (&held)[UNROLL][In], const Rows<Op, In, Weights, Out>& all, i64 start, int i, int last) {
+#pragma unroll
+    for (int u = 0; u < UNROLL; ++u)
+        if (i + u * STEP < last)
+#pragma unroll
+            for (int k = 0; k < In; ++k) {
+                const T* const from = all.x[k] + start + i + u * STEP;
+                held[u][k] = Streaming ? load_streaming<WIDTH>(from) : load<WIDTH>(from);
+            }
+}
+
+// Adds the columns from `first` to `last`.
+template <typename Op, int In, int Weights, int Out>
+__device__ __forceinline__ void add_columns(
+    const Rows<Op, In, Weights, Out>& all, typename Op::State& state, i64 start, int first, int last) {
+    for (int i = first + threadIdx.x * WIDTH; i < last; i += UNROLL * STEP) {
+        Elements held[UNROLL][In];
+        load_columns<false>(held, all, start, i, last);
+        all.op.add(state, [&](auto f) {
+#pragma unroll
+            for (int u = 0; u < UNROLL; ++u)
+                if (i + u * STEP < last) all.each_of(held[u], f);
+        });
+    }
+}
+
+// Their results, of a row that is peeled from column `head` on; the first UNROLL vectors are `held`.
+template <typename Op, int In, int Weights, int Out>
+__device__ __forceinline__ void write_columns(
+    const Rows<Op, In, Weights, Out>& all, const typename Op::Row& row, Elements (&held)[UNROLL][In], i64 start, int first,
+    int last, int head) {
+    for (int i = first + threadIdx.x * WIDTH; i < last;) {
+        Elements weight[UNROLL][at_least_one(Weights)];
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u)
+            if (i + u * STEP < last) all.load_weights(weight[u], i + u * STEP - head, head);
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u)
+            if (i + u * STEP < last) all.template write<true>([&](int) { return row; }, held[u], weight[u], start + i + u * STEP);
+        i += UNROLL * STEP;
+        load_columns<true>(held, all, start, i, last);
+    }
+}
 
 template <typename Op, int In, int Weights, int Out>
 __device__ __forceinline__ void looped(const Rows<Op, In, Weights, Out>& all, i64, int n, i64) {
     using State = typename Op::State;
     __shared__ JoinRoom<State> room;
     const i64 start = blockIdx.x * (i64)n;
-    const Peel peel = PEELED ? Peel::of<WIDTH>(all.x[0] + start, n) : Peel{0, n, 0};
-    const Beside<Op, In, Weights, Out> beside(all, start, peel);
-    const int first = peel.head + threadIdx.x * WIDTH;
+    const Peel peel = peeled(all.x[0] + start, n);
+    BesideRow<In> beside(peel);
+    beside.ask(all.x, start);
     State state;
-    for (int i = first; i < peel.tail; i += UNROLL * GROUP * WIDTH) {
-        Elements held[UNROLL][In];
-#pragma unroll
-        for (int u = 0; u < UNROLL; ++u)
-            if (i + u * GROUP * WIDTH < peel.tail)
-#pragma unroll
-                for (int k = 0; k < In; ++k) held[u][k] = load<WIDTH>(all.x[k] + start + i + u * GROUP * WIDTH);
-        all.op.add(state, [&](auto f) {
-#pragma unroll
-            for (int u = 0; u < UNROLL; ++u)
-                if (i + u * GROUP * WIDTH < peel.tail) all.each_of(held[u], f);
-        });
-    }
-    if (PEELED) all.op.add(state, [&](auto f) { beside.each(f); });
+    add_columns(all, state, start, peel.head, peel.tail);
+    if (PEELED) all.op.add(state, [&](auto f) { each_beside(beside, f); });
+    Elements held[UNROLL][In];  // asked for before the reduction, which hides their latency
+    load_columns<true>(held, all, start, peel.head + threadIdx.x * WIDTH, peel.tail);
     const typename Op::Row found = all.op.finish(joined(all.op, state, room), n);
-#pragma unroll UNROLL
-    for (int i = first; i < peel.tail; i += GROUP * WIDTH) {
-        Elements held[In], weight[at_least_one(Weights)];
-#pragma unroll
-        for (int k = 0; k < In; ++k) held[k] = load_streaming<WIDTH>(all.x[k] + start + i);
-        all.load_weights(weight, i, n);
-        all.template write<true>([&](int) { return found; }, held, weight, start + i);
+    write_columns(all, found, held, start, peel.head, peel.tail, peel.head);
+    write_beside(all, beside, start, found);
+}
+
+// ---- parts, then results
+
+#ifdef PART_COLUMNS
+#define STATES_PARAMETER float* __restrict__ states,
+#define STATES , states
+#else
+#define STATES_PARAMETER
+#define STATES
+#define PART_COLUMNS 1
+#endif
+
+// Columns of a row, whole vectors, that the block takes; the block with the first of them has those beside as well.
+struct PartOfRow {
+    Peel peel;
+    i64 start;
+    int count, index, first, last;
+
+    __device__ __forceinline__ PartOfRow(const T* x, int n) : count(cdiv(n, PART_COLUMNS)), index(blockIdx.x % count) {
+        start = blockIdx.x / count * (i64)n;
+        peel = peeled(x + start, n);
+        first = peel.head + index * PART_COLUMNS;
+        last = min(peel.tail, first + PART_COLUMNS);
     }
-    beside.write(all, start, found);
+};
+
+// What block `index` found. States consist of floats.
+template <typename State>
+__device__ __forceinline__ void leave(float* states, i64 index, const State& found) {
+    constexpr int Count = sizeof(State) / 4;
+    float words[Count];
+    memcpy(words, &found, sizeof(State));
+#pragma unroll
+    for (int i = 0; i < Count; ++i) states[index * Count + i] = words[i];
+}
+template <typename State>
+__device__ __forceinline__ State found_by(const float* states, i64 index) {
+    constexpr int Count = sizeof(State) / 4;
+    float words[Count];
+#pragma unroll
+    for (int i = 0; i < Count; ++i) words[i] = __ldcg(states + index * Count + i);
+    State found;
+    memcpy(&found, words, sizeof(State));
+    return found;
+}
+
+template <typename Op, int In, int Weights, int Out>
+__device__ __forceinline__ void parts(const Rows<Op, In, Weights, Out>& all, i64, int n, i64, float* states) {
+    using State = typename Op::State;
+    __shared__ JoinRoom<State> room;
+    const PartOfRow part(all.x[0], n);
+    BesideRow<In> beside(part.peel, part.index == 0);
+    beside.ask(all.x, part.start);
+    State state;
+    add_columns(all, state, part.start, part.first, part.last);
+    if (PEELED) all.op.add(state, [&](auto f) { each_beside(beside, f); });
+    let_next_start();
+    const State found = joined(all.op, state, room);
+    if (threadIdx.x == 0) leave(states, blockIdx.x, found);
+}
+
+template <typename Op, int In, int Weights, int Out>
+__device__ __forceinline__ void results(const Rows<Op, In, Weights, Out>& all, i64, int n, i64, float* states) {
+    using State = typename Op::State;
+    __shared__ JoinRoom<State> room;
+    const PartOfRow part(all.x[0], n);
+    BesideRow<In> beside(part.peel, part.index == 0);
+    beside.ask(all.x, part.start);
+    Elements held[UNROLL][In];
+    load_columns<true>(held, all, part.start, part.first + threadIdx.x * WIDTH, part.last);
+    State state;
+    wait_for_previous();
+    if ((int)threadIdx.x < part.count) state = found_by<State>(states, blockIdx.x - part.index + threadIdx.x);
+    const typename Op::Row found = all.op.finish(joined(all.op, state, room), n);
+    write_columns(all, found, held, part.start, part.first, part.last, part.peel.head);
+    write_beside(all, beside, part.start, found);
 }
 
 // ---- the kernel of an operator
@@ -200,9 +302,10 @@ __device__ __forceinline__ void looped(const Rows<Op, In, Weights, Out>& all, i6
 #define ROW_OPERATOR(Op, In, Weights, Out, Numbers) ROW_KERNEL(Op, In, Weights, Out, Numbers)
 #define ROW_KERNEL(Op, In, Weights, Out, Numbers)                                                                       \
     extern "C" __global__ void CLUSTER_SHAPE __launch_bounds__(GROUP * ROWS, MIN_BLOCKS) ENTRY(                         \
-        X_PARAMETERS_##In W_PARAMETERS_##Weights Y_PARAMETERS_##Out i64 rows, int n, i64 inner N_PARAMETERS_##Numbers) { \
+        X_PARAMETERS_##In W_PARAMETERS_##Weights Y_PARAMETERS_##Out STATES_PARAMETER i64 rows, int n,                   \
+        i64 inner N_PARAMETERS_##Numbers) {                                                                             \
         follow_previous();                                                                                              \
         const Rows<Op, In, Weights, Out> all = {                                                                        \
             N_VALUES_##Numbers, X_VALUES_##In, W_VALUES_##Weights, Y_VALUES_##Out};                                     \
-        WALK(all, rows, n, inner);                                                                                      \
+        WALK(all, rows, n, inner STATES);                                                                               \
     }

@@ -68,6 +68,18 @@ __device__ __forceinline__ void for_each_vector(int n, F f) {
         if (v < INSIDE || column(v) < n) f(column(v), v);
 }
 
+__device__ __forceinline__ Peel peeled(const T* row, int n) { return PEELED ? Peel::evenly<WIDTH>(row, n) : Peel{0, n, 0}; }
+
+// The columns beside the vectors of a peeled row that this thread has.
+template <int In>
+using BesideRow = Beside<T, In, PEELED ? WIDTH : 1, GROUP>;
+
+// The weights of the vector that begins i columns behind the `head` of a row.
+__device__ __forceinline__ Elements weights_of(const T* w, int i, int head) {
+    if constexpr (PEELED) return load_across<WIDTH>(w + i, head);
+    else return load<WIDTH>(w + i);
+}
+
 __device__ __forceinline__ int block_in_cluster() {
     if (CLUSTER == 1) return 0;
     int rank;

@@ -74,12 +74,18 @@ class MatmulProblem(NamedTuple):
 
     def in_turn(self, tile: int) -> "MatmulProblem | None":
         """The products of the even and of the odd rows of a, as a batch of two; None where nothing is won by that, or where
-        they do not fill tiles of so many rows."""
-        turns = self.M >= 2 * tile and batch_strides.take_turns(self.M, self.K, self.left.ld, self.dtype.itemsize)
+        they do not fill tiles of so many rows. Of an odd number of rows, the second one has a row less."""
+        turns = self.M >= 2 * tile and batch_strides.take_turns(self.K, self.left.ld, self.dtype.itemsize)
         if self.batch or not (turns and self.left.k_major and self.left.aligned):
             return None
         left = self.left._replace(ld=2 * self.left.ld, apart=(0, self.left.ld))
-        return self._replace(M=self.M // 2, left=left, batch=Batch(1, 2, left.apart, (0, 0)))
+        return self._replace(M=cdiv(self.M, 2), left=left, batch=Batch(1, 2, left.apart, (0, 0)))
+
+    @property
+    def without_first(self) -> "MatmulProblem":
+        """For an odd number of rows in turn, matrices of as many rows each: the even ones but the last, the odd ones, and
+        the even ones but the first."""
+        return self._replace(M=self.M - 1, batch=self.batch and self.batch._replace(inner=3))
 
     @property
     def bytes(self) -> int:

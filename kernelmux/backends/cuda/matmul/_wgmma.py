@@ -258,7 +258,9 @@ def plan(
     works -= left if shares > 1 else 0
     rest = _shares.launch(p, t.for_shares(), shares, end, works) if shares > 1 else None
     own_last = t.own_last and not p.right.k_major
-    maps, batch = (MAPS, (p.products, p.batch.inner, _apart(p.batch))) if p.batch else ("", ())
+    odd = p is not whole and whole.M % 2 == 1
+    of_a = p.without_first if odd else p
+    maps, batch = (MAPS, (p.products, of_a.batch.inner, _apart(p.batch))) if p.batch and of_a.batch else ("", ())
     kernel = SOURCE.kernel(
         "matmul_wgmma", f"a:map b:map {'last:map ' * own_last}{ending.tensors} {NUMBERS} {maps}",
         ELEMENT=ctype(a.dtype), OUTPUT=ctype(out),
@@ -266,6 +268,7 @@ def plan(
         GROUP_M=t.group_m, **({"ACROSS": t.across, "DOWN": t.down} if t.peers > 1 else {}),
         **({"STRIPS_IN_RING": 1} if t.strips_in_ring else {}),
         **({"OWN_LAST": 1} if own_last else {}), **({} if p is whole else {"IN_TURN": 1}),
+        **({"ODD_ROWS": 1} if odd else {}),
         **({"B_ONCE": 1} if p.M <= t.m and t.down == 1 and not p.batch else {}),
         **({"LEAVES_REST": 1} if rest else {}),
         **({"FOLLOWS": 1} if follows else {}),
@@ -276,10 +279,10 @@ def plan(
         min(works, t.resident(multiprocessors)), t.threads, *numbers, shared=t.shared(out), follows=follows
     )  # fmt: skip
     steps = LINE // a.dtype.itemsize
-    a_tiles = tiles(p, p.left, p.M, t.m // t.across if p.left.k_major else steps)
+    a_tiles = tiles(of_a, p.left, of_a.M, t.m // t.across if p.left.k_major else steps)
     b_tiles = tiles(p, p.right, p.N, (t.n if p.right.k_major else steps) // t.down)
     last = tiles(p, p.right, p.N, steps // t.down, t.n % 64) if own_last else None
-    return MatmulPlan(launch, p.shape, a_tiles, b_tiles, parts, adding(parts, p, end), last, rest)
+    return MatmulPlan(launch, p.shape, a_tiles, b_tiles, parts, adding(parts, whole, end), last, rest)
 
 
 def _apart(batch: Batch) -> int:

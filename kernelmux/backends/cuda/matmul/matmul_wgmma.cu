@@ -91,7 +91,7 @@ __device__ __forceinline__ void load_b(unsigned char* tile, const Operand& b, co
     }
 }
 
-__device__ __forceinline__ void produce(const Ring& ring, Place& place, const Work& work, const Operand& a,
+__device__ __forceinline__ void produce(const Ring& ring, Place& place, const Work& work, int row, const Operand& a,
                                         const Operand& b, const Operand& last) {
     static_assert(DOWN <= 2, "load_b names two blocks");
     static_assert(!B_ONCE || (DOWN == 1 && !BATCHED), "one block reads a part of b, of one matrix");
@@ -100,7 +100,7 @@ __device__ __forceinline__ void produce(const Ring& ring, Place& place, const Wo
         Barrier& full = ring.full[place.stage];
         barrier_wait(ring.empty[place.stage], place.phase ^ 1);
         barrier_expect(full, LOADED_BYTES);
-        load_a(ring.a(place.stage), a, full, work.m, k, seat);
+        load_a(ring.a(place.stage), a, full, row, k, seat);
         load_b(ring.b(place.stage), b, last, full, work.n, k, seat);
         place.advance();
     }
@@ -111,6 +111,10 @@ __device__ __forceinline__ void produce(const Ring& ring, Place& place, const Wo
     }
 }
 
+// Of rows in turn the matrices of a are its even rows and its odd ones, as many of each. Where there is one even row more,
+// these are also a third matrix, without the first of them: so all but the first tile reads to the last row, and none
+// beyond it.
+//
 // Block i computes the works i, i + gridDim.x, ...; there are (tiles) x (products) x (splits of K), each split with its own
 // [M, N] slices of c.
 extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
@@ -130,9 +134,11 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1)
         if (threadIdx.x == 0)
             for (int i = blockIdx.x; i < works; i += gridDim.x) {
                 const Work work(i, sizes);
-                const Operand a(a_map, work.product, batch[1], batch[2]), b(b_map, work.product, batch[1], batch[2] >> 2);
+                const bool later = ODD_ROWS && work.product == 0 && work.m > 0;
+                const Operand a(a_map, later ? 2 : work.product, batch[1], batch[2]);
+                const Operand b(b_map, work.product, batch[1], batch[2] >> 2);
                 const Operand last(last_map, work.product, batch[1], batch[2] >> 2);
-                produce(ring, place, work, a, b, last);
+                produce(ring, place, work, work.m - later, a, b, last);
             }
     } else {
         multiplies();

@@ -45,6 +45,32 @@ def _weights(source, held, k: tl.constexpr, masks, BLOCK: tl.constexpr, LATE: tl
 
 
 @triton.jit
+def nothing(sums, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Zeros for each of the sums."""
+    zeros = ()
+    for _ in tl.static_range(len(sums)):
+        zeros += (tl.zeros([ROWS, BLOCK], tl.float32),)  # type: ignore[assignment]
+    return zeros
+
+
+@triton.jit
+def added(sums, more):
+    both = ()
+    for i in tl.static_range(len(sums)):
+        both += (sums[i] + more[i],)  # type: ignore[assignment]
+    return both
+
+
+@triton.jit
+def of_rows_that_exist(values, mask_rows):
+    """Zeros for the others."""
+    there = ()
+    for i in tl.static_range(len(values)):
+        there += (tl.where(mask_rows[:, None], values[i], 0.0),)  # type: ignore[assignment]
+    return there
+
+
+@triton.jit
 def _row(
     grad_x_ptr, sums, ins, source, weights, edge, numbers, start, mask_rows, N, end,
     terms: tl.constexpr, lanes: tl.constexpr, total: tl.constexpr, finish: tl.constexpr, apply: tl.constexpr,
@@ -76,28 +102,20 @@ def _row(
         values += (spread(terms(*numbers, *edge_x, *edge[3]), WIDTH),)  # type: ignore[assignment]
         valid += ((spread_mask(edge[1][0], BLOCK, WIDTH),),)  # type: ignore[assignment]
     known = finish(*numbers, *total(lanes(values, valid, N, True, WIDTH), N), N)
-    added = ()
+    found = ()
     for k in tl.static_range(CHUNKS):
         w = _weights(source, weights, k, valid[k], BLOCK, LATE)
         grad_x = apply(*known, *numbers, *held[k], *w)
         out = grad_x_ptr + (start + k * BLOCK) + tl.arange(0, BLOCK)[None, :]
         store_chunk(out, grad_x, of_rows(valid[k], mask_rows, ROWS > 1))
         more = shares(*known[:SAVED], *held[k])
-        both = ()
-        for i in tl.static_range(len(more)):
-            if ROWS > 1:
-                both += (sums[k][i] + tl.where(mask_rows[:, None], more[i], 0.0),)  # type: ignore[assignment]
-            else:
-                both += (sums[k][i] + more[i],)  # type: ignore[assignment]
-        added += (both,)  # type: ignore[assignment]
+        if ROWS > 1:
+            more = of_rows_that_exist(more, mask_rows)
+        found += (added(sums[k], more),)  # type: ignore[assignment]
     if len(edge) > 0:
         store_chunk(grad_x_ptr + (start + edge[0]), apply(*known, *numbers, *edge_x, *edge[3]), edge[1])
-        more = shares(*known[:SAVED], *edge_x)
-        both = ()
-        for i in tl.static_range(len(more)):
-            both += (sums[CHUNKS][i] + more[i],)  # type: ignore[assignment]
-        added += (both,)  # type: ignore[assignment]
-    return added
+        found += (added(sums[CHUNKS], shares(*known[:SAVED], *edge_x)),)  # type: ignore[assignment]
+    return found
 
 
 @triton.jit
@@ -142,12 +160,12 @@ def gradients_fused_kernel(
         wide = cols.to(tl.int64)
         if not LATE:
             weights += (in_fp32(load_chunks(source, wide, masks, "evict_last")),)  # type: ignore[assignment]
-        state += (_nothing(sums, ROWS, BLOCK),)  # type: ignore[assignment]
+        state += (nothing(sums, ROWS, BLOCK),)  # type: ignore[assignment]
     if PEELED:
         edge_cols, edge_masks = edges(before, end, BLOCK, WIDTH, tl.int32)
         edge_w = in_fp32(load_chunks(source, edge_cols.to(tl.int64), edge_masks, "evict_last"))
         edge_x = load_chunks(_at(ins, program, units, UNIT, PEELED), edge_cols, edge_masks, "")
-        state += (_nothing(sums, 1, BLOCK // WIDTH),)  # type: ignore[assignment]
+        state += (nothing(sums, 1, BLOCK // WIDTH),)  # type: ignore[assignment]
 
     # The rows to come are on their way to shared memory while this one waits for its sums, their edges to registers.
     for step in tl.range(program, tl.cdiv(M, ROWS), tl.num_programs(0), num_stages=STAGES):
@@ -179,12 +197,3 @@ def gradients_fused_kernel(
     if PEELED:
         for i in tl.static_range(len(sums)):
             store_chunk(sums[i] + (out + edge_cols), state[CHUNKS][i], edge_masks)
-
-
-@triton.jit
-def _nothing(sums, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Zeros for each of the sums."""
-    nothing = ()
-    for _ in tl.static_range(len(sums)):
-        nothing += (tl.zeros([ROWS, BLOCK], tl.float32),)  # type: ignore[assignment]
-    return nothing

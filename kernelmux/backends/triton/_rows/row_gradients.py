@@ -25,8 +25,10 @@ from kernelmux.backends.triton._rows.row_gradient_kernel import gradients_fused_
 from kernelmux.backends.triton._rows.row_op import PiecesPlan, RowLaunch, RowOp, Tensors, launches_of_pieces
 from kernelmux.backends.triton._rows.row_plan import pieces_rule
 from kernelmux.backends.triton._rows.rows import clamp, next_power
+from kernelmux.backends.triton._rows.short_gradient_kernel import short_gradients_kernel
+from kernelmux.backends.triton._rows.short_gradients import many_short, short_rule
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import AtLeast, AtMost, MostRows
+from kernelmux.registry.conditions import AtLeast, AtMost, MostRows, UnevenRows
 
 # Two inputs of a row, weight and its gradient, 32 values each per thread, still fit the registers of 16 warps.
 FUSED = 16384
@@ -34,8 +36,9 @@ FUSED = 16384
 # rms_norm 17 x 9040 8.5 (9.5), 32 x 4096 8.5 (8.1), 128 x 8192 17.7 (11.1); add_rms_norm 5 x 15576 8.2 (12.0),
 # 34 x 11205 11.3 (12.8); layer_norm 8 x 8192 8.9 (10.8).
 FEW_ROWS, LONG_ROWS = 64, 8192
-# Columns of rows of which a program takes several at a time. H200, bf16, rms_norm: 8192 x 768 20 us (one row at a time
-# 25), 2000 x 511 11 (15), 100000 x 33 37 (226); add_rms_norm, 4029 x 359 14.4 us by three programs, 16.3 by four.
+# Columns of rows of which a program takes several at a time, where they are not for short_gradients.py. H200, bf16,
+# rms_norm: 8192 x 768 20 us (one row at a time 25), 2000 x 511 11 (15); add_rms_norm, 4029 x 359 14.4 us by three programs,
+# 16.3 by four.
 NARROW = 1024
 # Up to so many columns two programs of 8 warps, if copies of 4 bytes can bring them: 178593 x 80 37 us, 72 by four of 4;
 # 65536 x 128 25 (33).
@@ -55,11 +58,15 @@ PEELED_BY_8 = 14336
 
 
 class GradientOp(NamedTuple):
-    """op: what the gradient of the rows is; shares: as above; saved: how many numbers of a row that takes."""
+    """op: what the gradient of the rows is; shares: as above; saved: how many numbers of a row that takes.
+
+    held: what `total` finds of many short rows, as in row_beside.
+    """
 
     op: RowOp
     shares: Any
     saved: int
+    held: Any
 
 
 class RowGradientsPlan(NamedTuple):
@@ -119,16 +126,30 @@ def chunk(N: int) -> int:
 def _fused(
     g: GradientOp, device: int, shape: Ints, itemsize: int, inputs: int, steps: Ints, count: int
 ) -> RowGradientsPlan:
-    N = shape[-1]
-    config = rule(N, itemsize, inputs, shared_bytes(device), count)
-    return launch_of_gradients(g, device, shape, itemsize, inputs, steps, count, config)
-
-
-def launch_of_gradients(
-    g: GradientOp, device: int, shape: Ints, itemsize: int, inputs: int, steps: Ints, count: int, config: Config
-) -> RowGradientsPlan:
-    """config: as `rule` gives it."""
     M, N = math.prod(shape[:-1]), shape[-1]
+    launch, parts = (_short if many_short(M, N, itemsize) else _rows)(g, device, M, N, itemsize, inputs, steps, count)
+    return RowGradientsPlan(launch, (parts, N), sum_first(device, parts, N))
+
+
+def _short(
+    g: GradientOp, device: int, M: int, N: int, itemsize: int, inputs: int, steps: Ints, count: int
+) -> tuple[RowLaunch, int]:
+    """The launch, and the partial sums that it leaves."""
+    config = short_rule(N, itemsize, inputs, shared_bytes(device), count)
+    programs = min(cdiv(M, config["ROWS"]), config.pop("PER_SM") * processors(device))
+    launch = RowLaunch(
+        short_gradients_kernel, (programs,), M, N, N // config["UNIT"], steps, outputs=1, saved=count, inputs=inputs,
+        terms=g.op.terms, held=g.held, finish=g.op.finish, apply=g.op.apply, shares=g.shares, SAVED=g.saved,
+        LEADS=overlaps(device), **config,
+    )  # fmt: skip
+    return launch, programs * config["PERIOD"]
+
+
+def _rows(
+    g: GradientOp, device: int, M: int, N: int, itemsize: int, inputs: int, steps: Ints, count: int
+) -> tuple[RowLaunch, int]:
+    """The same of all other rows."""
+    config = rule(N, itemsize, inputs, shared_bytes(device), count)
     rows, block = config["ROWS"], config["BLOCK"]
     unit = math.gcd(N, ACCESS_BYTES // itemsize)
     peeled = peel(N, itemsize)
@@ -143,7 +164,7 @@ def launch_of_gradients(
         FULL=least // block, UNIT=unit, WIDTH=width, PEELED=peeled, STAGES=config["STAGES"], LEADS=overlaps(device),
         LATE=config["LATE"], num_warps=config["num_warps"],
     )  # fmt: skip
-    return RowGradientsPlan(launch, (programs, N), sum_first(device, programs, N))
+    return launch, programs
 
 
 class SplitRowsPlan(NamedTuple):
@@ -237,11 +258,12 @@ def gradient_variants(call: Callable[..., Tensors], *inputs: str) -> dict[str, I
     layout = dict.fromkeys(inputs, "contiguous")
     split, fused = partial(call, gradients_split), partial(call, gradients_fused)
     registers = "many rows per program, sums down the columns in registers"
+    uneven = {"BatchInvariant": UnevenRows(inputs[0])}  # where whole accesses begin follows the place of the row
     few = (MostRows(inputs[0], FEW_ROWS), AtLeast("N", LONG_ROWS))
     return {
         "split": Implementation(
             split, "pieces of rows, then columns that know all of a row: any length", layout=layout
         ),
-        "fused": Implementation(fused, registers, (AtMost("N", FUSED),), layout),
+        "fused": Implementation(fused, registers, (AtMost("N", FUSED),), layout, exempt=uneven),
         "few_rows": Implementation(split, "as split, for few long rows: more programs than rows", few, layout),
     }

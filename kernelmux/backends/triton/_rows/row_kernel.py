@@ -41,15 +41,18 @@ def _starts(block, sizes, strides, UNIT: tl.constexpr, PEELED: tl.constexpr, ROW
 
 
 @triton.jit
-def _before(block, out_strides, PEELED: tl.constexpr, ROWS: tl.constexpr, INDEX: tl.constexpr):
-    """Of a peeled row the elements before its first aligned one, from which columns are counted; of several [ROWS, 1]."""
+def _before(block, out_strides, UNIT: tl.constexpr, PEELED: tl.constexpr, ROWS: tl.constexpr, INDEX: tl.constexpr):
+    """Of a peeled row the elements before its first aligned one, from which columns are counted; of several [ROWS, 1].
+
+    Whole units, so that vectors are read by units.
+    """
     if PEELED == 0:
         return 0
     elif ROWS == 1:
-        return ((-block.to(tl.int64) * out_strides[0]) & (PEELED - 1)).to(INDEX)
+        return ((-block.to(tl.int64) * out_strides[0]) & (PEELED // UNIT - 1)).to(INDEX) * UNIT
     else:
         row = block * ROWS + tl.arange(0, ROWS)
-        return ((-row.to(tl.int64) * out_strides[0]) & (PEELED - 1)).to(INDEX)[:, None]
+        return ((-row.to(tl.int64) * out_strides[0]) & (PEELED // UNIT - 1)).to(INDEX)[:, None] * UNIT
 
 
 @triton.jit
@@ -148,7 +151,7 @@ def rows_kernel(
     """
     follow_previous(FOLLOWS)
     block = tl.program_id(0)
-    before = _before(block, out_strides, PEELED, ROWS, INDEX)
+    before = _before(block, out_strides, UNIT, PEELED, ROWS, INDEX)
     end = N - before
     _, mask_rows = row_offsets(block, sizes, out_strides, ROWS)
     out_starts = _starts(block, sizes, (out_strides,), UNIT, PEELED, ROWS)[0]

@@ -25,17 +25,16 @@ from kernelmux.backends.triton._launch.dependent import following
 from kernelmux.backends.triton._launch.launch import Config, cdiv, like, overlaps, plan
 from kernelmux.backends.triton._launch.strides import Ints, contiguous
 from kernelmux.backends.triton._rows.row_kernel import rows_kernel
+from kernelmux.backends.triton._rows.row_meta import chunk_meta, shared_meta
 from kernelmux.backends.triton._rows.row_pieces import columns_kernel, pieces_kernel
 from kernelmux.backends.triton._rows.row_plan import (
     Demand,
     RowAccess,
     access_of,
-    chunk_meta,
     hints,
     in_pieces,
     pieces_rule,
     row_rule,
-    shared_meta,
 )
 from kernelmux.backends.triton._rows.row_statistics import Pieces, Statistic
 from kernelmux.backends.triton._rows.rows import Walk, next_power, walk
@@ -47,8 +46,8 @@ ACROSS = {
     "BatchInvariant": "across rows a tile has as many as there are, up to its size; the order of a sum follows it"
 }
 PEELED = {
-    "BatchInvariant": "rows of an odd length start at different places of a vector, and few rows have more room; "
-    "the order of a sum follows that"
+    "BatchInvariant": "rows that are no multiple of 16 bytes start at different places of a vector, and few rows have more "
+    "room; the order of a sum follows that"
 }
 
 

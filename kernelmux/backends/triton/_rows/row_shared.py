@@ -70,7 +70,7 @@ def rows_shared_kernel(
     CHUNKS: gl.constexpr = BATCH * BATCHES
     row = gl.program_id(0).to(gl.int64)
     # Of a peeled row the elements before its first aligned one, from which columns are counted.
-    before = ((-row * out_strides[0]) & (PEELED - 1)).to(gl.int32) if PEELED else 0
+    before = ((-row * out_strides[0]) & (PEELED // UNIT - 1)).to(gl.int32) * UNIT if PEELED else 0
     end = N - before
     out_start = _start(row * out_strides[0] * UNIT, PEELED)
     starts = ()

@@ -33,12 +33,13 @@ from kernelmux.backends.triton.matmul._few_rows_lines import few_rows_lines, few
 from kernelmux.backends.triton.matmul._fp32 import fp32
 from kernelmux.backends.triton.matmul._fp32_tiles import by_pointers, fp32_rule, pointers_rule
 from kernelmux.backends.triton.matmul._from_registers import from_registers
-from kernelmux.backends.triton.matmul._padded import Misaligned, even_lines, padded
+from kernelmux.backends.triton.matmul._padded import Misaligned, padded
 from kernelmux.backends.triton.matmul._padded import readable as readable_lines
 from kernelmux.backends.triton.matmul._persistent import persistent
 from kernelmux.backends.triton.matmul._problem import MatmulShapes, problem
 from kernelmux.backends.triton.matmul._register_tiles import SPACE as FROM_REGISTERS
 from kernelmux.backends.triton.matmul._spaces import BY_SHAPE, K_MAJOR, PERSISTENT, SPECIALISED
+from kernelmux.backends.triton.matmul._specialised import specialised
 from kernelmux.backends.triton.matmul._tiles import GROUPED, ODD, PIPELINED, SIMPLE
 from kernelmux.backends.triton.transpose import transpose_blocked
 from kernelmux.registry.backend import Implementation
@@ -86,7 +87,7 @@ def matmul_padded(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Ep
 
 
 def matmul_specialised(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: EpilogueTensors) -> torch.Tensor:
-    return even_lines(a, b, SPECIALISED.choice, epilogue)
+    return specialised(a, b, SPECIALISED.choice, epilogue)
 
 
 def matmul_persistent(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: EpilogueTensors) -> torch.Tensor:

@@ -16,10 +16,9 @@ from triton.language.extra import cuda
 
 from kernelmux.backends.triton._launch.launch import Ints, Launch, cdiv, plan
 from kernelmux.backends.triton.matmul._blocked import Rule, blocked
-from kernelmux.backends.triton.matmul._epilogue import PLAIN, EpilogueTensors
+from kernelmux.backends.triton.matmul._epilogue import EpilogueTensors
 from kernelmux.backends.triton.matmul._problem import MatmulShapes, problem
 from kernelmux.backends.triton.matmul._specialised import specialised
-from kernelmux.backends.triton.matmul._tiles import odd_lines, quickest
 from kernelmux.registry.conditions import Aligned
 from kernelmux.registry.util.batch_strides import merged
 
@@ -30,10 +29,6 @@ LINE, BLOCK = 64, 2048  # elements: of 128 bytes, and that a program copies
 # 2002 76.5 and 31.9, 256 x 1002 by 1002 x 1002 35.2 and 17.5, 20 products of 1326 x 232 by 232 x 109 24.0 and 20.3.
 BY_ELEMENTS, BY_SOME, BY_VECTORS = (1 / rate - 1 / 700e6 for rate in (40e6, 85e6, 450e6))
 LAUNCH, OF_BATCH, BYTE = 3.0, 8.0, 1 / 4e6
-# Bytes that copies of large operands read and write in a microsecond: 777e6 of both factors of 27269 x 5672 by 5672 x 7001
-# take 217 us.
-COPIED = 3.5e6
-SURELY, LONG = 0.94, 1024  # of a time, as less is not sure to be won; K from which odd lines are copied
 # Rows of a up to which rows of b are read where they lie: reading them is all that takes time. H100, us, so and by copies:
 # 17 x 4096 by 4096 x 50257 214 and 437, 28 x 8852 by 8852 x 17878 219 and 351, 16 x 4096 by 4096 x 11007 68 and 108; 48 x
 # 6001 by 6001 x 12001 208 and 166, 64 x 3001 by 3001 x 9001 105 and 72.
@@ -120,51 +115,11 @@ def _repaid(p: MatmulShapes, copies: tuple[bool, bool]) -> bool:
     return saved >= stored + sum((OF_BATCH if p.batch else LAUNCH) + 4 * p.products * n * BYTE for n in copied)
 
 
-@plan
-def _evened(p: MatmulShapes) -> tuple[bool, bool]:
-    """Whether a and b, whose lines begin at multiples of 16 bytes, are copied too, for these are odd ones.
-
-    TMA then reads five sectors for four, at all times where rows are an odd number and so cannot take turns. H200, us, as
-    it lies and of copies: 27269 x 5672 by 5672 x 7001 3713 and 3362, with a bias and relu 4344 and 3737, of a copy of one
-    factor 4834 and more. Where threads do not store the rows of the result a copy of a alone will do: 27269 x 5672 by 5672
-    x 7000 3983 and 3357 (of both 3428, of b 3544), 2943 x 14104 by 14104 x 2328 419.7 and 346.5 (422.2, 382.4).
-    """
-    if p.batch is not None or p.M % 2 == 0 or p.K < LONG or not odd_lines(p):
-        return False, False
-    odd = p.a_strides[0] % 16 == 8, p.b_strides[1] % 16 == 8
-    if p.layouts != "rc" or not any(odd):
-        return False, False
-    p = p._replace(end=PLAIN.ending)  # what follows takes its time in all
-    if odd[0] and p.N % 8 == 0:
-        odd = True, False
-    line = cdiv(p.K, LINE) * LINE
-    there = p._replace(
-        a_strides=(line if odd[0] else p.a_strides[0], 1), b_strides=(1, line if odd[1] else p.b_strides[1])
-    )
-    copies = sum(LAUNCH + 4 * n * p.K / COPIED for n, copied in zip((p.M, p.N), odd, strict=True) if copied)
-    pays = quickest(there)[2] + copies < SURELY * quickest(p)[2]
-    return odd[0] and pays, odd[1] and pays
-
-
-def even_lines(a: torch.Tensor, b: torch.Tensor, rule: Rule, epilogue: EpilogueTensors) -> torch.Tensor:
-    """a @ b as by `specialised`, of copies of factors whose odd lines repay that."""
-    odd = a.dim() == 2 and a.shape[0] % 2 and a.stride(0) % 16 == 8
-    copied = _evened(problem(a, b, "ieee", epilogue.ending)) if odd else (False, False)
-    return _of_copies(a, b, copied, rule, epilogue)
-
-
-def _of_copies(
-    a: torch.Tensor, b: torch.Tensor, copied: tuple[bool, bool], rule: Rule, epilogue: EpilogueTensors
-) -> torch.Tensor:
-    a, b = with_lines(a) if copied[0] else a, with_lines(b) if copied[1] else b
-    return specialised(a, b, rule, epilogue, follows=any(copied))
-
-
 def padded(a: torch.Tensor, b: torch.Tensor, rule: Rule, otherwise: Rule, epilogue: EpilogueTensors) -> torch.Tensor:
     """a @ b as by `specialised` if it repays copies, and otherwise as by `blocked`."""
     there = readable(a), readable(b)
     p = problem(a, b, "ieee", epilogue.ending)
     if not _repaid(p, (not there[0], not there[1])):
         return blocked(a, b, "ieee", otherwise, epilogue)
-    copied = _evened(p) if all(there) else (not there[0], not there[1])
-    return _of_copies(a, b, copied, rule, epilogue)
+    a, b = a if there[0] else with_lines(a), b if there[1] else with_lines(b)
+    return specialised(a, b, rule, epilogue, follows=not all(there))

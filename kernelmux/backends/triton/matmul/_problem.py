@@ -83,12 +83,12 @@ class MatmulShapes(NamedTuple):
 
     def in_turn(self, tile: int) -> MatmulShapes | None:
         """The products of the even and of the odd rows of a, as a batch of two; None where nothing is won by that, or where
-        they do not fill tiles of so many rows."""
+        they do not fill tiles of so many rows. Of an odd number of rows, the second one has a row less."""
         ld, step = self.a_strides
-        turns = step == 1 and self.M >= 2 * tile and batch_strides.take_turns(self.M, self.K, ld, self.dtype.itemsize)
+        turns = step == 1 and self.M >= 2 * tile and batch_strides.take_turns(self.K, ld, self.dtype.itemsize)
         if self.batch or not turns:
             return None
-        return self._replace(M=self.M // 2, a_strides=(2 * ld, 1), batch=Batch(1, 2, (0, ld), (0, 0)))
+        return self._replace(M=cdiv(self.M, 2), a_strides=(2 * ld, 1), batch=Batch(1, 2, (0, ld), (0, 0)))
 
     @property
     def places(self) -> dict[str, Any]:

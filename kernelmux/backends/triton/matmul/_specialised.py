@@ -60,12 +60,21 @@ def _work(index, tiles, K, first, left, share, SPLIT: gl.constexpr):
 
 
 @gluon.jit
+def _in_turn(matrix, m):
+    """Row m of the even rows (matrix 0) or the odd ones (1), of which there is one less. Matrices of maps have as many rows
+    each as there are odd ones: the last even row is one of a third, the even rows without the first."""
+    later = ((matrix == 0) & (m > 0)).to(gl.int32)
+    return matrix + 2 * later, m - later
+
+
+@gluon.jit
 def _load(
     a_desc, b_desc, more_desc, a_ring, b_ring, more_ring, full, empty, M, N, K, works, inner, first, left, share,
     SPLIT: gl.constexpr, BATCHED: gl.constexpr,
     A_OUTER: gl.constexpr, A_INNER: gl.constexpr, B_OUTER: gl.constexpr, B_INNER: gl.constexpr,
     A_ROWS: gl.constexpr, B_ROWS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
     MORE_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, IN_TURN: gl.constexpr,
+    ODD_ROWS: gl.constexpr,
 ):  # fmt: skip
     step = 0
     WIDTH: gl.constexpr = BLOCK_N + MORE_N
@@ -78,6 +87,8 @@ def _load(
         m = tile_m * BLOCK_M
         n = tile_n * WIDTH
         early = 8 * x if IN_TURN else 0  # odd rows too from multiples of 32 bytes on
+        if ODD_ROWS:
+            x, m = _in_turn(x, m)
         for at in range(begin, end, BLOCK_K):
             k = at - early
             slot = step % STAGES
@@ -99,6 +110,7 @@ def _multiply(
     ACTIVATION: gl.constexpr, BATCHED: gl.constexpr, A_ROWS: gl.constexpr, B_ROWS: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, MORE_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
     STAGES: gl.constexpr, ROWS: gl.constexpr, PIECE: gl.constexpr, UNIT: gl.constexpr,
+    ODD_ROWS: gl.constexpr,
 ):  # fmt: skip
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     more_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MORE_N if MORE_N else BLOCK_N, 16])
@@ -134,6 +146,11 @@ def _multiply(
 
         m = tile_m * BLOCK_M + PART * ROWS
         n = tile_n * WIDTH
+        height = M
+        if ODD_ROWS and c_line is None:
+            batch, m = _in_turn(batch, m)
+        elif ODD_ROWS:
+            height = M - batch
         if TURNED and SPLIT > 1:
             leave_turned(parts_ptr + (index // left).to(gl.int64) * M * N, acc, m, n, M, N)
         elif SPLIT > 1:
@@ -142,14 +159,14 @@ def _multiply(
             gl.store(parts_ptr + (index * BLOCK_M * BLOCK_N + rows * BLOCK_N + columns), acc)
         else:
             end_sums(
-                c_desc, bias_ptr, z_desc, batch, m, n, acc, M, N, piece, c_line, c_apart, TURNED, BIAS, ACTIVATION, BATCHED,
-                PIECE, UNIT,
+                c_desc, bias_ptr, z_desc, batch, m, n, acc, height, N, piece, c_line, c_apart, TURNED, BIAS, ACTIVATION,
+                BATCHED, PIECE, UNIT,
             )  # fmt: skip
         if MORE_N and TURNED and SPLIT > 1:
             leave_turned(parts_ptr + (index // left).to(gl.int64) * M * N, more, m, n + BLOCK_N, M, N)
         elif MORE_N:
             end_sums(
-                c_desc, bias_ptr, z_desc, batch, m, n + BLOCK_N, more, M, N, piece, c_line, c_apart, TURNED, BIAS,
+                c_desc, bias_ptr, z_desc, batch, m, n + BLOCK_N, more, height, N, piece, c_line, c_apart, TURNED, BIAS,
                 ACTIVATION, BATCHED, PIECE, UNIT,
             )  # fmt: skip
     if c_line is None:
@@ -170,14 +187,15 @@ def matmul_specialised_kernel(
     B_OUTER: gl.constexpr, B_INNER: gl.constexpr, A_ROWS: gl.constexpr, B_ROWS: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, MORE_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
     STAGES: gl.constexpr, ROWS: gl.constexpr, PIECE: gl.constexpr, IN_TURN: gl.constexpr, FOLLOWS: gl.constexpr,
-    UNIT: gl.constexpr,
+    UNIT: gl.constexpr, ODD_ROWS: gl.constexpr,
 ):  # fmt: skip
     """c_desc, z_desc: pointers where there is c_line, for results that the copy engine cannot write: lines are c_line times
     UNIT elements apart, matrices c_apart times, and so many are stored at once. more_desc: of MORE_N columns of b behind
-    BLOCK_N, for tiles whose width is no power of two. IN_TURN: the batch is of the even rows of a and of the odd ones.
-    FOLLOWS: the launch before copies operands, and this one may begin before its end. LEAVES_REST: the one that follows
-    computes the tiles behind these. SPLIT: this is that launch; so many programs share the K of a tile and leave sums in
-    parts. TURNED: what is computed is c^T, whose parts, if K is shared, are of all tiles."""
+    BLOCK_N, for tiles whose width is no power of two. IN_TURN: the batch is of the even rows of a and of the odd ones;
+    ODD_ROWS: which have a row less. FOLLOWS: the launch before copies operands, and this one may begin before its end.
+    LEAVES_REST: the one that follows computes the tiles behind these. SPLIT: this is that launch; so many programs share
+    the K of a tile and leave sums in parts. TURNED: what is computed is c^T, whose parts, if K is shared, are of all
+    tiles."""
     a_ring = ring(a_desc, STAGES)
     b_ring = ring(b_desc, STAGES)
     more_ring = ring(more_desc, STAGES) if MORE_N else b_ring
@@ -198,10 +216,10 @@ def matmul_specialised_kernel(
                 (_multiply, (c_desc, bias_ptr, z_desc, a_ring, b_ring, more_ring, pieces.index(0), full, empty, M, N, K,
                              works, first, left, share, parts_ptr, c_line, c_apart, SPLIT, TURNED, 0, BIAS, ACTIVATION,
                              BATCHED, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, ROWS, PIECE,
-                             UNIT)),
+                             UNIT, ODD_ROWS)),
                 (_load, (a_desc, b_desc, more_desc, a_ring, b_ring, more_ring, full, empty, M, N, K, works,
                          inner, first, left, share, SPLIT, BATCHED, A_OUTER, A_INNER, B_OUTER, B_INNER, A_ROWS, B_ROWS,
-                         BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, IN_TURN)),
+                         BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, IN_TURN, ODD_ROWS)),
             ],
             [1],
             [LOADER_REGISTERS],
@@ -212,14 +230,14 @@ def matmul_specialised_kernel(
                 (_multiply, (c_desc, bias_ptr, z_desc, a_ring, b_ring, more_ring, pieces.index(0), full, empty, M, N, K,
                              works, first, left, share, parts_ptr, c_line, c_apart, SPLIT, TURNED, 0, BIAS, ACTIVATION,
                              BATCHED, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, ROWS, PIECE,
-                             UNIT)),
+                             UNIT, ODD_ROWS)),
                 (_multiply, (c_desc, bias_ptr, z_desc, a_ring, b_ring, more_ring, pieces.index(1), full, empty, M, N, K,
                              works, first, left, share, parts_ptr, c_line, c_apart, SPLIT, TURNED, 1, BIAS, ACTIVATION,
                              BATCHED, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, ROWS, PIECE,
-                             UNIT)),
+                             UNIT, ODD_ROWS)),
                 (_load, (a_desc, b_desc, more_desc, a_ring, b_ring, more_ring, full, empty, M, N, K, works,
                          inner, first, left, share, SPLIT, BATCHED, A_OUTER, A_INNER, B_OUTER, B_INNER, A_ROWS, B_ROWS,
-                         BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, IN_TURN)),
+                         BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, IN_TURN, ODD_ROWS)),
             ],
             [4, 1],
             [MULTIPLIER_REGISTERS, LOADER_REGISTERS],
@@ -246,7 +264,8 @@ def _turned(p: MatmulShapes, config: Config, follows: bool) -> SpecialisedPlan:
     end = p.end if split == 1 else PLAIN.ending
     meta = {
         **p.places, "A_ROWS": a_strides[1] == 1, "B_ROWS": b_strides[1] == 1, "num_warps": 4, "LEAVES_REST": False,
-        "ROWS": rows, "PIECE": piece, "IN_TURN": False, "FOLLOWS": follows, "UNIT": 1, **end.meta, **config, "SPLIT": split,
+        "ROWS": rows, "PIECE": piece, "IN_TURN": False, "ODD_ROWS": False, "FOLLOWS": follows, "UNIT": 1,
+        **end.meta, **config, "SPLIT": split,
     }  # fmt: skip
     numbers = p.N, p.M, p.K, tiles * split, 1, 0, tiles, share, None, None
     if split == 1:
@@ -302,13 +321,17 @@ def _plan(p: MatmulShapes, rule: Rule, follows: bool) -> SpecialisedPlan:
         return _turned(p, config, follows)
     block_m, block_n, more_n, block_k = (config[name] for name in ("BLOCK_M", "BLOCK_N", "MORE_N", "BLOCK_K"))
     turns = p.in_turn(block_m)
+    odd = turns is not None and p.M % 2 == 1
     p = turns or p
     rows, piece = max(64, block_m // 2), config.get("PIECE") or more_n or block_n // 2
     _, of_a, of_b = p.leading
+    height = p.M - odd  # of the matrices of maps
+    if odd:
+        of_a = (of_a[0], (3, of_a[1][1]))
     of_c = ((p.products, p.M * p.N),) if p.batch else ()
     out = _map(p, (p.M, p.N), (p.N, 1), (rows, piece), of_c)
     if turns:
-        out = _map(p, (p.M, p.N), (2 * p.N, 1), (rows, piece), ((2, p.N),))
+        out = _map(p, (height, p.N), (2 * p.N, 1), (rows, piece), ((2 + odd, p.N),))
     plain: Any = WholeTensor()
     lines: tuple[int | None, int | None] = (None, None)
     unit = gcd(8, p.N)
@@ -317,7 +340,7 @@ def _plan(p: MatmulShapes, rule: Rule, follows: bool) -> SpecialisedPlan:
         out, lines = plain, (2 * units, units) if turns else (units, p.M * units)
     maps = (
         out,
-        _map(p, (p.M, p.K), p.a_strides, (block_m, block_k), of_a),
+        _map(p, (height, p.K), p.a_strides, (block_m, block_k), of_a),
         _map(p, (p.K, p.N), p.b_strides, (block_k, block_n), of_b),
         _map(p, (p.K, p.N), p.b_strides, (block_k, more_n), of_b) if more_n else plain,
     )
@@ -326,7 +349,7 @@ def _plan(p: MatmulShapes, rule: Rule, follows: bool) -> SpecialisedPlan:
     left = tiles % processors(p.device) if split > 1 else 0
     meta = {
         **p.places, "A_ROWS": p.a_strides[1] == 1, "B_ROWS": p.b_strides[1] == 1, "num_warps": 4,
-        "ROWS": rows, "IN_TURN": turns is not None, **config, "PIECE": piece, "UNIT": unit,
+        "ROWS": rows, "IN_TURN": turns is not None, "ODD_ROWS": odd, **config, "PIECE": piece, "UNIT": unit,
     }  # fmt: skip
     works = tiles - left
     whole = Launch(

@@ -148,27 +148,16 @@ SMALL: tuple[Tile, ...] = ((64, 64, 0, 4, 1.4e6),)
 # 2880 takes 934 with that, 995 with 256 x 160, 1074 with 256 x 192, 1100 with 128 x 256.
 LARGE_ODD: tuple[Tile, ...] = ((256, 128, 32, 4, 2.66e6), (256, 128, 64, 3, 2.79e6), (256, 128, 0, 4, 2.88e6))
 LARGE_ODD_ENDED: tuple[Tile, ...] = ((256, 128, 32, 4, 2.43e6), (256, 128, 64, 3, 2.45e6), (256, 128, 0, 4, 2.64e6))
-NARROW_ODD: tuple[Tile, ...] = ((128, 256, 0, 4, 2.45e6), (128, 128, 0, 6, 1.8e6), (64, 128, 0, 8, 1.3e6))
-# Rows of an odd number cannot take turns: all of these take that much longer. 27269 x 5672 by 5672 x 7001 takes 3807 with
-# 256 x 128, 3713 with 128 x 256; of copies that begin at multiples of 128 bytes, their time included, 3362 and 3438.
-ALL_AT_ONCE: tuple[Tile, ...] = (
-    (256, 128, 32, 4, 2.03e6),
-    (256, 128, 64, 3, 2.13e6),
-    (256, 128, 0, 4, 2.2e6),
-    (128, 256, 0, 4, 2.05e6),
-    *NARROW_ODD[1:],
-)
-ALL_AT_ONCE_ENDED: tuple[Tile, ...] = (
-    (256, 128, 32, 4, 2.0e6),
-    (256, 128, 64, 3, 2.02e6),
-    (256, 128, 0, 4, 2.17e6),
-    *ALL_AT_ONCE[3:],
+NARROW_ODD: tuple[Tile, ...] = (
+    (128, 256, 0, 4, 2.45e6),
+    (128, 128, 64, 5, 2.2e6),
+    (128, 128, 0, 6, 1.8e6),
+    (64, 128, 0, 8, 1.3e6),
 )
 # Microseconds of a tile with an activation and an odd number of columns, where threads store sums and activations one by
-# one: so much longer with 256 rows and with 256 columns than with smaller ones. With a bias and relu the product above:
-# 5094 us with 256 x 128, 4344 with 128 x 256; of copies 4743 with 256 x 128, 3962 with 128 x 256, 3737 with 128 x
-# 192, which takes 3482 without.
-STORED_TALL, STORED_WIDE = 25.0, 8.0
+# one: so much longer with 256 rows and with 256 columns than with smaller ones. 27269 x 5672 by 5672 x 7001 takes with a
+# bias and relu, and without: 4689 and 3308 us with 256 x 128, 3894 and 3391 with 128 x 256, 3756 and 3580 with 128 x 192.
+STORED_TALL, STORED_WIDE = 31.0, 11.0
 
 
 # Of a last round that programs share: microseconds of its launches, and sums that are left and added in one.
@@ -188,7 +177,7 @@ def specialised_rule(p: MatmulShapes) -> Config:
     takes 1605 us with that and 1538 with 8, 12000 x 2984 by 2984 x 6000 680 and 670, 4096 x 4104 by 4104 x 4104 202.5 and
     206.7.
     """
-    (m, n, more, stages, _), split, _ = quickest(p)
+    (m, n, more, stages, _), split = quickest(p)
     in_rows = odd_lines(p) and 4 * cdiv(p.N, n + more) <= processors(p.device)
     config = {
         "BLOCK_M": m, "BLOCK_N": n, "MORE_N": more, "BLOCK_K": 64, "GROUP_M": 1 if in_rows else 8, "STAGES": stages,
@@ -205,8 +194,6 @@ def odd_lines(p: MatmulShapes) -> bool:
 
 def _choices(p: MatmulShapes, odd: bool) -> tuple[Tile, ...]:
     """The tiles among which a product chooses."""
-    if odd and p.batch is None and p.M % 2 and p.a_strides[0] % 16 == 8:
-        return ALL_AT_ONCE if p.end.plain else ALL_AT_ONCE_ENDED
     if odd:
         return (LARGE_ODD if p.end.plain else LARGE_ODD_ENDED) + NARROW_ODD
     if p.b_strides[0] != 1 or _small(p):
@@ -214,8 +201,8 @@ def _choices(p: MatmulShapes, odd: bool) -> tuple[Tile, ...]:
     return (*SPECIALISED, K_MAJOR_TOO, *(TALL if p.end.activation == "none" else ()))
 
 
-def quickest(p: MatmulShapes) -> tuple[Tile, int, float]:
-    """The quickest tile, how many programs share those of the last round, and about the microseconds it takes."""
+def quickest(p: MatmulShapes) -> tuple[Tile, int]:
+    """The quickest tile, and how many programs share those of the last round."""
     sms, odd, active = processors(p.device), odd_lines(p), p.end.activation != "none"
     # Lines that begin at multiples of 16 bytes, but do not end there, are of copies.
     operands = 2 * p.products * p.K * (p.M + p.N)
@@ -226,7 +213,7 @@ def quickest(p: MatmulShapes) -> tuple[Tile, int, float]:
         tiles = (p.in_turn(m) or p).tiles(m, n + more)
         read = min(tiles, sms) * (m + n + more) * 2 * p.K
         each = max(m * (n + more) * p.K / rate, slow * read / SLOW_L2)
-        tall = m == 256 and more > 0 and (not odd or (p.M % 2 and p.N % 8))
+        tall = m == 256 and more > 0 and not odd
         begin = BEGIN[(1 + (active or p.N % 8 > 0)) if tall else 0]
         stored = (STORED_TALL if m == 256 else STORED_WIDE if n == 256 else 0.0) if active and p.N % 2 else 0.0
         whole = begin + each + stored
@@ -237,8 +224,7 @@ def quickest(p: MatmulShapes) -> tuple[Tile, int, float]:
 
     choices = _choices(p, odd)
     shared = [(tile, split) for tile in choices for split in (1, 2, 3, 4) if split == 1 or shares_rest(p, tile, split)]
-    best = min(shared, key=microseconds)
-    return *best, microseconds(best)
+    return min(shared, key=microseconds)
 
 
 def shares_rest(p: MatmulShapes, tile: Tile, split: int) -> bool:
