@@ -60,8 +60,8 @@ _TIMES_L2 = 4
 _TIMES_L2_TOGETHER = 3
 # Bytes of the longest row, of all inputs together, that a cluster holds or a block reads twice: longer ones are in parts, a
 # block for each. Bytes of an input in a thread of a part, its threads, and the most fp32 numbers that are known of it.
-# H200, bf16, us by a cluster, by a block and in parts: log_softmax of 1 x 400000 9.2, 41.4 and 6.9, of 1 x 1000000 19.4,
-# 96.1 and 8.4, of 32 x 1000000 75.6, 109.5 and 53.2; softmax_backward of 32 x 400000 32.6, 52.6 and 37.2.
+# H200, bf16, us by a cluster, by a block and in parts: log_softmax of 1 x 400000 9.0, 41.1 and 6.9, of 1 x 1000000 19.3,
+# 96.1 and 8.3, of 32 x 1000000 75.6, 109.5 and 53.2; softmax_backward of 32 x 400000 32.6, 52.6 and 37.2.
 _LONGEST = 2**20
 _PART_HELD, _PART_BLOCK, _STATE_FLOATS = 64, 256, 4
 _COLUMN_BLOCK, _TILE_INNER = 512, 32  # threads, and how many of them side by side
@@ -137,7 +137,7 @@ def _plan(
     wanted = cdiv(part, max(1, min(_MOST_VECTORS, held // (width * itemsize))))
     if wanted <= _WARP and cluster == 1:
         # Columns beside the vectors, of which a lane has one at most. H200, bf16, us by four lanes and by eight:
-        # log_softmax of 1032444 x 65 102.9 and 78.8, of 520000 x 129 100.6 and 70.7.
+        # log_softmax of 1032444 x 65 102.7 and 78.8, of 520000 x 129 100.6 and 70.7.
         beside = 2 * width - 1 if peeled else 0
         wanted = min(_WARP, max(wanted, cdiv(cdiv(n, width), _FEW_VECTORS), beside))
     group, vectors = _deal(part, max(wanted, _WARP + 1) if cluster > 1 else wanted)
