@@ -50,8 +50,7 @@ def in_whole_accesses(n: int) -> Config | None:
         return None
     blocks = [block for block in (power // 2, power // 4, power // 8) if block >= 128 and cdiv(n, block) <= 5]
     block = min(blocks, key=lambda block: cdiv(n, block) * block)  # of equal ones the first, which is the largest
-    accesses = max(1, 4 // cdiv(n, block))  # of a thread in each chunk
-    return {"ROWS": 512 * accesses // block, "BLOCK": block, "BATCH": 1, "HELD": None, "num_warps": 2}
+    return _by_two_warps(n, block, 8)
 
 
 def in_half_accesses(n: int) -> Config | None:
@@ -63,8 +62,13 @@ def in_half_accesses(n: int) -> Config | None:
     if not 32 < n < 256:
         return None
     block = 32 if n <= 160 else 64
+    return _by_two_warps(n, block, 4)
+
+
+def _by_two_warps(n: int, block: int, width: int) -> Config:
+    """Rows in chunks of `block` columns, of which a thread has an access each, or as many as make four of a row."""
     accesses = max(1, 4 // cdiv(n, block))
-    return {"ROWS": 256 * accesses // block, "BLOCK": block, "BATCH": 1, "HELD": None, "num_warps": 2}
+    return {"ROWS": 64 * width * accesses // block, "BLOCK": block, "BATCH": 1, "HELD": None, "num_warps": 2}
 
 
 def spread(config: Config, w: Walk, width: int, device: int) -> Config:

@@ -7,6 +7,7 @@ import math
 from kernelmux.backends.triton._families.elementwise import ACCESS_BYTES
 from kernelmux.backends.triton._launch.card import SPARE
 from kernelmux.backends.triton._launch.launch import Config, cdiv
+from kernelmux.backends.triton._rows.row_chunks import least_chunk
 from kernelmux.backends.triton._rows.rows import clamp, next_power
 
 # Elements of an access of rows that would be read less than 8 bytes at a time, which then begins where it is aligned. All
@@ -59,7 +60,7 @@ def short_rule(N: int, itemsize: int, inputs: int, room: int, count: int) -> Con
 def _block(whole: int, width: int, peeled: bool) -> int:
     """Columns of a chunk: less than a third of the row is in vain, and edges of a peeled one have a lane each."""
     fewest, most = LANES
-    least = 2 * width**2 if peeled else COLUMNS
+    least = least_chunk(width) if peeled else COLUMNS
     lanes = clamp(next_power(cdiv(whole, OF_A_LANE)), min(fewest, next_power(cdiv(whole, width))), most)
     block = max(lanes * max(width, PEELED), least)
     while block > least and 3 * (cdiv(whole, block) * block - whole) >= whole:
