@@ -11,7 +11,7 @@ from kernelmux.registry.conditions import AtLeast, Condition
 
 # x comes with K contiguous; an empty sum, which leaves the bias, is not for the tensor cores.
 NAMES = FactorNames("x", "weight", (("weight", 1),))
-FILLED = {"tensor_cores": (AtLeast("K", 1),), "wgmma": (AtLeast("K", 1),)}
+FILLED = dict.fromkeys(("bf16x6", "tensor_cores", "wgmma"), (AtLeast("K", 1),))
 LAYOUT = {"x": "last", "weight": "matrix", "bias": "contiguous"}
 
 
@@ -38,7 +38,8 @@ def _variant(rung: MatmulRung, *more: Condition) -> Implementation:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         return linear(rung.fn, x, weight, bias, activation, precision)
 
-    return Implementation(fn, rung.idea, (*more, *rung.conditions(NAMES)), LAYOUT, rung.arithmetic)
+    conditions = *more, *rung.conditions(NAMES)
+    return Implementation(fn, rung.idea, conditions, LAYOUT, rung.arithmetic, pays=rung.pays(NAMES))
 
 
 VARIANTS = {name: _variant(rung, *FILLED.get(name, ())) for name, rung in RUNGS.items()}

@@ -88,6 +88,8 @@ class Implementation:
     argument with a default runs only calls that leave it at that (`validation.adapted`).
     idea: the idea in one line.
     requires: conditions a call must meet.
+    pays: conditions of the calls that it is for: of others a lesser variant is the quicker one, and takes them unless this
+    one is named.
     layout: per tensor "any" strides (default), "last" (unit stride in the last axis), "matrix" (unit stride in one of
     the last two axes) or "contiguous"; what does not fit is copied first.
     arithmetic: how it accumulates (`numerics.ARITHMETICS`), or by output; one of those that the spec allows.
@@ -102,6 +104,7 @@ class Implementation:
     fn: Callable[..., Any]
     idea: str
     requires: tuple[Condition, ...] = ()
+    pays: tuple[Condition, ...] = field(default=(), kw_only=True)
     layout: Mapping[str, str] = field(default_factory=dict)
     arithmetic: str | Mapping[str, str] = "fp32"
     rounds: tuple[numerics.Rounding, ...] = ()
@@ -112,6 +115,11 @@ class Implementation:
     def accumulates(self, output: str) -> str:
         """The arithmetic of an output."""
         return self.arithmetic if isinstance(self.arithmetic, str) else self.arithmetic[output]
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """The conditions in words, with those under which it is the choice where no variant is named."""
+        return *(c.text for c in self.requires), *(f"by default: {c.text}" for c in self.pays)
 
     @property
     def declared(self) -> str:

@@ -92,8 +92,10 @@ def check_implementation(label: str, spec: OpSpec, found: Any) -> None:
     _check_layout(label, spec, found.layout)
     if not isinstance(found.idea, str):
         raise SpecError(f"{label} of {spec.name}: idea: expected a text, got {found.idea!r}")
-    if not isinstance(found.requires, tuple) or not all(map(_is_condition, found.requires)):
-        raise SpecError(f"{label} of {spec.name}: requires: expected a tuple of conditions, got {found.requires!r}")
+    for field in ("requires", "pays"):
+        given = getattr(found, field)
+        if not isinstance(given, tuple) or not all(map(_is_condition, given)):
+            raise SpecError(f"{label} of {spec.name}: {field}: expected a tuple of conditions, got {given!r}")
     _check_arithmetic(label, spec, found.arithmetic)
     _check_exempt(label, spec, found.exempt)
 

@@ -85,13 +85,14 @@ def verdicts(
     if not wanted:
         raise unknown(f"variant of {name} for {call.spec.name}", only, [c.variant for c in ladder.candidates], where)
     around = around or torch_modes.surroundings(call.tensors.values())
-    return _judged(call, wanted, around, lenient, tried and not elsewhere, first and only is None)
+    return _judged(call, wanted, around, lenient, tried and not elsewhere, first, only is not None)
 
 
 def _judged(
-    call: Call, candidates: list[Candidate], around: Surroundings, lenient: bool, tried: bool, first: bool
+    call: Call, candidates: list[Candidate], around: Surroundings, lenient: bool, tried: bool, first: bool, named: bool
 ) -> list[Verdict]:
-    """What `verdicts` gives for these candidates; the best, which is the last of a ladder, is asked first."""
+    """What `verdicts` gives for these candidates; the best, which is the last of a ladder, is asked first. named: a variant
+    was, which then runs calls too that it is not for."""
     tensors = call.tensors
     followed = around.forward or (around.grad and any([x.requires_grad for x in tensors.values()]))
     odd = [k for k, x in tensors.items() if x.is_neg() or x.is_conj()]  # only torch reads "negate when read"
@@ -107,7 +108,8 @@ def _judged(
             seen = _as_copied(call, copies, lacks) if copies else call
             if candidate.emulated and call.capability is None:
                 seen = replace(seen, capability=cards.emulated().capability)
-            lacks += [lack for condition in candidate.implementation.requires if (lack := unmet(condition, seen))]
+            conditions = candidate.implementation.requires + (() if named else candidate.implementation.pays)
+            lacks += [lack for condition in conditions if (lack := unmet(condition, seen))]
         except Exception as error:  # a condition of a plugin: its mistake must not reach calls of others
             kind = f"a condition of {candidate.name} fails"
             lacks.append(Unmet(f"{kind}: {type(error).__name__}: {error}", kind=kind))
@@ -116,7 +118,7 @@ def _judged(
         refusal = refusals.of(call, candidate.name) if tried and refusals.noted else None
         lacks += [refusal.unmet] if refusal else []
         found.append((candidate, lacks, copies, refusal is not None))
-        if first and not lacks and not candidate.joined:
+        if first and not named and not lacks and not candidate.joined:
             break
     return [
         Verdict.on(candidate, lacks, copies, tuple([_bytes(call, k) for k in copies]), refused)

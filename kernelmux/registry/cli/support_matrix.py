@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -114,7 +114,7 @@ def _support(spec: OpSpec, name: str, variant: str, found: Implementation, where
         backend=name,
         variant=variant,
         dtypes=dtypes,
-        conditions=tuple(c.text for c in found.requires if not _is_said(c, spec)),
+        conditions=replace(found, requires=tuple(c for c in found.requires if not _is_said(c, spec))).told,
         layout=tuple(sorted(found.layout.items())),
         problem="" if dtypes else _problem(found, lacking.values(), capability),
         emulated=emulated,

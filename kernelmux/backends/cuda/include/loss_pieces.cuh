@@ -17,18 +17,17 @@
 // A piece in the registers of its block.
 struct HeldPiece {
     Peel peel;
-    int first, left;  // this thread's first vector, and how many elements there are from it on
-    int beside;       // where it has a logit beside the vectors, or -1
-    float single;
+    Beside<T, 1, WIDTH, GROUP> beside;  // logits that are in no vector
+    int first, left;                    // this thread's first vector, and how many elements there are from it on
     Elements held[UNROLL];
 
     template <typename Load>
-    __device__ __forceinline__ HeldPiece(const T* x, int n, int piece, Load load) : peel{0, n, 0} {
-        if (!ALIGNED) peel = Peel::of<WIDTH>(x, n);
+    __device__ __forceinline__ HeldPiece(const T* x, int n, int piece, Load load)
+        : peel(ALIGNED ? Peel{0, n, 0} : Peel::of<WIDTH>(x, n)), beside(peel, !ALIGNED && piece == 0) {
         first = peel.head + (piece * UNROLL * GROUP + threadIdx.x) * WIDTH, left = peel.tail - first;
         each([&](int u, int i) { held[u] = load(x + first + i); });
-        beside = !ALIGNED && piece == 0 && (int)threadIdx.x < peel.few ? peel.beside(threadIdx.x) : -1;
-        single = beside >= 0 ? to_float(x[beside]) : 0.0f;
+        const T* const rows[] = {x};
+        beside.ask(rows, 0);
     }
     template <typename F>
     __device__ __forceinline__ void each(F f) const {  // f(vector, its place after the first)
@@ -45,14 +44,22 @@ struct HeldPiece {
 #pragma unroll
                 for (int j = 0; j < WIDTH; ++j) f(&values[j]);
             });
-            if (beside >= 0) f(&single);
+            beside.each([&](int b) {
+                float single[1];
+                beside.take(single, b);
+                f(single);
+            });
         });
         return piece;
     }
     // The gradients, to row y; if the target is in the piece, the loss of the row too. Streaming: what L2 has stays there.
     template <bool Streaming = false>
     __device__ __forceinline__ void write(T* y, const RowLoss& found, float smoothing, float* loss) const {
-        if (beside >= 0) y[beside] = from_float<T>(found.single(single, beside, smoothing, loss));
+        beside.each([&](int b) {
+            float single[1];
+            beside.take(single, b);
+            y[beside.at[b]] = from_float<T>(found.single(single[0], beside.at[b], smoothing, loss));
+        });
         const bool wide = ALIGNED || starts_vector(y + peel.head);
         each([&](int u, int i) {
             const Elements gradients = found.gradients(held[u], first + i, smoothing, loss);

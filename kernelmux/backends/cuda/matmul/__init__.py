@@ -3,6 +3,7 @@
 naive           one thread per element
 tiled           tiles of both operands in shared memory
 register_tiled  4x4 to 8x16 elements per thread, the next tile in flight; short of tiles, blocks share K
+bf16x6          fp32 as three planes of bf16, whose six products wgmma computes
 tensor_cores    mma.sync behind cp.async, swizzled shared memory; fp32 as tf32
 wgmma           TMA feeds warpgroup products in a persistent grid
 
@@ -19,6 +20,7 @@ import torch
 from kernelmux.backends.cuda._families.epilogue import PLAIN, Epilogue, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import Source, cdiv
+from kernelmux.backends.cuda.matmul._bf16x6 import bf16x6
 from kernelmux.backends.cuda.matmul._choice import (
     HOPPER_MEMORY,
     THREADS,
@@ -151,6 +153,24 @@ class RepaysCopies:
         return few and any_lines(layout(call.arguments[self.right]), self.k_axis)
 
 
+@dataclass(frozen=True)
+class RepaysPlanes:
+    """A product large enough to repay what splits its operands and what checks behind it whether that was right."""
+
+    rows: str = "M"
+    text: str = "a product that repays splitting its operands"
+
+    def check(self, call: Any) -> str | None:
+        """None, or that the product is too small."""
+        M, N, K = (call.axes[axis] for axis in (self.rows, "N", "K"))
+        products = call.axes.get("batches", 1)
+        whole = cdiv(M, 128) * cdiv(N, 128) * 128**2 * cdiv(K, 64) * 64
+        saved = 2 * products * (M * N * K / PLAIN_FP32 - whole / BF16X6)
+        if saved >= SPLITTING + 10 * products * K * (M + N) / HOPPER_MEMORY:
+            return None
+        return f"{products} x {M} x {N} x {K} is too small to repay splitting the operands"
+
+
 class FactorNames(NamedTuple):
     """What an operator calls the factors of its product and the axis that counts the rows of the left one. k_axes: as in
     `Tf32Layout`."""
@@ -162,12 +182,14 @@ class FactorNames(NamedTuple):
 
 
 class MatmulRung(NamedTuple):
-    """A way to compute a product: fn of a, b, the precision and an epilogue. requires: beside what all rungs do."""
+    """A way to compute a product: fn of a, b, the precision and an epilogue. requires: beside what all rungs do. pays: of
+    the calls that it can run, which ones it is for."""
 
     fn: Callable[..., torch.Tensor]
     idea: str
     arithmetic: str
     requires: Callable[[FactorNames], tuple[Condition, ...]] = lambda names: ()
+    pays: Callable[[FactorNames], tuple[Condition, ...]] = lambda names: ()
 
     def conditions(self, names: FactorNames) -> tuple[Condition, ...]:
         """Everything that it requires of a product of these operands."""
@@ -202,6 +224,10 @@ def mma_sync(M: int, N: int, K: int, products: int, units: list[int], *, shifted
     return 2 * products * cdiv(M, 64) * cdiv(N, 64) * 64**2 * K * SAVED.get(unit, 0.0)
 
 
+# Operations per microsecond of register_tiled and, on whole tiles, of bf16x6; microseconds of the launches of that. H200, us,
+# by both: 768^3 35.8 and 29.0, 512^3 17.6 and 26.3, 128 x 4096 x 4096 114.0 and 102.4, 2802 x 333 x 128 20.1 and 27.1.
+PLAIN_FP32, BF16X6, SPLITTING = 48e6, 105e6, 6.0
+LONGEST = 2**22  # K, of which sums of planes, at most 2^104, stay below the largest fp32
 LARGEST = 2**31 - 512  # of an int, rounded up to whole tiles
 INDICES = tuple(AtMost(axis, LARGEST) for axis in "MNK")
 
@@ -218,10 +244,19 @@ def _on_hopper(names: FactorNames) -> tuple[Condition, ...]:
     )  # fmt: skip
 
 
+def _in_planes(names: FactorNames) -> tuple[Condition, ...]:
+    return Dtypes(names.left, torch.float32), Capability((9, 0), below=(10, 0)), AtMost("K", LONGEST)
+
+
+def _repays_planes(names: FactorNames) -> tuple[Condition, ...]:
+    return (RepaysPlanes(names.rows),)
+
+
 RUNGS = {
     "naive": MatmulRung(naive, "one thread per element", "fp32_sequential"),
     "tiled": MatmulRung(tiled, "tiles of both operands in shared memory", "fp32_sequential"),
     "register_tiled": MatmulRung(register_tiled, "4x4 to 8x16 elements per thread, blocks share K", "fp32_sequential"),
+    "bf16x6": MatmulRung(bf16x6, "six products of bf16 planes", "fp32_sequential", _in_planes, _repays_planes),
     "tensor_cores": MatmulRung(tensor_cores, "mma.sync behind cp.async", "mma", _on_tensor_cores),
     "wgmma": MatmulRung(wgmma, "TMA feeds warpgroup products in a persistent grid", "mma", _on_hopper),
 }
@@ -233,7 +268,8 @@ def _variant(rung: MatmulRung) -> Implementation:
 
     names = FactorNames("a", "b", (("a", 1), ("b", 0)), rows="rows")
     conditions = (*rung.conditions(names), AtMost("rows", LARGEST), AtMost("batches", LARGEST))
-    return Implementation(matmul, rung.idea, conditions, {"a": "matrix", "b": "matrix"}, rung.arithmetic)
+    layouts = {"a": "matrix", "b": "matrix"}
+    return Implementation(matmul, rung.idea, conditions, layouts, rung.arithmetic, pays=rung.pays(names))
 
 
 VARIANTS = {name: _variant(rung) for name, rung in RUNGS.items()}

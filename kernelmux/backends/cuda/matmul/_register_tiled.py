@@ -127,10 +127,17 @@ def choice(p: MatmulProblem, multiprocessors: int) -> tuple[RegisterTiling, int,
     return min(choices, key=lambda c: c[0].time(p, multiprocessors, *c[1:]))
 
 
+def guarded(a: Layout, b: Layout, multiprocessors: int, end: EpilogueKind, flags: int) -> BoundLaunch:
+    """The product in one launch, which ends at once if none of so many words in front of its arguments is set."""
+    p = problem(a, b)
+    t = min((t for t in TILINGS if t.fits(p)), key=lambda t: t.time(p, multiprocessors, t.tiles(p), 0))
+    return plan(a, b, t, t.tiles(p), 0, end, flags).launch
+
+
 def plan(
-    a: Layout, b: Layout, t: RegisterTiling, whole: int, blocks: int, end: EpilogueKind = PLAIN.ending
+    a: Layout, b: Layout, t: RegisterTiling, whole: int, blocks: int, end: EpilogueKind = PLAIN.ending, flags: int = 0
 ) -> RegisterPlan:
-    """The product with a given tiling; so many blocks share the tiles behind the first `whole` ones."""
+    """The product with a given tiling; so many blocks share tiles behind the first `whole` ones. flags: of `guarded`."""
     p, size = problem(a, b), a.dtype.itemsize
     tiles, steps, threads = t.tiles(p), max(cdiv(p.K, t.step), 1), 32 * t.warps
     share = cdiv((tiles - whole) * steps, blocks) if tiles > whole else 0
@@ -139,16 +146,17 @@ def plan(
         ELEMENT=ctype(p.dtype), C_VECTOR=gcd(4, p.N),
         A_VECTOR=min(4, p.left.bytes // size), B_VECTOR=min(4, p.right.bytes // size), THREAD_M=t.rows, THREAD_N=t.columns,
         LANES_M=t.lanes_m, WARPS_M=t.warps_m, WARPS_N=t.warps // t.warps_m, STEP_K=t.step, BLOCKS_PER_SM=t.blocks,
-        SKEW=t.skew(p), STREAMED=int(blocks > 0),
+        SKEW=t.skew(p), STREAMED=int(blocks > 0), **({"GUARDED": flags} if flags else {}),
         **p.macros, **end.macros,
     )  # fmt: skip
     batch, of_batch = p.batch_signature, p.batch_numbers
     kernel = SOURCE.kernel(
         "matmul_register_tiled",
-        f"a* b* parts* {end.tensors} M:i32 N:i32 K:i32 lda:i64 ldb:i64 tiles:i32 whole:i32 share:i32 {batch}", **options,
+        f"{'flags* ' if flags else ''}a* b* parts* {end.tensors} "
+        f"M:i32 N:i32 K:i32 lda:i64 ldb:i64 tiles:i32 whole:i32 share:i32 {batch}", **options,
     )  # fmt: skip
     numbers = p.M, p.N, p.K, p.left.ld, p.right.ld, tiles, whole, share, *of_batch
-    launch = kernel.bind(whole + blocks, threads, *numbers, shared=t.shared(p))
+    launch = kernel.bind(whole + blocks, threads, *numbers, shared=t.shared(p), follows=flags > 0)
     if share % steps == 0:  # no tile is cut
         return RegisterPlan(launch, p.shape, 0, None)
     adding = SOURCE.kernel(

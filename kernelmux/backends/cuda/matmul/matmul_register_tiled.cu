@@ -10,6 +10,7 @@
 // Tiles that whole rounds of all multiprocessors leave over are streamed: laid end to end, their steps of K are cut into
 // as many equal shares as blocks run at one time. What begins or ends inside a tile leaves a part, and `..._sum` adds those
 // of a tile in the order of K.
+#include "guard.cuh"
 #include "matmul.cuh"
 
 #ifndef A_VECTOR  // elements per global load; divides the leading dimension, the contiguous extent and the address
@@ -199,9 +200,10 @@ __device__ __forceinline__ int steps_of(int K) { return max(cdiv(K, BLOCK_K), 1)
 // whole: tiles, of `tiles`, that blocks have for themselves; share: steps of each block behind those. parts: two of such a
 // block, of its first tile and of its last one, each four sums of all threads after the other.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
-    matmul_register_tiled(const Element* __restrict__ a, const Element* __restrict__ b, float4* __restrict__ parts,
-                          Element* __restrict__ c EPILOGUE_PARAMETERS(Element), int M, int N, int K, i64 lda, i64 ldb,
-                          int tiles, int whole, int share BATCH_PARAMETERS) {
+    matmul_register_tiled(GUARD_PARAMETER const Element* __restrict__ a, const Element* __restrict__ b,
+                          float4* __restrict__ parts, Element* __restrict__ c EPILOGUE_PARAMETERS(Element), int M, int N,
+                          int K, i64 lda, i64 ldb, int tiles, int whole, int share BATCH_PARAMETERS) {
+    RETURN_IF_SPARED();
     extern __shared__ __align__(16) float panels[];
     Panel<BLOCK_M>* a_panel = reinterpret_cast<Panel<BLOCK_M>*>(panels);      // [2][k][m]
     Panel<BLOCK_N>* b_panel = reinterpret_cast<Panel<BLOCK_N>*>(a_panel + 2);  // [2][k][n]
