@@ -34,8 +34,10 @@ def _variant(rung: TritonMatmulRung) -> Implementation:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         return linear(rung.fn, x, weight, bias, activation, precision)
 
-    layout = {"x": "last", "weight": "matrix", "bias": "contiguous"}
-    return Implementation(fn, rung.idea, rung.requires(ProductNames("x", "weight", "M")), layout, arithmetic="mma")
+    names, layout = ProductNames("x", "weight", "M"), {"x": "last", "weight": "matrix", "bias": "contiguous"}
+    return Implementation(
+        fn, rung.idea, rung.requires(names), layout, arithmetic="mma", pays=rung.pays(names)
+    )  # fmt: skip
 
 
 VARIANTS = {name: _variant(rung) for name, rung in RUNGS.items()}

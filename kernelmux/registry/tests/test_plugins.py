@@ -109,6 +109,7 @@ MODULES = {
     "layout of no kind": SOFTMAX.replace("idea=", "layout={'x': 'best'}, idea="),
     "layout a list": SOFTMAX.replace("idea=", "layout=['x'], idea="),
     "requires": SOFTMAX.replace("idea=", "requires=(5,), idea="),
+    "pays": SOFTMAX.replace("idea=", "pays=[], idea="),
     "arithmetic": SOFTMAX.replace("idea=", "arithmetic='fp4', idea="),
     "idea": SOFTMAX.replace('idea="[bold] idea [/]"', "idea=None"),
 }

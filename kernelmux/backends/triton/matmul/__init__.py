@@ -5,6 +5,7 @@ grouped     the same tiles in an order whose neighbours in time share rows and c
 pipelined   larger tiles, the loads of several steps under way while the tensor cores work
 by_shape    the tile, depth, warps and shares of K by a rule over the shape, set by measurements on an H200
 fp32        products on the FP32 pipes, from lines that a thread reads four k's of at a time; programs share K
+bf16x6      large fp32 products on tensor cores at the accuracy of fp32: three bf16 numbers for one, six products of them
 padded      lines that the copy engine (TMA) cannot take are copied first, where a product repays that; then as specialised
 persistent  the copy engine does the loads, and the compiler keeps the pipeline of an SM full from tile to tile
 specialised one warp only loads and two warpgroups only multiply, so neither ever waits for the other's instructions
@@ -12,7 +13,8 @@ few_rows    up to 64 rows of a: the columns of b are the rows of the products, p
 k_major     fp32 operands are transposed first to the only order in which tensor cores take tf32, then as persistent
 from_registers  rows of an fp32 b become the left factor of c^T = b^T a^T, which may lie in registers: b is not copied
 
-Every rung but the last takes batches, whose tiles it counts through, and can end in an epilogue, which linear uses.
+All but bf16x6 and the last take batches, whose tiles they count through, and all but the last can end in an epilogue, which
+linear uses.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import torch
 
 from kernelmux.backends.triton._launch.card import TensorCores
 from kernelmux.backends.triton._launch.launch import Config
+from kernelmux.backends.triton.matmul._bf16x6 import RepaysPlanes, Single, bf16x6, bf16x6_rule
 from kernelmux.backends.triton.matmul._blocked import blocked
 from kernelmux.backends.triton.matmul._epilogue import PLAIN, EpilogueTensors
 from kernelmux.backends.triton.matmul._few_rows import MOST_ROWS, few_rows, few_rows_rule
@@ -82,6 +85,10 @@ def matmul_fp32(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: Epil
     return fp32(a, b, fp32_rule, epilogue)
 
 
+def matmul_bf16x6(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: EpilogueTensors) -> torch.Tensor:
+    return bf16x6(a, b, bf16x6_rule, epilogue)
+
+
 def matmul_padded(a: torch.Tensor, b: torch.Tensor, precision: str, epilogue: EpilogueTensors) -> torch.Tensor:
     return padded(a, b, SPECIALISED.choice, BY_SHAPE.choice, epilogue)
 
@@ -127,12 +134,13 @@ def turned(x: torch.Tensor) -> torch.Tensor:
 
 class TritonMatmulRung(NamedTuple):
     """A way to compute a product: fn of a, b, the precision and an epilogue. requires: given the names of the operands.
-    space: of its tiles, if a search may choose among them."""
+    space: of its tiles, if a search may choose among them. pays: of the calls that it can run, which ones it is for."""
 
     fn: Callable[..., torch.Tensor]
     idea: str
     requires: Callable[[ProductNames], tuple[Condition, ...]] = lambda names: (TensorCores(names.left),)
     space: Space | None = None
+    pays: Callable[[ProductNames], tuple[Condition, ...]] = lambda names: ()
 
 
 class ProductNames(NamedTuple):
@@ -181,6 +189,15 @@ def _full_fp32(names: ProductNames) -> tuple[Condition, ...]:
     return Capability((9, 0), below=(10, 0)), *asked
 
 
+def _planes(names: ProductNames) -> tuple[Condition, ...]:
+    asked = Dtypes(names.left, torch.float32), OneOf("precision", "ieee"), AtLeast("K", 1), Single(names.right)
+    return Capability((9, 0), below=(10, 0)), *asked, AtMost("K", LONGEST)
+
+
+def _repays(names: ProductNames) -> tuple[Condition, ...]:
+    return (RepaysPlanes(names.left, names.rows),)
+
+
 def _few(names: ProductNames) -> tuple[Condition, ...]:
     """What a tensor descriptor can describe, of few rows."""
     sizes = AtMost(names.rows, MOST_ROWS), AtLeast("N", 16), AtLeast("K", 16)
@@ -199,6 +216,9 @@ RUNGS = {
     "pipelined": TritonMatmulRung(matmul_pipelined, "larger tiles, loads ahead of the product"),
     "by_shape": TritonMatmulRung(matmul_by_shape, "the tile by a rule over the shape", space=BY_SHAPE),
     "fp32": TritonMatmulRung(matmul_fp32, "a thread reads four k's of a line at a time, programs share K", _full_fp32),
+    "bf16x6": TritonMatmulRung(
+        matmul_bf16x6, "six products of three bf16 numbers for each fp32 one", _planes, pays=_repays
+    ),
     "padded": TritonMatmulRung(matmul_padded, "lines that TMA cannot take are copied first", _copied),
     "persistent": TritonMatmulRung(matmul_persistent, "TMA loads, one program per SM", _halves, PERSISTENT),
     "specialised": TritonMatmulRung(
@@ -228,6 +248,7 @@ class OneMatrix:
         return None if x.stride(1) == 1 else f"{self.operand} has N strided, needs N contiguous"
 
 
+LONGEST = 2**22  # K, of which sums of planes, at most 2^104, stay below the largest fp32
 BATCHES = AtMost("batches", 2**31 - 1)  # programs that a grid has
 NAMES = ProductNames("a", "b", "rows")
 
@@ -239,10 +260,12 @@ def _variant(rung: TritonMatmulRung) -> Implementation:
     requires = (*rung.requires(NAMES), BATCHES)
     layout = (
         {"a": "matrix", "b": "matrix"}
-        if rung.fn in (matmul_fp32, matmul_padded, matmul_few_rows) or Aligned(NAMES.left) in requires
+        if rung.fn in (matmul_fp32, matmul_bf16x6, matmul_padded, matmul_few_rows) or Aligned(NAMES.left) in requires
         else {}
     )
-    return Implementation(matmul, rung.idea, requires, layout, arithmetic="mma", space=rung.space)
+    return Implementation(
+        matmul, rung.idea, requires, layout, arithmetic="mma", space=rung.space, pays=rung.pays(NAMES)
+    )
 
 
 VARIANTS = {name: _variant(rung) for name, rung in RUNGS.items()}

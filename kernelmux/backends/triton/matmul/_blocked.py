@@ -37,8 +37,8 @@ def tile_of(program, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M
 
 
 @triton.jit
-def matmul_blocked_kernel(
-    c_ptr, a_ptr, b_ptr, bias_ptr, z_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
+def multiply_tile(
+    tile, c_ptr, a_ptr, b_ptr, bias_ptr, z_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
     stride_a_outer, stride_a_inner, stride_b_outer, stride_b_inner, inner,
     BIAS: tl.constexpr, ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, BATCHED: tl.constexpr,
     UNIT_M: tl.constexpr, UNIT_N: tl.constexpr, UNIT_K: tl.constexpr, UNIT_AM: tl.constexpr, UNIT_AK: tl.constexpr,
@@ -54,7 +54,6 @@ def matmul_blocked_kernel(
     stride_ak *= UNIT_AK
     stride_bk *= UNIT_BK
     stride_bn *= UNIT_BN
-    tile = tl.program_id(0)
     first = 0  # element of c
     if BATCHED:
         tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
@@ -101,6 +100,24 @@ def matmul_blocked_kernel(
     if ACTIVATION != "none":
         tl.store(z_ptr + offs_c, acc.to(z_ptr.dtype.element_ty), mask=mask)
     tl.store(c_ptr + offs_c, activated(acc, ACTIVATION).to(c_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def matmul_blocked_kernel(
+    c_ptr, a_ptr, b_ptr, bias_ptr, z_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
+    stride_a_outer, stride_a_inner, stride_b_outer, stride_b_inner, inner,
+    BIAS: tl.constexpr, ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, BATCHED: tl.constexpr,
+    UNIT_M: tl.constexpr, UNIT_N: tl.constexpr, UNIT_K: tl.constexpr, UNIT_AM: tl.constexpr, UNIT_AK: tl.constexpr,
+    UNIT_BK: tl.constexpr, UNIT_BN: tl.constexpr, UNIT_BATCH: tl.constexpr,
+    EVEN_M: tl.constexpr, EVEN_N: tl.constexpr, EVEN_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, SPLIT_K: tl.constexpr, B_POLICY: tl.constexpr,
+):  # fmt: skip
+    multiply_tile(
+        tl.program_id(0), c_ptr, a_ptr, b_ptr, bias_ptr, z_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
+        stride_a_outer, stride_a_inner, stride_b_outer, stride_b_inner, inner, BIAS, ACTIVATION, PRECISION, BATCHED,
+        UNIT_M, UNIT_N, UNIT_K, UNIT_AM, UNIT_AK, UNIT_BK, UNIT_BN, UNIT_BATCH, EVEN_M, EVEN_N, EVEN_K, BLOCK_M, BLOCK_N,
+        BLOCK_K, GROUP_M, SPLIT_K, B_POLICY,
+    )  # fmt: skip
 
 
 def blocked(a: torch.Tensor, b: torch.Tensor, precision: str, rule: Rule, epilogue: EpilogueTensors) -> torch.Tensor:

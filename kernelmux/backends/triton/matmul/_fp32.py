@@ -46,7 +46,7 @@ def _copy(ring, base, lines, length, first, end, stride, slot, K_MAJOR: gl.const
 
 
 @gluon.jit
-def _end(acc, c_ptr, bias_ptr, z_ptr, rows, columns, M, N, BIAS: gl.constexpr, ACTIVATION: gl.constexpr):
+def leave_sums(acc, c_ptr, bias_ptr, z_ptr, rows, columns, M, N, BIAS: gl.constexpr, ACTIVATION: gl.constexpr):
     at = gl.expand_dims(rows.to(gl.int64) * N, 1) + gl.expand_dims(columns, 0)
     mask = gl.expand_dims(rows < M, 1) & gl.expand_dims(columns < N, 0)
     acc = biased(acc, bias_ptr, columns, N, BIAS)
@@ -152,7 +152,7 @@ def fp32_kernel(
         columns_c = gl.arange(0, BLOCK_N, gl.SliceLayout(0, SUMS))
         rows_c = gl.arange(0, BLOCK_M, gl.SliceLayout(1, SUMS))
         if complete:
-            _end(acc, c_of, bias_ptr, z_ptr, m + rows_c, n + columns_c, M, N, BIAS, ACTIVATION)
+            leave_sums(acc, c_of, bias_ptr, z_ptr, m + rows_c, n + columns_c, M, N, BIAS, ACTIVATION)
         else:
             place = 2 * (program - whole) + gl.where(index == first, 0, 1)
             left = parts_ptr + place.to(gl.int64) * (BLOCK_M * BLOCK_N)
@@ -201,7 +201,7 @@ Rule = Callable[[MatmulShapes], TileCut]
 WIDEST = 4  # elements of a copy, 16 bytes
 
 
-def _unit(*numbers: int) -> int:
+def unit_of(*numbers: int) -> int:
     """In how many elements, up to a copy's, these are counted; 1 for multiples of 16, of which Triton knows."""
     return gcd(WIDEST, *numbers) if any(n % 16 for n in numbers) else 1
 
@@ -232,7 +232,7 @@ def _plan(p: MatmulShapes, rule: Rule) -> tuple[Launch, int, Launch | None]:
     of_a, of_b = (p.a_strides[0], *batch.a), (p.b_strides[1 if k_major else 0], *batch.b)
     # Copies of each operand are as wide as its own lines allow. H200, us, 3438 x 4092 by 4092 x 1238 with copies of 4 bytes
     # of both 970, of 16 of a and 8 of b 878.
-    unit_n, unit_k, unit_a, unit_b = 1 if k_major else _unit(p.N), _unit(p.K), _unit(*of_a), _unit(*of_b)
+    unit_n, unit_k, unit_a, unit_b = 1 if k_major else unit_of(p.N), unit_of(p.K), unit_of(*of_a), unit_of(*of_b)
     vector_a, vector_b = gcd(WIDEST, p.K, *of_a), gcd(WIDEST, p.K if k_major else p.N, *of_b)
     numbers = p.K // unit_k, of_a[0] // unit_a, of_b[0] // unit_b
     apart = *(n // unit_a for n in batch.a), *(n // unit_b for n in batch.b)
