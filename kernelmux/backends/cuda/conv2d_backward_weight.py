@@ -2,6 +2,7 @@
 
 direct               one thread per element of the weight
 tiled                grad_out and patches in shared memory, a product on the FP32 pipes
+bf16x6               fp32 as three planes of bf16, whose six products wgmma computes; pixels by TMA
 implicit_gemm        mma.sync on grad_out and patches gathered by cp.async
 implicit_gemm_wgmma  the next tiles are gathered while wgmma multiplies
 implicit_gemm_folded the copy engine gathers from a copy in which the columns of a window are channels: for few channels
@@ -16,7 +17,9 @@ import torch
 from kernelmux.backends.cuda._families.epilogue import PLAIN
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import Source, card, multiprocessors
-from kernelmux.backends.cuda.conv2d import _folded, _pointwise
+from kernelmux.backends.cuda.conv2d import _bf16x6_positions, _folded, _pointwise
+from kernelmux.backends.cuda.conv2d._bf16x6 import GRADIENTS, IMAGES, RepaysPlanesOfImages
+from kernelmux.backends.cuda.conv2d._bf16x6 import asks as asks_of_planes
 from kernelmux.backends.cuda.conv2d._im2col import best_plan, ready, result, spacing
 from kernelmux.backends.cuda.conv2d._plans import ConvolutionPlan, Planner, direct, ladder
 from kernelmux.backends.cuda.conv2d._problem import BACKWARD_WEIGHT, Convolution, ConvolutionAxis
@@ -55,6 +58,13 @@ def _variant(plan: Planner, idea: str, requires: tuple[Condition, ...], arithmet
     return Implementation(conv2d_backward_weight, idea, requires, arithmetic=arithmetic)
 
 
+def bf16x6(
+    grad_out: torch.Tensor, x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
+) -> torch.Tensor:
+    c = problem(layout(grad_out), layout(x), format_of(x), kernel, stride, padding, dilation)
+    return _bf16x6_positions.bf16x6(c, grad_out, x)
+
+
 def implicit_gemm_folded(
     grad_out: torch.Tensor, x: torch.Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
 ) -> torch.Tensor:
@@ -91,6 +101,11 @@ def pointwise(
 
 VARIANTS = {
     **ladder(_variant, _direct, "grad_out", "NPQ", "CRS"),
+    "bf16x6": Implementation(
+        bf16x6, "six products of bf16 planes, which TMA gathers by im2col",
+        asks_of_planes("grad_out", "NPQ", "CRS", IMAGES, GRADIENTS), arithmetic="fp32_sequential",
+        pays=(RepaysPlanesOfImages(BACKWARD_WEIGHT),),
+    ),
     "implicit_gemm_folded": Implementation(
         implicit_gemm_folded, "columns of a window become channels, then TMA and wgmma",
         _folded.asks("grad_out", "NPQ", "CRS", channels="O"), arithmetic="mma",

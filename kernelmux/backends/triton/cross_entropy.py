@@ -17,7 +17,8 @@ from kernelmux.backends.triton._launch.launch import Config, Launch, overlaps, p
 from kernelmux.backends.triton._launch.strides import Ints, contiguous
 from kernelmux.backends.triton._losses.targets import losses, losses_of, reduced, targets_of, wanted_of
 from kernelmux.backends.triton._rows.row_op import PEELED, RowLaunch, RowOp, launch_of, launch_of_pieces
-from kernelmux.backends.triton._rows.row_plan import Demand, access_of, hints, in_pieces, pieces_rule, row_rule
+from kernelmux.backends.triton._rows.row_pieces_plan import in_pieces, pieces_rule
+from kernelmux.backends.triton._rows.row_plan import Demand, access_of, hints, row_rule
 from kernelmux.backends.triton._rows.row_statistics import EXPONENTIALS, OF_EXPONENTIALS, SUMS, Pieces, Statistic
 from kernelmux.backends.triton._rows.rows import next_power, walk
 from kernelmux.registry.backend import Implementation

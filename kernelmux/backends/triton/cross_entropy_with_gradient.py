@@ -1,9 +1,10 @@
 """cross_entropy_with_gradient: the loss of each row and its gradient in one kernel.
 
-two_pass  a program reads its rows twice, the second time from L2
-staying   programs stay and walk down rows, most of which wait in shared memory, the next one on its way meanwhile
+two_pass  a program reads rows that it does not hold twice, the second time from L2
+staying   of these most waits in shared memory of programs that stay and walk down rows, the next one on its way meanwhile
 
-Either way few long rows are read in pieces, a program for each, and again by programs that write the gradient.
+Either way rows of up to 64 KiB stay in the registers of a program. Few long rows are read in pieces, a program for each,
+and again by programs that write the gradient.
 """
 
 from __future__ import annotations
@@ -30,38 +31,33 @@ from kernelmux.backends.triton._launch.strides import Ints, contiguous
 from kernelmux.backends.triton._losses.loss_pieces import loss_pieces_kernel
 from kernelmux.backends.triton._losses.loss_rows import loss_rows_kernel
 from kernelmux.backends.triton._losses.loss_shared import loss_shared_kernel
-from kernelmux.backends.triton._losses.targets import losses, reduced
+from kernelmux.backends.triton._losses.loss_sums import added, counted
 from kernelmux.backends.triton._rows.row_op import PEELED, RowLaunch, launch_of_pieces
-from kernelmux.backends.triton._rows.row_plan import LONG, SPARE, Demand, RowAccess, access_of, in_pieces
+from kernelmux.backends.triton._rows.row_pieces_plan import in_pieces
+from kernelmux.backends.triton._rows.row_plan import LONG, SPARE, Demand, RowAccess, access_of
 from kernelmux.backends.triton._rows.rows import Walk, next_power, walk
 from kernelmux.backends.triton.cross_entropy import PLAIN, SMOOTHED, cross_entropy_join_kernel
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Capability
 
 ELEMENTS, BATCH = 8192, 2  # of a chunk at most; chunks in flight
-# Warps that hold a row, and values of each thread at most: the first that take it. H200, bf16, us: 18560 x 6677 136 by 4
-# warps, 157 by 8, 228 by 16, 992 read twice; 8192 x 12001 111 by 8, 139 by 16, 464; 30000 x 1500 56 by 2, 72 by 4, 349.
-HOLDERS = ((2, 24), (4, 56), (8, 64), (16, 48))
+# Warps that hold a row in 64 registers of a thread, and bytes of a thread at most: the first that take it. H200, us (CUDA):
+# bf16, 41243 x 1664 76.0 by 2 warps, 87.0 by 4 (89.1), 30000 x 3000 101.3, 100.6 (108.5), 18560 x 6677 136.5 by 4, 143.3 by
+# 8 (139.5), 8192 x 16384 143.8 by 8, 144.3 by 16 (141.2), 4096 x 32000 138.3 by 16 (137.3); fp32, 20000 x 1664 76.4 by 2,
+# 75.9 by 4 (82.1), 4096 x 16384 141.7 by 16, 215.9 by 8 (138.4).
+HOLDERS = ((2, 64), (4, 128), (8, 128), (16, 128))
 
 
 class PersistentPrograms(NamedTuple):
-    """Programs that stay, `shares` on a multiprocessor; a row of at most `longest` bytes fits whole if they are several."""
+    """Programs that stay, `shares` on a multiprocessor."""
 
     warps: int
     shares: int
-    longest: int
 
 
-SHORTEST, ANY = 32768, 2**63  # bytes of a row that stays
-# The first one that takes a row. H200, bf16, us in this order, two_pass last: 8192 x 16384 177, 205, 185, -; 352;
-# 8192 x 20480 257, 242, 273, 328; 337; 8192 x 32768 -, 372, 346, 429; 447; 4096 x 50257 -, 323, -, 378; 462.
-RINGS = (
-    PersistentPrograms(8, 4, 36864),
-    PersistentPrograms(16, 2, 49152),
-    PersistentPrograms(8, 3, 69632),
-    PersistentPrograms(16, 2, ANY),
-    PersistentPrograms(32, 1, ANY),
-)
+# The first one that takes a row that no program holds. H200, bf16, us in this order, two_pass last: 8192 x 32768 372, 346;
+# 447; 4096 x 50257 323, 378; 462.
+RINGS = (PersistentPrograms(16, 2), PersistentPrograms(32, 1))
 
 # Of few long rows: elements of a chunk, its warps, chunks of a piece, bytes of a tile of the gradient and its warps.
 # H200, bf16, us by pieces of one, two and four chunks: 16 x 128256 9.5, 9.4 and 9.5, 64 x 50257 14.0, 13.1 and 13.4, 64 x
@@ -80,20 +76,14 @@ def cross_entropy_with_gradient(
     work = (logits.shape, logits.stride(), logits.dtype, target.stride(0), ignore_index, label_smoothing)
     if grad.numel() and (pieces := _in_pieces(*work, reduction, logits.get_device())):
         return pieces(grad, logits, target), grad
-    lse = torch.empty(logits.shape[0], dtype=torch.float32, device=logits.device)
-    mean = torch.empty_like(lse) if label_smoothing else None
+    loss = torch.empty(logits.shape[0], dtype=torch.float32, device=logits.device)
+    counts = counted(target, ignore_index) if reduction == "mean" else None
     if grad.numel():
-        count = (reduced("count", target, ignore_index),) if reduction == "mean" else ()
-        room = _room(logits.get_device())
-        launch = _staying(*work, not count, room) if way == "staying" and _aligned(logits) else None
-        launch = launch or _two_pass(*work, not count, room)
-        launch(lse, grad, logits, target, lse if mean is None else mean, *count)
-    if reduction != "none":
-        return reduced(reduction, target, ignore_index, lse, mean, logits, label_smoothing), grad
-    loss = torch.empty_like(lse)
-    if loss.numel():
-        losses(loss, lse, mean, logits, target, ignore_index, label_smoothing)
-    return loss, grad
+        many, room = 0 if counts is None else counts.shape[0], _room(logits.get_device())
+        launch = _staying(*work, many, room) if way == "staying" and _aligned(logits) else None
+        launch = launch or _two_pass(*work, many, room)
+        launch(loss, grad, logits, target, *(() if counts is None else (counts,)))
+    return (loss if reduction == "none" else added(loss, counts, reduction)), grad
 
 
 def _aligned(logits: torch.Tensor) -> bool:
@@ -101,8 +91,8 @@ def _aligned(logits: torch.Tensor) -> bool:
 
 
 def _room(device: int) -> Ints:
-    """Multiprocessors, and the bytes of shared memory that a program may have."""
-    return processors(device), shared_bytes(device)
+    """Multiprocessors, the bytes of shared memory that a program may have, and whether kernels overlap."""
+    return processors(device), shared_bytes(device), int(overlaps(device))
 
 
 class InPieces(NamedTuple):
@@ -167,33 +157,35 @@ def launches_in_pieces(
 
 @plan
 def _two_pass(
-    shape: Ints, strides: Ints, dtype: torch.dtype, target_step: int, ignore_index: int, smoothing: float, plain: bool,
+    shape: Ints, strides: Ints, dtype: torch.dtype, target_step: int, ignore_index: int, smoothing: float, counts: int,
     room: Ints,
 ) -> Launch:  # fmt: skip
-    V = shape[1]
-    access = access_of(walk(-1, shape, contiguous(shape), strides), dtype.itemsize)
-    config = _held(V, access, dtype.itemsize) or _walked(V, access)
-    return launch_of_rows(shape, strides, access, target_step, ignore_index, smoothing, plain, config)
-
-
-def launch_of_rows(
-    shape: Ints, strides: Ints, access: RowAccess, target_step: int, ignore_index: int, smoothing: float, plain: bool,
-    config: Config,
-) -> Launch:  # fmt: skip
-    """config: of `_held` or `_walked`."""
-    M, V = shape
-    absent = (None,) if plain else ()
+    """counts: parts of the number of rows that count, 0 if it is not asked for."""
+    (M, V), size = shape, dtype.itemsize
+    access = access_of(walk(-1, shape, contiguous(shape), strides), size)
+    config = _held(V, access, size) or _walked(V, access)
     batches = config.pop("BATCHES")
     slack = (access.width - 1) * access.peeled
     block, whole = config["BLOCK"], V // access.width * access.width if access.peeled else V
     return Launch(
-        loss_rows_kernel, (cdiv(M, config["ROWS"]),), *absent, M, V, strides[0] // access.unit, strides[1],
+        loss_rows_kernel, (cdiv(M, config["ROWS"]),), *_absent(counts), M, V, strides[0] // access.unit, strides[1],
         target_step, ignore_index, smoothing, batches,
         BATCH=BATCH if batches else 0, HELD=max(1, cdiv(whole, block)) - batches * BATCH,
         FULL=max(0, V - slack) // block - batches * BATCH, UNIT=access.unit, WIDTH=access.width,
         PEELED=access.width if access.peeled else 0, DENSE=strides[1] == 1, SMOOTHED=smoothing != 0,
-        INDEX=tl.int32 if V + block < 2**31 else tl.int64, **config,
+        INDEX=tl.int32 if V + block < 2**31 else tl.int64, maxnreg=64, **config, **_counting(counts, room),
     )  # fmt: skip
+
+
+def _absent(counts: int) -> tuple[None, ...]:
+    """What stands for the counts where there are none."""
+    return () if counts else (None,)
+
+
+def _counting(counts: int, room: Ints) -> Config:
+    """What a kernel must know of the counts: it starts while they are taken."""
+    follows = bool(counts) and bool(room[2])
+    return {"COUNTS": counts, "FOLLOWS": follows, **({"launch_pdl": True} if follows else {})}
 
 
 def _held(V: int, access: RowAccess, itemsize: int) -> Config | None:
@@ -202,7 +194,7 @@ def _held(V: int, access: RowAccess, itemsize: int) -> Config | None:
         return None
     for warps, most in HOLDERS:
         block = 32 * warps * access.width
-        if cdiv(V, block) * access.width <= most:
+        if cdiv(V, block) * access.width * itemsize <= most:
             return {"ROWS": 1, "BLOCK": block, "BATCHES": 0, "num_warps": warps}
     return None
 
@@ -214,41 +206,36 @@ def _walked(V: int, access: RowAccess) -> Config:
     slack = (access.width - 1) * access.peeled
     chunks = max(1, cdiv(V, block))
     batches = min(chunks - 1, max(0, V - slack) // block) // BATCH  # of chunks that lie inside every row
-    return {
-        "ROWS": rows, "BLOCK": block, "BATCHES": batches, "num_warps": min(32, max(1, rows * block // 256)), "maxnreg": 64,
-    }  # fmt: skip
+    return {"ROWS": rows, "BLOCK": block, "BATCHES": batches, "num_warps": min(32, max(1, rows * block // 256))}
 
 
 @plan
 def _staying(
-    shape: Ints, strides: Ints, dtype: torch.dtype, target_step: int, ignore_index: int, smoothing: float, plain: bool,
+    shape: Ints, strides: Ints, dtype: torch.dtype, target_step: int, ignore_index: int, smoothing: float, counts: int,
     room: Ints,
 ) -> Launch | None:  # fmt: skip
-    """None for rows that are short, or that cannot be read in whole vectors but for their ends."""
+    """None for rows that a program holds, or that cannot be read in whole vectors but for their ends."""
     (M, V), width = shape, ACCESS_BYTES // dtype.itemsize
     access = access_of(walk(-1, shape, contiguous(shape), strides), dtype.itemsize)
-    size = V * dtype.itemsize
-    if access.width != width or size < SHORTEST:
+    if access.width != width or V * dtype.itemsize <= LONG or _held(V, access, dtype.itemsize):
         return None
     head, slack = (1, width - 1) if access.peeled else (0, 0)
-    absent = (None,) if plain else ()
     for form in RINGS:
         block = 32 * form.warps * width
         chunks = cdiv(V + slack, block) - head  # behind the first one of a peeled row
         full = (V - head * block) // block  # of these, that lie inside every row
         ring = min((room[1] - SPARE) // form.shares // (block * dtype.itemsize), full, chunks - 1) // BATCH
         left = chunks - ring * BATCH
-        if size > form.longest or ring < 1 or (form.shares > 1 and left > BATCH):
+        if ring < 1 or (form.shares > 1 and left > BATCH):
             continue
         batches = max(0, full - ring * BATCH - 1) // BATCH
         limit: Config = {"maxnreg": 64} if form.shares > 1 else {}
         return Launch(
-            loss_shared_kernel, (min(M, form.shares * room[0]),), *absent, M, V, strides[0] // access.unit, target_step,
-            ignore_index, smoothing, batches,
+            loss_shared_kernel, (min(M, form.shares * room[0]),), *_absent(counts), M, V, strides[0] // access.unit,
+            target_step, ignore_index, smoothing, batches,
             BLOCK=block, BATCH=BATCH, BATCHES=ring, TAIL=left - batches * BATCH, FULL=full - (ring + batches) * BATCH,
             UNIT=access.unit, WIDTH=width, PEELED=width if access.peeled else 0,
-            SPLIT=access.peeled, SMOOTHED=smoothing != 0, num_warps=form.warps,
-            **limit,
+            SPLIT=access.peeled, SMOOTHED=smoothing != 0, num_warps=form.warps, **_counting(counts, room), **limit,
         )  # fmt: skip
     return None
 

@@ -29,6 +29,7 @@ SIDE_BY_SIDE: dict[str, Call] = {  # for those whose windows do not overlap
 ROWS = "cuda/implicit_gemm_rows"
 PHASES = "cuda/implicit_gemm_phases"
 SUMS = "triton/sums"  # of fp32, where both tensors lie alike and strides are 1
+SINGLE = SUMS, "cuda/bf16x6"
 TURNED: Call = (((1, 64, 4, 3), (64, 64, 2, 3)), {"dilation": (1, 2)})  # of conv2d_backward_input, for those
 FEW: Call = (((1, 64, 4, 3), (64, 3, 2, 3)), {"stride": (2, 1)})  # of conv2d_backward_input, for who has few channels
 SHALLOW: Call = (
@@ -59,7 +60,7 @@ def test_channels_last_images_give_the_sums_of_contiguous_ones(op: str, variant:
     shapes, along = {ROWS: SHALLOW, PHASES: FEW, SUMS: TURNED if op == "conv2d_backward_input" else own}.get(
         variant, own
     )
-    rng, dtype = torch.Generator().manual_seed(0), torch.float32 if variant == SUMS else torch.float16
+    rng, dtype = torch.Generator().manual_seed(0), torch.float32 if variant in SINGLE else torch.float16
     plain = [torch.randn(shape, generator=rng).to(dtype) for shape in shapes]
     formats = (torch.channels_last if yes else torch.contiguous_format for yes in last)
     tensors = [x.contiguous(memory_format=form) for x, form in zip(plain, formats, strict=True)]
@@ -81,7 +82,7 @@ def _with_gaps() -> list[tuple[str, str]]:
 @pytest.mark.filterwarnings("ignore::kernelmux.EmulationWarning")
 def test_elements_between_the_places_are_not_read_into_the_sums(op: str, variant: str) -> None:
     channels = 24 if variant.endswith("/patches") else 80 if variant == "cuda/tiled" else 48
-    dtype = torch.float32 if variant == SUMS else torch.float16
+    dtype = torch.float32 if variant in SINGLE else torch.float16
     x = torch.ones(4, channels, 4, 8, dtype=dtype).contiguous(memory_format=torch.channels_last)
     x[:, :, 1::2], x[:, :, :, 1::2] = torch.inf, torch.inf
     out = 48 if variant == "triton/folded" else 16  # of fewer it leaves gradients of 1x1 kernels to `implicit_gemm`

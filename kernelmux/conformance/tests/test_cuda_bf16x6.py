@@ -99,10 +99,14 @@ def test_all_is_computed_anew_where_planes_cannot_hold_a_number(number: float) -
 @pytest.mark.parametrize(
     ("sizes", "variant"),
     [
-        ((4096, 4096, 4096), "bf16x6"), ((768, 768, 768), "bf16x6"), ((512, 512, 512), "register_tiled"),
-        ((2802, 333, 128), "register_tiled"), ((16, 8192, 8192), "register_tiled"), ((20000, 256, 256), "bf16x6"),
+        ((4096, 4096, 4096), "bf16x6"),
+        ((768, 768, 768), "bf16x6"),
+        ((512, 512, 512), "register_tiled"),
+        ((2802, 333, 128), "register_tiled"),
+        ((16, 8192, 8192), "register_tiled"),
+        ((20000, 256, 256), "bf16x6"),
     ],
-)  # fmt: skip
+)
 def test_large_products_are_what_it_is_for(sizes: tuple[int, int, int], variant: str) -> None:
     """A call that names no variant; one that does gets it whatever the size."""
     m, k, n = sizes

@@ -154,11 +154,19 @@ def test_a_batch_of_right_operands_is_not_taken() -> None:
 @pytest.mark.parametrize(
     ("m", "k", "n", "pays"),
     [
-        (4096, 4096, 4096, True), (1000, 3000, 5000, True), (1000, 1000, 1000, True), (5003, 333, 777, True),
-        (20000, 128, 512, True), (128, 4096, 4096, True), (700, 700, 700, True),
-        (512, 512, 512, False), (64, 4096, 4096, False), (64, 8192, 28672, False), (4096, 4096, 16, False),
+        (4096, 4096, 4096, True),
+        (1000, 3000, 5000, True),
+        (1000, 1000, 1000, True),
+        (5003, 333, 777, True),
+        (20000, 128, 512, True),
+        (128, 4096, 4096, True),
+        (700, 700, 700, True),
+        (512, 512, 512, False),
+        (64, 4096, 4096, False),
+        (64, 8192, 28672, False),
+        (4096, 4096, 16, False),
     ],
-)  # fmt: skip
+)
 def test_a_large_product_repays_its_planes(m: int, k: int, n: int, *, pays: bool) -> None:
     call = catalog.spec("matmul").bind(torch.empty(m, k), torch.empty(k, n))
     assert pays == all(condition.check(call) is None for condition in VARIANTS["bf16x6"].pays)
@@ -167,13 +175,23 @@ def test_a_large_product_repays_its_planes(m: int, k: int, n: int, *, pays: bool
 @pytest.mark.parametrize(
     ("m", "k", "n", "columns", "shared"),
     [
-        (4096, 4096, 4096, 128, True), (3000, 3000, 3000, 128, True), (1000, 3000, 5000, 128, True),
-        (6016, 3701, 11824, 128, True), (512, 4096, 4096, 128, False), (2048, 1024, 1024, 128, False),
-        (3000, 1238, 1240, 128, False), (8192, 256, 1024, 128, False), (20000, 128, 512, 128, False),
-        (256, 4096, 4096, 64, False), (1000, 1000, 1000, 64, False), (700, 700, 700, 64, False),
-        (512, 512, 512, 64, False), (5003, 333, 777, 64, False), (128, 4096, 4096, 64, True),
+        (4096, 4096, 4096, 128, True),
+        (3000, 3000, 3000, 128, True),
+        (1000, 3000, 5000, 128, True),
+        (6016, 3701, 11824, 128, True),
+        (512, 4096, 4096, 128, False),
+        (2048, 1024, 1024, 128, False),
+        (3000, 1238, 1240, 128, False),
+        (8192, 256, 1024, 128, False),
+        (20000, 128, 512, 128, False),
+        (256, 4096, 4096, 64, False),
+        (1000, 1000, 1000, 64, False),
+        (700, 700, 700, 64, False),
+        (512, 512, 512, 64, False),
+        (5003, 333, 777, 64, False),
+        (128, 4096, 4096, 64, True),
     ],
-)  # fmt: skip
+)
 def test_the_tile_that_was_the_quickest(m: int, k: int, n: int, columns: int, *, shared: bool) -> None:
     """Programs that share run at one time."""
     cut = bf16x6_rule(problem(torch.empty(m, k), torch.empty(k, n), "ieee", PLAIN.ending))

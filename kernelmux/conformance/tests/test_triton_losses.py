@@ -16,25 +16,35 @@ from kernelmux.registry.util import cards
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*on the emulator", "ignore:.*FP_FUSION")
 LONG = [
-    (17, 16385, torch.bfloat16),
-    (11, 20480, torch.bfloat16),
-    (13, 30003, torch.bfloat16),
+    (7, 40960, torch.bfloat16),
+    (9, 32776, torch.bfloat16),
+    (13, 50003, torch.bfloat16),
     (11, 20481, torch.float32),
     (5, 40003, torch.float32),
     (5, 60000, torch.float32),
 ]
+HELD = [
+    (11, 1664, torch.bfloat16),
+    (7, 4001, torch.bfloat16),
+    (5, 16384, torch.bfloat16),
+    (3, 30003, torch.bfloat16),
+    (5, 2051, torch.float32),
+    (3, 16000, torch.float32),
+]
 
 
-@pytest.mark.parametrize(("rows", "n", "dtype"), LONG)
+WAYS = [(*case, way) for case in LONG for way in ("two_pass", "staying")] + [(*case, "staying") for case in HELD]
+
+
+@pytest.mark.parametrize(("rows", "n", "dtype", "way"), WAYS)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("way", ["two_pass", "staying"])
 def test_rows_are_more_than_multiprocessors(rows: int, n: int, dtype: torch.dtype, smoothing: float, way: str) -> None:
-    """Programs that stay, four, three, two or one for each of the four multiprocessors, walk down rows."""
+    """A program for each, or programs that stay, two or one for each of the two multiprocessors, and walk down rows."""
     x = torch.randn(rows, n, generator=torch.Generator().manual_seed(n)).to(dtype)
     target = torch.arange(rows) * 1489 % n
     target[0], target[1] = n - 1, -100
-    four = cards.standing_for(replace(cards.table()["h200"], processors=4))
-    with four, registered.backend("triton").emulation(), emulator.checks("full"):
+    two = cards.standing_for(replace(cards.table()["h200"], processors=2))
+    with two, registered.backend("triton").emulation(), emulator.checks("full"):
         loss, grad = losses.cross_entropy_with_gradient(way, x, target, -100, smoothing, "mean")
     exact = x.double().requires_grad_()
     want = F.cross_entropy(exact, target, label_smoothing=smoothing)
@@ -47,10 +57,35 @@ def test_rows_are_more_than_multiprocessors(rows: int, n: int, dtype: torch.dtyp
 @pytest.mark.parametrize(("n", "dtype"), [(n, dtype) for _, n, dtype in LONG])
 def test_long_rows_stay(n: int, dtype: torch.dtype) -> None:
     """Whether they start aligned or not."""
-    launch = losses._staying((5, n), (n, 1), dtype, 1, -100, 0.0, True, (4, 232448))
+    launch = losses._staying((5, n), (n, 1), dtype, 1, -100, 0.0, 0, (4, 232448, 1))
     assert launch is not None
     assert launch.meta["PEELED"] == (0 if n % 8 == 0 else 16 // dtype.itemsize)
-    assert losses._staying((5, 2 * n), (2 * n, 2), dtype, 1, -100, 0.0, True, (4, 232448)) is None
+    assert losses._staying((5, 2 * n), (2 * n, 2), dtype, 1, -100, 0.0, 0, (4, 232448, 1)) is None
+
+
+@pytest.mark.parametrize(("n", "dtype"), [(n, dtype) for _, n, dtype in HELD])
+def test_programs_hold_rows_of_up_to_64_kib(n: int, dtype: torch.dtype) -> None:
+    assert losses._staying((5, n), (n, 1), dtype, 1, -100, 0.0, 0, (4, 232448, 1)) is None
+    meta = losses._two_pass((5, n), (n, 1), dtype, 1, -100, 0.0, 0, (4, 232448, 1)).meta
+    assert (meta["BATCH"], meta["ROWS"]) == (0, 1)
+    assert meta["HELD"] * meta["BLOCK"] * dtype.itemsize <= 128 * 32 * meta["num_warps"]
+
+
+@pytest.mark.parametrize("n", [100, 1700])
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+def test_kernels_take_the_losses(n: int, reduction: str) -> None:
+    """What counts rows comes before, for a mean; what adds losses up after. Several programs do so for many rows."""
+    rows = 16400 if n == 100 else 300
+    x, target = torch.randn(rows, n, generator=torch.Generator().manual_seed(n)), torch.arange(rows) % n
+    target[::3] = -100
+    with registered.backend("triton").emulation(), emulator.checks("fast"), emulator.trace() as trace:
+        loss, _ = losses.cross_entropy_with_gradient("two_pass", x, target, -100, 0.1, reduction)
+    want = F.cross_entropy(x.double(), target, reduction=reduction, label_smoothing=0.1)
+    assert torch.allclose(loss.double(), want, rtol=1e-6)
+    grids = [launch.grid[0] for launch in trace.launches]
+    adding = [3, 1] if n == 100 else [1]
+    count = [8 if n == 100 else 1] if reduction == "mean" else []
+    assert grids == [*count, rows // (16 if n == 100 else 1), *(adding if reduction != "none" else [])]
 
 
 def test_the_loss_reads_whole_vectors_of_misaligned_rows() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from kernelmux.backends.triton._rows.row_plan import FORMS, Demand, RowAccess, access_of, long_row
+from kernelmux.backends.triton._rows.row_plan import FORMS, Demand, RowAccess, access_of, long_row, row_rule
 from kernelmux.backends.triton._rows.rows import walk
 from kernelmux.registry.util import cards
 
@@ -71,3 +71,12 @@ def test_rows_of_variants_that_hold_none_and_of_another_place_than_the_output_ar
     rows = walk(-1, (9, 258), (258, 1), (258, 1))
     apart = walk(-1, (9, 258), (258, 1), (264, 1))
     assert access_of(rows, 2, peels=False, short=True) == access_of(apart, 2, short=True) == RowAccess(2, 2, False)
+
+
+@pytest.mark.parametrize(("rows", "want"), [(1, 1), (300, 1), (1100, 2), (9000, 4)])
+def test_few_peeled_rows_have_programs_of_their_own(rows: int, want: int) -> None:
+    """While a multiprocessor has fewer than four programs."""
+    w = walk(-1, (rows, 292), *[(292, 1)] * 3)
+    with cards.standing_for(cards.table()["h200"]):
+        config = row_rule(w, access(292, 2, 2, 0, rows), 2, Demand(2, 0, 292, 32, -1), True)
+    assert config["ROWS"] == want

@@ -66,10 +66,8 @@ COMMON: tuple[Condition, ...] = (
 CUDNN = (*COMMON, OneOf("window", None), OneOf("ahead", None), Causal("="))
 FLASH_2 = (*COMMON, Causal("<="))
 # The memory-efficient kernels take fp32 too, as three products of tf32, which is as exact as fp32.
-EFFICIENT = (
-    Dtypes("q", torch.float32, torch.float16, torch.bfloat16), *COMMON[1:], OneOf("window", None), OneOf("ahead", None),
-    Causal("="), OwnKeys(),
-)  # fmt: skip
+_FLOATS = Dtypes("q", torch.float32, torch.float16, torch.bfloat16)
+EFFICIENT = (_FLOATS, *COMMON[1:], OneOf("window", None), OneOf("ahead", None), Causal("="), OwnKeys())
 LSE_ROWS = 32  # torch's memory-efficient kernels hold the lse of so many queries, or a multiple
 
 

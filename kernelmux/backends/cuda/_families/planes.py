@@ -27,7 +27,7 @@ def plane_length(length: int) -> int:
 
 def flags_for(x: torch.Tensor, operands: int = 1) -> torch.Tensor:
     """Words in which `split` says of so many operands whether there is a number that planes cannot hold."""
-    return x.new_empty(operands * _words(card(x)), dtype=torch.int32)
+    return x.new_empty(operands * words(card(x)), dtype=torch.int32)
 
 
 def split(x: torch.Tensor, flags: torch.Tensor, index: int = 0) -> torch.Tensor:
@@ -37,15 +37,16 @@ def split(x: torch.Tensor, flags: torch.Tensor, index: int = 0) -> torch.Tensor:
     them. Axes along which x is expanded have length 1.
     """
     x = x[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in x.stride()[:-2])]
-    here, words = card(x), _words(card(x))
+    here, count = card(x), words(card(x))
     if len(_walk(x.shape[:-2], x.stride()[:-2])) > 1:
         x = x.contiguous()
     y = x.new_empty(*x.shape[:-1], 3 * plane_length(x.shape[-1]), dtype=torch.bfloat16)
-    _launch(layout(x), here, index > 0)(x, y, flags[index * words : (index + 1) * words])
+    _launch(layout(x), here, index > 0)(x, y, flags[index * count : (index + 1) * count])
     return y
 
 
-def _words(card: Card) -> int:
+def words(card: Card) -> int:
+    """How many words `split` writes of an operand."""
     return BLOCKS * card.processors
 
 
@@ -62,7 +63,7 @@ def _launch(x: Layout, card: Card, follows: bool) -> BoundLaunch:
         VECTOR=vector, FOLLOWS=int(follows),
     )  # fmt: skip
     numbers = lines * plane // UNIT, length, plane, rows, x.strides[-2], apart
-    return kernel.bind(_words(card), THREADS, *numbers, follows=follows)
+    return kernel.bind(words(card), THREADS, *numbers, follows=follows)
 
 
 def _walk(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[tuple[int, ...]]:

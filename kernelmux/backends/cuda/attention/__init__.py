@@ -5,6 +5,7 @@ tensor_cores  mma.sync behind cp.async
 wgmma         TMA feeds warpgroup products that overlap with the softmax
 split_keys    few queries: bound by reading keys and values, which are split over blocks
 split_wgmma   the same for more rows than mma.sync keeps up with, as wgmma
+bf16x6        fp32 by six warpgroup products of bf16 for each product, as exact as on the FP32 pipes
 
 Every rung walks the keys in tiles with an online softmax (Milakov and Gimelshein 2018; Dao, FlashAttention-2, 2023) and
 leaves out those that no query of a block sees. The overlap is that of FlashAttention-3 (Shah et al., 2024), the split
@@ -15,10 +16,12 @@ from __future__ import annotations
 
 import torch
 
+from kernelmux.backends.cuda._families import planes
 from kernelmux.backends.cuda._launch.layout import Layout
 from kernelmux.backends.cuda._launch.occupancy import fits
-from kernelmux.backends.cuda._launch.runtime import Source, Tiles
-from kernelmux.backends.cuda.attention import _split_keys
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles
+from kernelmux.backends.cuda.attention import _bf16x6, _split_keys
+from kernelmux.backends.cuda.attention._bf16x6 import PlanesOfAttention
 from kernelmux.backends.cuda.attention._call import (
     SHAPE,
     AttentionCall,
@@ -79,6 +82,13 @@ def split_wgmma(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, pre
     return _split_wgmma(call_of(q, k, v, causal, scale, window, ahead)).run(q, k, v) if k.numel() else nothing_seen(q)
 
 
+def bf16x6(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
+    if not k.numel():
+        return nothing_seen(q)
+    q, scale = _positive(_bf16x6.whole(q), scale)
+    return _bf16x6_plan(call_of(q, k, v, causal, scale, window, ahead)).run(q, k, v)
+
+
 def _positive(q: T, scale: float) -> tuple[T, float]:
     """The same call with a positive scale: only then is the largest raw score the largest scaled one.
 
@@ -103,10 +113,18 @@ def _joined(q: T, k: T, causal: bool, window: Limit, ahead: Limit) -> T:
 
 @remembered
 def _online(call: AttentionCall) -> AttentionPlan:
+    return AttentionPlan(online_launch(call))
+
+
+def online_launch(call: AttentionCall, guard: int = 0) -> BoundLaunch:
+    """guard: words in front of the other arguments, without any of which the launch is spared (guard.cuh); 0: none."""
     lanes, rows, keys = 4, 32, 32 if call.q.shape[3] <= 192 else 16  # 48 KB of keys and values at most
-    kernel = _ONLINE.kernel("attention_online", _POINTERS, BLOCK_M=rows, BLOCK_N=keys, **call.defines)
+    flags, defines = ("flags* ", {"GUARDED": guard}) if guard else ("", {})
+    kernel = _ONLINE.kernel(
+        "attention_online", f"{flags}{_POINTERS}", BLOCK_M=rows, BLOCK_N=keys, **call.defines, **defines
+    )
     numbers = (*call.sizes(section_for_l2(call)), *call.strides, call.scale_log2)
-    return AttentionPlan(kernel.bind(call.works(rows), lanes * rows, *numbers))
+    return kernel.bind(call.works(rows), lanes * rows, *numbers)
 
 
 @remembered
@@ -117,6 +135,11 @@ def _tensor_cores(call: AttentionCall) -> AttentionPlan:
 @remembered
 def _wgmma(call: AttentionCall) -> AttentionPlan:
     return wgmma_plan(call, wgmma_config(call))
+
+
+@remembered
+def _bf16x6_plan(call: AttentionCall) -> PlanesOfAttention:
+    return bf16x6_plan(call, _bf16x6.config(call))
 
 
 @remembered
@@ -159,6 +182,10 @@ def wgmma_plan(call: AttentionCall, config: Config) -> AttentionPlan:
     return AttentionPlan(launch, tuple(_tiles(x, r) for x, r in zip((call.q, call.k, call.v), rows, strict=True)))
 
 
+def bf16x6_plan(call: AttentionCall, config: Config) -> PlanesOfAttention:
+    return _bf16x6.plan(call, config, online_launch(call, 3 * planes.words(call.card)))
+
+
 def split_wgmma_plan(call: AttentionCall, config: Config, pieces: int) -> SplitPlan:
     tiles = tuple(_tiles(x, config["BLOCK_N"]) for x in (call.k, call.v))
     return _split_keys.wgmma_plan(call, config, tiles, pieces)
@@ -190,6 +217,14 @@ _ON_HOPPER: tuple[Condition, ...] = (Aligned("q"), Aligned("k"), Aligned("v"), C
 VARIANTS = {
     "online": Implementation(
         online, "four lanes share a row, a running maximum and sum replace the matrix of scores", _ANY, _LAST
+    ),
+    "bf16x6": Implementation(
+        bf16x6,
+        "six warpgroup products of bf16 for each product of fp32",
+        (Dtypes("q", torch.float32), AtMost("D", 256), *_ROWS, Capability((9, 0), below=(10, 0))),
+        _LAST,
+        "fp32_sequential",
+        pays=(_bf16x6.RepaysPlanesOfAttention(),),
     ),
     "tensor_cores": Implementation(
         tensor_cores, "mma.sync on registers behind cp.async", (*_HALVES, Multiplies("q")), _LAST, "mma"

@@ -2,6 +2,7 @@
 // in registers, and all rows of a block read the same tile of keys and values from shared memory. The softmax is
 // online: a running maximum and sum, so that no score is kept longer than KEYS keys.
 #include "attention.cuh"
+#include "guard.cuh"
 
 #define LANES 4
 #define THREADS (LANES * BLOCK_M)
@@ -29,10 +30,12 @@ __device__ __forceinline__ float dot(const float (&query)[COLUMNS], const float 
 
 // The 1 keeps the compiler from spilling a few registers for the sake of a fourth block per multiprocessor.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    attention_online(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
-                     Element* __restrict__ out, float* __restrict__ lse, int slices, int section, int heads, int group,
-                     int M, int N, int shift, int window, i64 q_batch, i64 q_head, i64 q_row, i64 k_batch, i64 k_head,
-                     i64 k_row, i64 v_batch, i64 v_head, i64 v_row, float scale_log2) {
+    attention_online(GUARD_PARAMETER const Element* __restrict__ q, const Element* __restrict__ k,
+                     const Element* __restrict__ v, Element* __restrict__ out, float* __restrict__ lse, int slices,
+                     int section, int heads, int group, int M, int N, int shift, int window, i64 q_batch, i64 q_head,
+                     i64 q_row, i64 k_batch, i64 k_head, i64 k_row, i64 v_batch, i64 v_head, i64 v_row,
+                     float scale_log2) {
+    RETURN_IF_SPARED();
     __shared__ float k_tile[BLOCK_N][WIDTH], v_tile[BLOCK_N][WIDTH];
     const Place place = locate(blockIdx.x, {slices, section, heads, group, M, N, shift, window});
     const Element* keys = k + place.batch * k_batch + place.kv_head * k_head;

@@ -5,6 +5,7 @@
 #define SLACK 2  // more would cost digits of lse
 #include "attention.cuh"
 #include "attention_wgmma.cuh"
+#include "attention_works.cuh"
 
 #ifndef STAGES
 #define STAGES 2
@@ -55,18 +56,9 @@ __device__ __forceinline__ void init_barriers(Shared& shared) {
     barrier_init_fence();
 }
 
-// The work of this block in wave `wave`. Every other wave runs backwards: who had the longest piece of one gets the
-// shortest of the next.
-__device__ __forceinline__ int work_index(int wave) {
-    return wave * gridDim.x + (wave % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
-}
-
 // Stage and parity of the tile number `count` of a block's life.
 __device__ __forceinline__ unsigned stage_of(unsigned count) { return count % STAGES; }
 __device__ __forceinline__ unsigned parity_of(unsigned count) { return count / STAGES & 1; }
-
-// One past the last key that is read: at least one tile, whose keys a row that sees none masks.
-__device__ __forceinline__ int end_of(const Place& place) { return max(place.keys, place.first_key + 1); }
 
 template <int ROWS>
 __device__ __forceinline__ void load_panels(Element (&tile)[PANELS][ROWS][64], const TensorMap& map, Barrier& barrier,

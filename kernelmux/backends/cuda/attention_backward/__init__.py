@@ -17,9 +17,18 @@ from kernelmux.backends.cuda._launch.layout import layout
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, card, ctype
 from kernelmux.backends.cuda.attention_backward._call import AttentionGradientCall, Walks
 from kernelmux.backends.cuda.attention_backward._one_walk import Long, fused
-from kernelmux.backends.cuda.attention_backward._two_walks import simple, tensor_cores, wgmma
+from kernelmux.backends.cuda.attention_backward._two_walks import simple, tensor_cores, tf32x3, wgmma
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import Aligned, AtMost, Capability, Condition, Dtypes, Multiple, Multiplies
+from kernelmux.registry.conditions import (
+    Aligned,
+    AtMost,
+    Capability,
+    Condition,
+    Dtypes,
+    Either,
+    Multiple,
+    Multiplies,
+)
 from kernelmux.registry.spec.sliding_windows import Limit, mask_of
 from kernelmux.registry.util.cards import remembered
 
@@ -86,6 +95,9 @@ _LAYOUT = dict.fromkeys(("grad_out", "q", "k", "v", "y"), "last") | {"lse": "con
 _SIZES: tuple[Condition, ...] = (Multiple("D", 8), AtMost("D", 256))
 _NARROW: tuple[Condition, ...] = (Multiple("D", 8), AtMost("D", 128))
 _HALVES: Condition = Dtypes("q", torch.float16, torch.bfloat16)
+# Tensor cores multiply tf32 far quicker than the FP32 pipes: in cards of data centres.
+_FAST_TF32: Condition = Either(Capability((8, 0), below=(8, 6)), Capability((9, 0), below=(10, 0)))
+_WIDEST_TF32: Condition = Either(AtMost("D", 240), _FAST_TF32)  # the others' shared memory has no room for more
 _ON_HOPPER: tuple[Condition, ...] = (*map(Aligned, ("grad_out", "q", "k", "v")), Capability((9, 0), below=(10, 0)))
 
 VARIANTS = {
@@ -94,6 +106,14 @@ VARIANTS = {
         "FP32; one pass for grad_k and grad_v, one for grad_q, each sum with one owner",
         _SIZES,
         _LAYOUT,
+    ),
+    "tf32x3": Implementation(
+        _variant(tf32x3),
+        "mma.sync, each product as three of tf32; the next tile is copied meanwhile",
+        (Dtypes("q", torch.float32), *_SIZES, Capability((8, 0), below=(10, 0)), _WIDEST_TF32),
+        _LAYOUT,
+        "mma",
+        pays=(_FAST_TF32,),
     ),
     "tensor_cores": Implementation(
         _variant(tensor_cores),

@@ -29,10 +29,12 @@ T = torch.Tensor
 
 _SIMPLE = Source(__file__, "attention_backward_simple.cu")
 _TENSOR_CORES = Source(__file__, "attention_backward_tensor_cores.cu")
+_TF32X3 = Source(__file__, "attention_backward_tf32x3.cu")
 _WGMMA_KEYS = Source(__file__, "attention_backward_wgmma_keys.cu")
 _WIDE_KEYS = Source(__file__, "attention_backward_wide_keys.cu")
 _WGMMA_QUERIES = Source(__file__, "attention_backward_wgmma_queries.cu")
 
+_KEYS = ("OWN", "TILE", "STAGES", "SIDES", "BLOCKS")
 _APART = {1: 2.0, 2: 5.0, 4: 5.0, 8: 5.0}  # what a walk takes beside its steps, in steps; in a cluster sums are added
 
 _STRIDES = "grad_step:struct q_step:struct k_step:struct v_step:struct"
@@ -58,7 +60,7 @@ def tensor_cores_config(call: AttentionGradientCall) -> Config:
     kinds = [(64, 64, 2, 1, 3), (64, 64, 1, 1, 3), (64, 64, 1, 1, 1)] * (D <= 64)
     kinds += [(64, 64, 2, 1, 2), (128, 64, 2, 1, 1), (64, 32, 2, 1, 1), (64, 32, 1, 1, 1)] * (D <= 128)
     for kind in (*kinds, (32, 32, 2, 2, 1), (32, 32, 1, 2, 1), (16, 32, 1, 2, 1)):
-        config: Config = dict(zip(("OWN", "TILE", "STAGES", "SIDES", "BLOCKS"), kind, strict=True))
+        config: Config = dict(zip(_KEYS, kind, strict=True))
         room = fits(call.card, tensor_cores_bytes(call, config), 2 * config["SIDES"] * config["OWN"], config["BLOCKS"])
         if room and (config["STAGES"] == 1 or call.card.capability >= (8, 0)):
             break
@@ -69,6 +71,36 @@ def tensor_cores_bytes(call: AttentionGradientCall, config: Config) -> int:
     """Shared memory of two tensors' owned rows and of tiles; with two sides, of the weights and their gradients."""
     own, tile, row_bytes = config["OWN"], config["TILE"], cdiv(call.dims[5], 16) * 32 + 16
     return 2 * (own + config["STAGES"] * tile) * row_bytes + (config["SIDES"] - 1) * 2 * own * (2 * tile + 16)
+
+
+def tf32x3(call: AttentionGradientCall) -> Walks:
+    config = tf32x3_config(call)
+    own, shared = config["OWN"], tf32x3_bytes(call, config)
+    return _two_passes(_TF32X3, call, own, 2 * config["SIDES"] * own, shared, config)
+
+
+def tf32x3_config(call: AttentionGradientCall) -> Config:
+    """The first that fit, as above.
+
+    H200, us, these and others: 2 x 16 x 2048 x 64 causal 1069, with tiles of 32 rows and two stages 1082; 3 x 16 / 4 x 838
+    x 72 923, with one stage 989; 1 x 16 x 4096 x 128 causal 4426 and 2 x 32 / 8 x 2048 x 128, a window of 512, 2324, with
+    128 owned rows and two stages 4307 and 2523; 3 x 2 / 1 x 448 x 144 causal 174, with 64 owned rows 262.
+    """
+    D = call.dims[5]
+    kinds = [(64, 64, 1, 1, 2)] * (D <= 64) + [(64, 32, 2, 1, 2)] * (D <= 96)
+    kinds += [(64, 32, 1, 1, 2), (64, 32, 1, 1, 1)] * (D <= 128)
+    for kind in (*kinds, (32, 32, 2, 2, 1), (32, 32, 1, 2, 1), (16, 32, 1, 2, 1)):
+        config: Config = dict(zip(_KEYS, kind, strict=True))
+        if fits(call.card, tf32x3_bytes(call, config), 2 * config["SIDES"] * config["OWN"], config["BLOCKS"]):
+            break
+    return config | {"VECTOR": call.vector(*call.inputs[:4])}
+
+
+def tf32x3_bytes(call: AttentionGradientCall, config: Config) -> int:
+    """Shared memory as above, with two numbers for each row of a tile and one of the block."""
+    own, tile, row_bytes = config["OWN"], config["TILE"], 4 * call.dims[5] + 16
+    tiles = 2 * (own + config["STAGES"] * tile) * row_bytes + 8 * config["STAGES"] * tile + 16
+    return tiles + (config["SIDES"] - 1) * 2 * own * (4 * tile + 16)
 
 
 def _two_passes(

@@ -2,6 +2,7 @@
 
 direct               one thread per output
 tiled                patches and weights in shared memory, a product on the FP32 pipes
+bf16x6               fp32 as three planes of bf16, whose six products wgmma computes; pixels by TMA
 implicit_gemm        mma.sync on patches gathered by cp.async
 implicit_gemm_wgmma  the next tiles are gathered while wgmma multiplies
 implicit_gemm_folded the copy engine gathers from a copy in which the columns of a window are channels: for few channels
@@ -18,7 +19,7 @@ import torch
 from kernelmux.backends.cuda._families.epilogue import PLAIN, Epilogue, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import Source, card, multiprocessors
-from kernelmux.backends.cuda.conv2d import _folded, _image_rows, _patches, _pointwise
+from kernelmux.backends.cuda.conv2d import _bf16x6, _folded, _image_rows, _patches, _pointwise
 from kernelmux.backends.cuda.conv2d._im2col import ready, result, spacing
 from kernelmux.backends.cuda.conv2d._plans import ConvolutionPlan, MoreThanFew, Planner, direct, ladder
 from kernelmux.backends.cuda.conv2d._problem import CONV2D, Convolution, ConvolutionAxis
@@ -57,6 +58,13 @@ def _variant(plan: Planner, idea: str, requires: tuple[Condition, ...], arithmet
         return plan(c, card(x)).run(x, weight, bias)
 
     return Implementation(conv2d, idea, requires, {"bias": "contiguous"}, arithmetic=arithmetic)
+
+
+def bf16x6(
+    x: torch.Tensor, weight: torch.Tensor, bias: Maybe, stride: Pair, padding: Pair, dilation: Pair
+) -> torch.Tensor:
+    c = problem(layout(x), layout(weight), format_of(x), stride, padding, dilation)
+    return _bf16x6.bf16x6(c, x, weight, bias)
 
 
 def implicit_gemm_folded(
@@ -103,6 +111,10 @@ def pointwise(
 
 VARIANTS = {
     **ladder(_variant, _direct, "x", "NPQ", "CRS", of_tiles=(MoreThanFew("NOPQ", "CRS"),)),
+    "bf16x6": Implementation(
+        bf16x6, "six products of bf16 planes, which TMA gathers by im2col", _bf16x6.asks("x", "NPQ", "CRS", _bf16x6.IMAGES),
+        {"bias": "contiguous"}, arithmetic="fp32_sequential", pays=(_bf16x6.RepaysPlanesOfImages(),),
+    ),
     "implicit_gemm_folded": Implementation(
         implicit_gemm_folded, "columns of a window become channels, then TMA and wgmma",
         (*_folded.asks("x", "NPQ", "CRS"), *PIXELS),

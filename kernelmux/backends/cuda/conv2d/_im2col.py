@@ -22,7 +22,7 @@ from kernelmux.backends.cuda.conv2d._problem import (
     ConvolutionAxis,
 )
 from kernelmux.backends.cuda.conv2d._tilings import NARROW, ROOM, TALL, TILINGS, ConvolutionTiling
-from kernelmux.backends.cuda.matmul._choice import HOPPER_MEMORY, MatmulProblem, adding, problem, split_length
+from kernelmux.backends.cuda.matmul._choice import HOPPER_MEMORY, MatmulProblem, Tiling, adding, problem, split_length
 from kernelmux.backends.cuda.matmul._wgmma import LINE, WgmmaTiling
 from kernelmux.backends.cuda.transpose import transpose_batch
 from kernelmux.registry.util.batch_strides import merged
@@ -214,7 +214,7 @@ def tilings(operator: int) -> tuple[ConvolutionTiling, ...]:
     return tuple(replace(t, rate=SUMMED) if t.m == 128 and t.n >= 192 else t for t in fit)
 
 
-def pieces(t: ConvolutionTiling, p: MatmulProblem, multiprocessors: int, rounds: int = 2) -> range:
+def pieces(t: Tiling, p: MatmulProblem, multiprocessors: int, rounds: int = 2) -> range:
     """Pieces of K, of 256 or more: as many as give every multiprocessor so many tiles, if K is as long."""
     return range(1, max(1, min(rounds * multiprocessors // t.tiles(p), p.K // 256)) + 1)
 

@@ -13,7 +13,7 @@ import torch
 from kernelmux.backends.cuda._launch.occupancy import fits
 from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, cdiv, ctype
 from kernelmux.backends.cuda.conv2d._problem import Convolution, operands
-from kernelmux.backends.cuda.conv2d._sums import TermCut, choice, vectors
+from kernelmux.backends.cuda.conv2d._sums import TermCut, choice, in_one_launch, vectors
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import AtLeast, AtMost, Capability, Condition, Dtypes, Multiple, Multiplies
 from kernelmux.registry.spec import Call
@@ -122,10 +122,17 @@ def tiled(c: Convolution, card: Card) -> ConvolutionPlan:
     return sums_plan(c, choice(c, card))
 
 
-def sums_plan(c: Convolution, cut: TermCut) -> ConvolutionPlan:
+def guarded(c: Convolution, card: Card, flags: int) -> ConvolutionPlan:
+    """The product on the FP32 pipes in one launch, which ends at once if none of so many words in front of its arguments is
+    set."""
+    return sums_plan(c, in_one_launch(c, card), GUARDED=flags)
+
+
+def sums_plan(c: Convolution, cut: TermCut, **guard: int) -> ConvolutionPlan:
     """The product on the FP32 pipes with a given tile and pieces of K."""
     t, partial = cut.tile, cut.pieces > 1 and not cut.shared
     more = {**t.defines, **vectors(c), "VECTOR": min(4, _vector(c, partial)), "SHARES": cut.pieces if cut.shared else 1}
+    more |= guard
     return _launches(TILED, "conv2d_tiled", c, t.tiles(c), (cut.length, cut.pieces), partial, 32 * t.warps, 0, **more)
 
 
@@ -201,17 +208,23 @@ def _launches(
     """Those of a kernel that works on tiles of the product. cut: length and number of the pieces of K; parts: whether their
     sums are added by a second kernel."""
     (M, N, _), (length, splits), (left, right) = c.sizes, cut, operands(c)
+    guard = "flags* " if "GUARDED" in more else ""
     kernel = source.kernel(
-        entry, _SIGNATURE, **_defines(c), LEFT_K_MAJOR=int(left.k_major), RIGHT_K_MAJOR=int(right.k_major),
+        entry, guard + _SIGNATURE, **_defines(c), LEFT_K_MAJOR=int(left.k_major), RIGHT_K_MAJOR=int(right.k_major),
         PARTIAL=int(parts), **more,
     )  # fmt: skip
-    launch, packed = kernel.bind((tiles * c.phases, splits), threads, shared=shared), c.packed(tiles, length)
+    launch = kernel.bind((tiles * c.phases, splits), threads, shared=shared, follows=bool(guard))
+    packed = c.packed(tiles, length)
     if not parts:
         return ConvolutionPlan(launch, packed, c.shape, c.order)
-    sums = c.phases * M * N
-    adding = SPLITS.kernel("conv2d_sum_splits", "parts* bias* out* c:struct splits:i32", **_defines(c))
-    sum_parts = adding.bind(cdiv(sums, THREADS), THREADS, splits)
-    return ConvolutionPlan(launch, packed, c.shape, c.order, splits * sums, sum_parts)
+    return ConvolutionPlan(launch, packed, c.shape, c.order, splits * c.phases * M * N, adding(c, splits))
+
+
+def adding(c: Convolution, splits: int, **order: int) -> BoundLaunch:
+    """What adds the parts of so many pieces of K, in order. order: of their sums, where it is not that of `c`."""
+    M, N, _ = c.sizes
+    kernel = SPLITS.kernel("conv2d_sum_splits", "parts* bias* out* c:struct splits:i32", **_defines(c) | order)
+    return kernel.bind(cdiv(c.phases * M * N, THREADS), THREADS, splits)
 
 
 def _defines(c: Convolution) -> dict[str, object]:

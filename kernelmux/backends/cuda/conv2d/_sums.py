@@ -75,6 +75,12 @@ def choice(c: Convolution, card: Card) -> TermCut:
     return min(_cuts(c, card), key=lambda one: _microseconds(c, one, card.processors))
 
 
+def in_one_launch(c: Convolution, card: Card) -> TermCut:
+    """The quickest that is one launch."""
+    cuts = (one for one in _cuts(c, card) if one.pieces == 1 or one.shared)
+    return min(cuts, key=lambda one: _microseconds(c, one, card.processors))
+
+
 def _cuts(c: Convolution, card: Card) -> Iterator[TermCut]:
     """Of every tile: K whole; in pieces that fill one round of multiprocessors; in those of a cluster."""
     for tile in TILES:

@@ -8,8 +8,8 @@
 //
 // With TURNED the first two have the weight as the left factor and pixels as the right one, so that rows are channels of the
 // result: columns are its positions, which lie side by side in contiguous images. With SHARES above 1 the blocks of a cluster have one tile and a share of K each, for products of few tiles.
-#include "convolution_copies.cuh"
 #include "convolution_ends.cuh"
+#include "convolution_windows.cuh"
 #include "dependent_launch.cuh"
 
 #define CONV2D 0
@@ -18,51 +18,6 @@
 #ifndef OPERATOR
 #define OPERATOR CONV2D
 #endif
-
-// Where the windows lie. rows, columns: of positions. channels: of the image that is read at taps, rounded up to 64.
-struct Windows {
-    int rows, columns, stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w, taps_h, taps_w, channels;
-};
-
-struct Position {
-    int n, p, q;
-
-    __device__ __forceinline__ Position(int i, const Windows& w)
-        : n(i / w.columns / w.rows), p(i / w.columns % w.rows), q(i % w.columns) {}
-
-    // Row and column of the image, at the first tap.
-    __device__ __forceinline__ int y(const Windows& w) const { return p * w.stride_h - w.padding_h; }
-    __device__ __forceinline__ int x(const Windows& w) const { return q * w.stride_w - w.padding_w; }
-
-    // As many positions further on as position `by` is from the first one.
-    __device__ __forceinline__ void advance(const Position& by, const Windows& w) {
-        n += by.n, p += by.p, q += by.q;
-        if (q >= w.columns) q -= w.columns, p++;
-        if (p >= w.rows) p -= w.rows, n++;
-    }
-};
-
-// 64 channels, from c on, of a tap.
-struct Step {
-    int r, s, c;
-
-    Step() = default;
-    __device__ __forceinline__ Step(int i, const Windows& w)
-        : r(i / w.channels / w.taps_w), s(i / w.channels % w.taps_w), c(i % w.channels) {}
-
-    __device__ __forceinline__ void advance(const Windows& w) {
-        c += 64;
-        if (c < w.channels) return;
-        c = 0;
-        if (++s == w.taps_w) s = 0, r++;
-    }
-};
-
-// 64 channels of the pixels at a tap.
-__device__ __forceinline__ void load_tap(void* to, const TensorMap& image, Barrier& full, const Position& at,
-                                         const Step& step, const Windows& w) {
-    load_pixels(to, image, full, at.n, at.y(w), at.x(w), step.c, step.r * w.dilation_h, step.s * w.dilation_w);
-}
 
 // Of conv2d and of the gradient of its images: K is taps and channels, one operand is pixels and the other a weight.
 __device__ __forceinline__ void produce_terms(const Ring& ring, Place& place, const Work& work, const TensorMap& image,

@@ -4,6 +4,7 @@
 // With SHARES above 1 the blocks of a cluster have one tile and a piece of K each. Their sums meet in shared memory, and
 // are added in order.
 #include "convolution_tiles.cuh"
+#include "guard.cuh"
 
 #ifndef BLOCK_M
 #define BLOCK_M 64
@@ -202,8 +203,9 @@ __device__ __forceinline__ void add(const float* sums, const BlockTables& tables
 
 // left [M, K], right [N, K], out [M, N] as `Product` says; blocks (tile of a phase, piece of K).
 extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, BLOCKS_PER_SM)
-    conv2d_tiled(const Element* __restrict__ left, const Element* __restrict__ right, const Element* __restrict__ bias,
-                 Output* __restrict__ out, const __grid_constant__ Convolution c) {
+    conv2d_tiled(GUARD_PARAMETER const Element* __restrict__ left, const Element* __restrict__ right,
+                 const Element* __restrict__ bias, Output* __restrict__ out, const __grid_constant__ Convolution c) {
+    RETURN_IF_SPARED();
     __shared__ union alignas(16) {
         struct {
             Panel<BLOCK_M> a[2];  // [k][m]

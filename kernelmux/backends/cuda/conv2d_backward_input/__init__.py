@@ -2,6 +2,7 @@
 
 direct               one thread per pixel and channel
 tiled                grad_out and weights in shared memory, a product on the FP32 pipes
+bf16x6               fp32 as three planes of bf16, whose six products wgmma computes; grad_out by TMA
 implicit_gemm        mma.sync on patches of grad_out gathered by cp.async
 implicit_gemm_wgmma  the next tiles are gathered while wgmma multiplies
 implicit_gemm_tma    the copy engine gathers, in its im2col mode; channels-last, other images are copied first
@@ -16,6 +17,8 @@ from kernelmux.backends.cuda._families.epilogue import PLAIN
 from kernelmux.backends.cuda._launch.layout import Layout, layout
 from kernelmux.backends.cuda._launch.runtime import Source, card, multiprocessors
 from kernelmux.backends.cuda.conv2d import _pointwise
+from kernelmux.backends.cuda.conv2d._bf16x6 import GRADIENTS, RepaysPlanesOfImages
+from kernelmux.backends.cuda.conv2d._bf16x6 import asks as asks_of_planes
 from kernelmux.backends.cuda.conv2d._im2col import backwards, ready, result, spacing
 from kernelmux.backends.cuda.conv2d._patches import FewOrCovered
 from kernelmux.backends.cuda.conv2d._patches import asks as asks_of_patches
@@ -23,7 +26,7 @@ from kernelmux.backends.cuda.conv2d._plans import ConvolutionPlan, Planner, dire
 from kernelmux.backends.cuda.conv2d._problem import BACKWARD_INPUT, Convolution, ConvolutionAxis, swapped
 from kernelmux.backends.cuda.conv2d._shared_rows import best_plan
 from kernelmux.backends.cuda.conv2d._walked import asks
-from kernelmux.backends.cuda.conv2d_backward_input import _patches, _phases, _strided
+from kernelmux.backends.cuda.conv2d_backward_input import _bf16x6, _patches, _phases, _strided
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Condition
 from kernelmux.registry.spec.sliding_windows import Pair, windows
@@ -63,6 +66,13 @@ def _variant(plan: Planner, idea: str, requires: tuple[Condition, ...], arithmet
         return plan(c, card(grad_out)).run(grad_out, weight)
 
     return Implementation(conv2d_backward_input, idea, requires, arithmetic=arithmetic)
+
+
+def bf16x6(
+    grad_out: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair, dilation: Pair, output_padding: Pair
+) -> torch.Tensor:
+    c = problem(layout(grad_out), layout(weight), format_of(grad_out), stride, padding, dilation, output_padding)
+    return _bf16x6.bf16x6(c, grad_out, weight)
 
 
 def implicit_gemm_tma(
@@ -106,6 +116,11 @@ def pointwise(
 
 VARIANTS = {
     **ladder(_variant, _direct, "grad_out", "NHW", "ORS"),
+    "bf16x6": Implementation(
+        bf16x6, "six products of bf16 planes, which TMA gathers by im2col",
+        asks_of_planes("grad_out", "NHW", "ORS", GRADIENTS, transposed=True), arithmetic="fp32_sequential",
+        pays=(RepaysPlanesOfImages(BACKWARD_INPUT),),
+    ),
     "implicit_gemm_tma": Implementation(
         implicit_gemm_tma, "TMA gathers by im2col and feeds wgmma",
         asks("grad_out", "NHW", "ORS", channels="OC", transposed=True), arithmetic="mma",

@@ -69,7 +69,7 @@ def plan(
     kernel = SOURCE.kernel(
         "conv2d_backward_input_strided", f"image:map weight:map out* {_NUMBERS}",
         ELEMENT=ctype(grad_out.dtype), C_VECTOR=gcd(8, channels), BLOCK_N=t.n, CONSUMERS=t.consumers, HEIGHT=t.height,
-        STAGES=t.stages, GROUP_M=t.group_m, A_K_MAJOR=1, B_K_MAJOR=0, **_windows("H", h), **_windows("W", w),
+        STAGES=t.stages, GROUP_M=t.group_m, A_K_MAJOR=1, B_K_MAJOR=0, **windows_of("H", h), **windows_of("W", w),
         **last_products(BACKWARD_INPUT, grad_out, weight),
     )  # fmt: skip
     sizes = h.positions, rows.positions, w.positions, columns.positions
@@ -79,7 +79,7 @@ def plan(
     return StridedPlan(launch, *maps, (images, h.positions, w.positions, channels))
 
 
-def _windows(axis: str, a: ConvolutionAxis) -> dict[str, int]:
+def windows_of(axis: str, a: ConvolutionAxis) -> dict[str, int]:
     """What the kernel is compiled for."""
     names = "STRIDE", "PADDING", "DILATION", "TAPS", "COMMON", "LOWEST"
     numbers = a.stride, a.padding, a.dilation, a.taps, a.common, a.reach[0]

@@ -224,8 +224,8 @@ def mma_sync(M: int, N: int, K: int, products: int, units: list[int], *, shifted
     return 2 * products * cdiv(M, 64) * cdiv(N, 64) * 64**2 * K * SAVED.get(unit, 0.0)
 
 
-# Operations per microsecond of register_tiled and, on whole tiles, of bf16x6; microseconds of the launches of that. H200, us,
-# by both: 768^3 35.8 and 29.0, 512^3 17.6 and 26.3, 128 x 4096 x 4096 114.0 and 102.4, 2802 x 333 x 128 20.1 and 27.1.
+# Operations per microsecond of register_tiled and, on whole tiles, of bf16x6; microseconds of the launches of that. H200,
+# us, by both: 768^3 35.8 and 29.0, 512^3 17.6 and 26.3, 128 x 4096 x 4096 114.0 and 102.4, 2802 x 333 x 128 20.1 and 27.1.
 PLAIN_FP32, BF16X6, SPLITTING = 48e6, 105e6, 6.0
 LONGEST = 2**22  # K, of which sums of planes, at most 2^104, stay below the largest fp32
 LARGEST = 2**31 - 512  # of an int, rounded up to whole tiles

@@ -1,13 +1,7 @@
 // matmul of fp32 on Hopper's tensor cores of bf16: each operand comes as three planes (planes.cu), of which six products are
-// made.
-//
-// A stage of the ring has one plane of both tiles for BLOCK_K k's, so that three of them serve all six products. The third
-// planes come first and are given back first. The sums of BLOCK_K k's are by themselves, small terms first, and are added
-// to those before by the FP32 pipes: a tensor core cuts what it adds to, which a long chain would show.
+// made (planes_products.cuh).
 #include "dependent_launch.cuh"
-#include "matmul_wgmma.cuh"
-
-constexpr float UNSCALE = 1.0f / (1ll << 48);  // of both operands
+#include "planes_products.cuh"
 
 #if BATCHED  // apart: bits that say along which axes of the batch there are several matrices of a (1, 2) and of b (4, 8)
 #define MAPS_PARAMETERS , int products, int inner, int apart
@@ -37,8 +31,6 @@ struct Planes {
     }
 };
 
-constexpr int ORDER[] = {2, 0, 1};  // of the planes in the ring
-
 __device__ __forceinline__ void produce(const Ring& ring, Place& place, const Work& work,
                                         const Planes<A_K_MAJOR, BLOCK_M>& a, const Planes<B_K_MAJOR, BLOCK_N>& b) {
     for (int k = work.k_begin; k < work.k_end; k += BLOCK_K)
@@ -47,62 +39,10 @@ __device__ __forceinline__ void produce(const Ring& ring, Place& place, const Wo
             Barrier& full = ring.full[place.stage];
             barrier_wait(ring.empty[place.stage], place.phase ^ 1);
             barrier_expect(full, STAGE_BYTES);
-            a.load(ring.a(place.stage), full, ORDER[i], work.m, k);
-            b.load(ring.b(place.stage), full, ORDER[i], work.n, k);
+            a.load(ring.a(place.stage), full, PLANES_IN_RING[i], work.m, k);
+            b.load(ring.b(place.stage), full, PLANES_IN_RING[i], work.n, k);
             place.advance();
         }
-}
-
-// The products of a plane of a's tile, in stage `left`, and one of b's, in stage `right`.
-__device__ __forceinline__ void multiply_planes(Sums& sum, const Ring& ring, int left, int right, bool add) {
-    const unsigned char* a = ring.a(left) + (threadIdx.x / 128 - 1) * HEIGHT * BOX_BYTES;
-#pragma unroll
-    for (int step = 0; step < 128 / 32; step++)
-#pragma unroll
-        for (int i = 0; i < HEIGHT; i++)
-            wgmma<A_K_MAJOR, B_K_MAJOR>(sum[i], describe<A_K_MAJOR>(a + i * BOX_BYTES, step),
-                                        describe<B_K_MAJOR>(ring.b(right), step), add || step > 0, Element());
-}
-
-__device__ __forceinline__ void multiply_all(Sums& total, const Ring& ring, Place& place, const Work& work) {
-    for (int k = work.k_begin; k < work.k_end; k += BLOCK_K) {
-        Sums sum;
-        Place first = place;
-        first.advance();
-        Place second = first;
-        second.advance();
-        barrier_wait(ring.full[place.stage], place.phase);
-        barrier_wait(ring.full[first.stage], first.phase);
-#pragma unroll
-        for (int i = 0; i < HEIGHT; i++) pin(sum[i]);
-        wgmma_fence();
-        multiply_planes(sum, ring, place.stage, first.stage, false);
-        multiply_planes(sum, ring, first.stage, place.stage, true);
-        wgmma_commit();
-        barrier_wait(ring.full[second.stage], second.phase);
-        multiply_planes(sum, ring, second.stage, second.stage, true);
-        multiply_planes(sum, ring, second.stage, first.stage, true);
-        multiply_planes(sum, ring, first.stage, second.stage, true);
-        wgmma_commit();
-        wgmma_wait<1>();
-        ring.release(place.stage);
-        multiply_planes(sum, ring, first.stage, first.stage, true);
-        wgmma_commit();
-        wgmma_wait<1>();
-        ring.release(second.stage);
-        wgmma_wait<0>();
-        ring.release(first.stage);
-        place = second;
-        place.advance();
-#pragma unroll
-        for (int i = 0; i < HEIGHT; i++) {
-            pin(sum[i]);
-#pragma unroll
-            for (int j = 0; j < BLOCK_N / 8; j++)
-#pragma unroll
-                for (int v = 0; v < 4; v++) total[i][j][v] = fma_gradual(sum[i][j][v], UNSCALE, total[i][j][v]);
-        }
-    }
 }
 
 // Block i computes the works i, i + gridDim.x, ...; there are (tiles) x (products) x (splits of K), each split with its own
@@ -134,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         for (int i = blockIdx.x; i < works; i += gridDim.x) {
             const Work work(i, sizes);
             Sums total = {};
-            multiply_all(total, ring, place, work);
+            multiply_all_planes(total, ring, place, work);
 #pragma unroll
             for (int h = 0; h < HEIGHT; h++)
 #pragma unroll

@@ -9,9 +9,10 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
+from triton.language.extra import cuda
 
 from kernelmux.backends.triton._losses.loss_rows import gradients, log_sum_and_mean, logit_lanes, logit_merge, slope
-from kernelmux.backends.triton._losses.targets import targets_of
+from kernelmux.backends.triton._losses.targets import chosen_of, loss_of, targets_of
 from kernelmux.backends.triton._rows.row_shared import copy_in
 from kernelmux.backends.triton._rows.row_tiles import chunk_masks, load_chunk, store_chunk
 
@@ -66,10 +67,11 @@ def _in_layout(values, LAYOUT: gl.constexpr):
 
 @gluon.jit
 def loss_shared_kernel(
-    lse_ptr, grad_ptr, logits_ptr, target_ptr, mean_ptr, count_ptr, M, V, row_step, target_step, ignore_index,
+    loss_ptr, grad_ptr, logits_ptr, target_ptr, count_ptr, M, V, row_step, target_step, ignore_index,
     smoothing, batches,
     BLOCK: gl.constexpr, BATCH: gl.constexpr, BATCHES: gl.constexpr, TAIL: gl.constexpr, FULL: gl.constexpr,
     UNIT: gl.constexpr, WIDTH: gl.constexpr, PEELED: gl.constexpr, SPLIT: gl.constexpr, SMOOTHED: gl.constexpr,
+    COUNTS: gl.constexpr, FOLLOWS: gl.constexpr,
 ):  # fmt: skip
     """Chunks of a row: the first one if it is peeled, BATCHES batches in the ring, `batches` that are read twice, TAIL.
 
@@ -84,14 +86,20 @@ def loss_shared_kernel(
     ring = gl.allocate_shared_memory(logits_ptr.dtype.element_ty, [BATCHES * BATCH, 1, BLOCK], SHARED)
     cols = gl.arange(0, BLOCK, gl.SliceLayout(0, LAYOUT))[None, :]
     one = gl.arange(0, 1, gl.SliceLayout(0, LAYOUT))[None, :]
-    h = 1.0
-    if count_ptr is not None:
-        h = 1.0 / gl.load(count_ptr)
     tail = AGAIN + batches * STRIDE
     _ask(ring, logits_ptr + _start(gl.program_id(0), row_step, UNIT, PEELED) + RING, cols, BATCHES, BATCH, BLOCK)
+    h = 1.0
+    if COUNTS:  # as in weight_of_rows
+        if FOLLOWS:
+            cuda.gdc_wait()
+        count = gl.load(count_ptr)
+        for i in gl.static_range(1, COUNTS):
+            count += gl.load(count_ptr + i)
+        h = 1.0 / count
     for index in range(gl.program_id(0), M, gl.num_programs(0)):
         row = index + one.to(gl.int64)  # [1, 1]
         target, counts, is_class = targets_of(target_ptr, row, row < M, V, target_step, ignore_index)
+        chosen = chosen_of(logits_ptr, (row * row_step * UNIT, 1), row < M, (target, counts, is_class))
         ptr = logits_ptr + _start(index, row_step, UNIT, PEELED)
         out = grad_ptr + _start(index, V // UNIT, UNIT, PEELED)
         begin = (index.to(gl.int64) * V % PEELED).to(gl.int32) if PEELED else 0  # type: ignore[attr-defined]
@@ -132,6 +140,5 @@ def loss_shared_kernel(
         for k in gl.static_range(HEAD + TAIL):
             first = k * BLOCK if k < HEAD else tail + (k - HEAD) * BLOCK
             store_chunk(out + first + cols, gradients(held[k], first + cols, grads), valid[k])
-        gl.store(lse_ptr + row, found[0])
-        if SMOOTHED:
-            gl.store(mean_ptr + row, found[1])
+        targets = (target, counts, is_class)
+        gl.store(loss_ptr + row, loss_of(found[0], found[len(found) - 1], chosen, targets, smoothing, SMOOTHED))

@@ -33,9 +33,20 @@ def row_losses(lse_ptr, mean_ptr, logits_ptr, rows, mask_rows, targets, row_step
 @triton.jit
 def losses_of(lse, mean, logits_ptr, places, mask_rows, targets, smoothing, SMOOTHED: tl.constexpr):
     """The same of rows of which lse and the mean are known. places: where the rows begin, and how far classes lie apart."""
+    return loss_of(lse, mean, chosen_of(logits_ptr, places, mask_rows, targets), targets, smoothing, SMOOTHED)
+
+
+@triton.jit
+def chosen_of(logits_ptr, places, mask_rows, targets):
+    """The logits of the classes, 0 where there is none."""
     target, counts, is_class = targets
     chosen_ptr = logits_ptr + places[0] + target * places[1]
-    chosen = tl.load(chosen_ptr, mask=mask_rows & counts & is_class, other=0.0).to(tl.float32)
+    return tl.load(chosen_ptr, mask=mask_rows & counts & is_class, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def loss_of(lse, mean, chosen, targets, smoothing, SMOOTHED: tl.constexpr):
+    _, counts, is_class = targets
     if SMOOTHED:
         loss = lse - (1 - smoothing) * chosen - smoothing * mean
     else:

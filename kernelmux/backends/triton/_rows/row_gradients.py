@@ -23,7 +23,7 @@ from kernelmux.backends.triton._launch.launch import Config, cdiv, like, overlap
 from kernelmux.backends.triton._launch.strides import Ints
 from kernelmux.backends.triton._rows.row_gradient_kernel import gradients_fused_kernel
 from kernelmux.backends.triton._rows.row_op import PiecesPlan, RowLaunch, RowOp, Tensors, launches_of_pieces
-from kernelmux.backends.triton._rows.row_plan import pieces_rule
+from kernelmux.backends.triton._rows.row_pieces_plan import pieces_rule
 from kernelmux.backends.triton._rows.rows import clamp, next_power
 from kernelmux.backends.triton._rows.short_gradient_kernel import short_gradients_kernel
 from kernelmux.backends.triton._rows.short_gradients import many_short, short_rule

@@ -27,15 +27,8 @@ from kernelmux.backends.triton._launch.strides import Ints, contiguous
 from kernelmux.backends.triton._rows.row_kernel import rows_kernel
 from kernelmux.backends.triton._rows.row_meta import chunk_meta, shared_meta
 from kernelmux.backends.triton._rows.row_pieces import columns_kernel, pieces_kernel
-from kernelmux.backends.triton._rows.row_plan import (
-    Demand,
-    RowAccess,
-    access_of,
-    hints,
-    in_pieces,
-    pieces_rule,
-    row_rule,
-)
+from kernelmux.backends.triton._rows.row_pieces_plan import in_pieces, pieces_rule
+from kernelmux.backends.triton._rows.row_plan import Demand, RowAccess, access_of, hints, row_rule
 from kernelmux.backends.triton._rows.row_statistics import Pieces, Statistic
 from kernelmux.backends.triton._rows.rows import Walk, next_power, walk
 

@@ -10,7 +10,7 @@ from kernelmux.backends.triton._families.elementwise import ACCESS_BYTES
 from kernelmux.backends.triton._launch.card import of_l2
 from kernelmux.backends.triton._launch.launch import Config, cdiv, processors, shared_bytes
 from kernelmux.backends.triton._rows import row_chunks
-from kernelmux.backends.triton._rows.rows import Walk, clamp, looped_rule, next_power, resident_rule
+from kernelmux.backends.triton._rows.rows import Walk, looped_rule, resident_rule
 from kernelmux.registry.util import cards
 
 # Bytes beyond which a row has programs of its own, and is peeled if it starts misaligned.
@@ -49,11 +49,6 @@ MANY = 2**28
 LASTING = 8192
 # What leaves L2 first and last: of what is read ONCE, or for the FIRST and SECOND time, and of the results (STORE).
 HINTS = {"ONCE": "evict_first", "FIRST": "evict_last", "SECOND": "evict_first", "STORE": ""}
-PIECE, MOST_PIECES = 8192, 32  # elements of a row for a program, where rows are in pieces
-# Multiprocessors to a row in pieces at least. H200, us, and by a program for each row: bf16, softmax 3 x 100001 8.5 (16.0),
-# 65 x 131071 26 (21); log_softmax_backward 1 x 200000 7.0 (22.9); rms_norm 16 x 50257 9.3 (14.3), 120 x 50257 22.5 (17.7);
-# in fp32 softmax_backward 4 x 262144 10.5 (41.4), layer_norm 2 x 252224 25.8 (44.2).
-FEW_IN_PIECES = 4
 SPARE = 7 * 1024  # bytes of shared memory, left to what Triton needs itself, for sums across warps
 
 
@@ -126,24 +121,6 @@ def rows_are_few(w: Walk, device: int) -> bool:
     return math.prod(w.sizes) <= processors(device)
 
 
-def in_pieces(w: Walk, config: Config, demand: Demand, share: int = FEW_IN_PIECES) -> bool:
-    """Whether rows that a program does not hold in registers are few, of `share` multiprocessors each, and dense."""
-    dense = len(w.sizes) == 1 and w.along and all(strides == (w.length,) for strides in w.strides)
-    held = w.length * demand.inputs <= OF_8_WARPS * 32 * config["num_warps"]
-    return dense and not held and share * w.sizes[0] <= processors(demand.device)
-
-
-def pieces_rule(N: int, itemsize: int, inputs: int) -> Config:
-    """Columns of a chunk and CHUNKS of a piece; rows and columns of a tile of the second kernel; a program for each row.
-
-    Pieces are a matter of the length of a row alone.
-    """
-    length = cdiv(N, clamp(next_power(cdiv(N, PIECE)), 1, MOST_PIECES))
-    block = clamp(next_power(length), 128, 2048)
-    config = {"BLOCK": block, "CHUNKS": cdiv(length, block), "num_warps": clamp(block // 256, 1, 8)}
-    return {**config, "BLOCK_M": 1, "BLOCK_N": 8192 // (itemsize * next_power(inputs)), "PROGRAMS": 0}
-
-
 def hints(w: Walk, itemsize: int, demand: Demand, resident: bool) -> Config:
     """The HINTS of a call: reads that leave first are slow ones, but not where there are two vectors (layer_norm).
 
@@ -188,7 +165,8 @@ def _short_peeled(w: Walk, access: RowAccess, itemsize: int, demand: Demand) -> 
     """Peeled rows that several of a program share, or that have vectors. Of long ones these are read late, in 16 bits:
     they would take the registers that one more program needs."""
     late = itemsize == 2 and w.length * itemsize > LONG and not rows_are_few(w, demand.device)
-    return {**row_chunks.short_peeled(w.length, access.width), "LATE": late}
+    config = row_chunks.short_peeled(w.length, access.width)
+    return {**row_chunks.spread_peeled(config, w, demand.device), "LATE": late}
 
 
 def _side_by_side(w: Walk, access: RowAccess, itemsize: int, demand: Demand, resident: bool) -> Config:

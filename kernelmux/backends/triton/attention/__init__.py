@@ -1,7 +1,8 @@
 """attention: softmax(scale * q k^T) v for each head, in one pass over the keys (Dao et al., FlashAttention, 2022).
 
 online       a running maximum and sum rescale what was added so far; scores never leave the SM
-descriptors  the same with loads and stores by the copy engine (TMA)
+bf16x6       fp32 on Hopper's tensor cores, each number as three of bf16; warps as in specialised
+descriptors  online with loads and stores by the copy engine (TMA)
 split_keys   for few queries: those of all heads that share keys as one tile, the keys divided among programs
 specialised  one warp only loads; one or two warpgroups overlap products of a block with exponentials of another
 Blocks of keys that every query of a block may see are walked without a mask; only the rest pay for one.
@@ -16,14 +17,17 @@ import triton
 
 from kernelmux.backends.triton._launch.card import TensorCores, narrow
 from kernelmux.backends.triton._launch.launch import Config, cdiv, processors
+from kernelmux.backends.triton.attention._bf16x6 import bf16x6
 from kernelmux.backends.triton.attention._descriptors import descriptors
 from kernelmux.backends.triton.attention._forms import specialised_rule
 from kernelmux.backends.triton.attention._online import online
+from kernelmux.backends.triton.attention._planes import RepaysPlanesOfHeads, pieces
 from kernelmux.backends.triton.attention._problem import AttentionProblem
+from kernelmux.backends.triton.attention._specialised import QUERIES as QUERIES_OF_GROUP
 from kernelmux.backends.triton.attention._specialised import specialised
 from kernelmux.backends.triton.attention._split_keys import QUERIES, split_keys
 from kernelmux.registry.backend import Implementation
-from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Capability, Condition, Dtypes, Multiple, sm
+from kernelmux.registry.conditions import Aligned, AtLeast, AtMost, Capability, Condition, Dtypes, Multiple, OneOf, sm
 from kernelmux.registry.spec import Call
 from kernelmux.registry.spec.sliding_windows import Limit
 
@@ -68,6 +72,19 @@ def descriptors_rule(p: AttentionProblem) -> Config:
     if p.columns <= 64 and not p.mask.causal:
         return _tile(64, 128, warps=4, stages=2)
     return _tile(64, 64, warps=4, stages=3)
+
+
+def bf16x6_rule(p: AttentionProblem) -> Config:
+    """Two warpgroups, which share keys, where they have work for all multiprocessors.
+
+    H200, us, with one and two: causal, 1 x 16 x 4096, D = 128, 769 and 642, 2 x 16 x 2048, D = 64, 281 and 231, and 3 x
+    2/1 x 448, D = 144, 35 and 73. In blocks of 32 keys 720, 264 and 40.
+    """
+    width = sum(pieces(p.D))
+    if width > 192:
+        return {"GROUPS": 1, "BLOCK_N": 32, "STAGES": 1}
+    groups = 2 if width <= 128 and cdiv(p.M, 2 * QUERIES_OF_GROUP) * p.B * p.H >= processors(p.device) else 1
+    return {"GROUPS": groups, "BLOCK_N": 64, "STAGES": 2 if 3 * 2 * (64 * groups + 256) * width < 220000 else 1}
 
 
 MANY_SPLITS = 16
@@ -122,6 +139,10 @@ def attention_online(q: T, k: T, v: T, causal: bool, scale: float, window: Limit
     return online(q, k, v, causal, scale, window, precision, ahead, rule)
 
 
+def attention_bf16x6(q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit) -> Pair:
+    return bf16x6(q, k, v, causal, scale, window, precision, ahead, bf16x6_rule)
+
+
 def attention_descriptors(
     q: T, k: T, v: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> Pair:
@@ -142,6 +163,7 @@ def attention_split_keys(
 
 FEW_LINES = 128  # heads of all batches
 FEW_KEYS = 576
+ONLINE_FP32 = 5.7e6  # operations per microsecond; H200, 1 x 16 x 4096, D = 128, causal: 11973 us, bf16x6 642
 LAST = {"q": "last", "k": "last", "v": "last"}
 ALIGNED: tuple[Condition, ...] = (Dtypes("q", torch.float16, torch.bfloat16), *(Aligned(name) for name in "qkv"))
 # Rows of whole 16 bytes, as the copy engine takes them and split_keys reads them.
@@ -204,6 +226,12 @@ VARIANTS = {
     "online": Implementation(
         fn=attention_online, idea="running maximum and sum",
         requires=(TensorCores("q"), AtMost("D", 256)), layout=LAST, arithmetic="mma",
+    ),
+    "bf16x6": Implementation(
+        fn=attention_bf16x6, idea="fp32 as three numbers of bf16, a product as six; one warp loads, warpgroups multiply",
+        requires=(
+            Dtypes("q", torch.float32), OneOf("precision", "ieee"), Capability((9, 0), below=(10, 0)), AtMost("D", 256),
+        ), layout=LAST, arithmetic="mma", pays=(RepaysPlanesOfHeads(2, ONLINE_FP32, 1),),
     ),
     "descriptors": Implementation(
         fn=attention_descriptors, idea="the same with TMA loads and stores",

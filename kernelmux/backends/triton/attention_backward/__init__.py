@@ -4,6 +4,8 @@ Keys and queries get their gradients in a kernel each, so that every sum is one 
 bits. Both need the sum of grad_out * y of each query.
 
 pointers     loads by pointers; a first kernel takes that sum
+bf16x6       fp32 on Hopper's tensor cores, each number as three of bf16; two warpgroups share 64 rows of a gradient;
+             beyond D = 160 their planes leave no room for tiles of others, and fp32 stays with pointers
 descriptors  loads and stores by the copy engine (TMA)
 one_walk     one kernel for all gradients: programs that own keys add to those of queries, one after another
 specialised  one warp only loads; beyond D = 128 keys and values in a kernel each
@@ -19,8 +21,10 @@ import torch
 import triton
 
 from kernelmux.backends.triton._launch.card import TensorCores
-from kernelmux.backends.triton._launch.launch import Config, like
+from kernelmux.backends.triton._launch.launch import Config, like, shared_bytes
+from kernelmux.backends.triton.attention._planes import RepaysPlanesOfHeads, pieces
 from kernelmux.backends.triton.attention._problem import apart
+from kernelmux.backends.triton.attention_backward._bf16x6_plans import OWN, bf16x6, bf16x6_shares
 from kernelmux.backends.triton.attention_backward._descriptors import descriptors
 from kernelmux.backends.triton.attention_backward._one_walk_plans import one_walk
 from kernelmux.backends.triton.attention_backward._pointers import pointers
@@ -35,6 +39,7 @@ from kernelmux.registry.conditions import (
     Condition,
     Dtypes,
     Multiple,
+    OneOf,
     SharedMemory,
 )
 from kernelmux.registry.spec import Call
@@ -64,6 +69,25 @@ def queries_rule(p: AttentionGradientProblem) -> Config:
     if p.columns > 128:
         return _tile(32, 32, warps=8, stages=1)
     return _tile(64, 64, warps=8, stages=2)
+
+
+def bf16x6_rule(p: AttentionGradientProblem) -> dict[str, Config]:
+    """Tiles of 64 rows, or 32 of more than 96 columns, where 64 spill; a second stage where there is room.
+
+    H200, us, of 64 and 32 rows: causal, 2 x 16 x 2048, D = 64, 770 and 900 (in one stage 853), 1 x 16 x 4096, D = 128, 3126
+    and 3170, 2 x 32/8 x 2048, D = 128, in a window of 512 1734 and 1664; 3 x 16/4 x 838, D = 72, 881 and 882; 4 x 8 x 1024,
+    D = 96, 588 and 633.
+    """
+    width = sum(pieces(p.D))
+    tile = 64 if width <= 96 else 32
+    room = shared_bytes(p.device) - BARRIERS - 4 * OWN * tile - 12 * OWN * width
+    stages = 2 if 24 * tile * width <= room else 1
+    walk = {"TILE": tile, "STAGES": stages, "SHARES": 1}
+    return {"keys": walk | {"SHARES": bf16x6_shares(p, tile)}, "queries": walk}
+
+
+POINTERS_FP32 = 3.7e6  # operations per microsecond; H200, 1 x 16 x 4096, D = 128, causal: 46498 us, bf16x6 3170
+BARRIERS = 2048  # bytes at most
 
 
 def keys_descriptors_rule(p: AttentionGradientProblem) -> Config:
@@ -124,6 +148,17 @@ def attention_backward_descriptors(
     return _through_descriptors(_two_walks, grad_out, q, k, v, y, lse, causal, scale, window, precision, ahead)
 
 
+def _by_planes(p: AttentionGradientProblem, grads: Three, grad_out: T, q: T, k: T, v: T, y: T, lse: T) -> None:
+    bf16x6(p, grads, grad_out, q, k, v, y, lse, bf16x6_rule)
+
+
+def attention_backward_bf16x6(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
+) -> Three:
+    q, k, v = apart(q), apart(k), apart(v)
+    return _through_descriptors(_by_planes, grad_out, q, k, v, y, lse, causal, scale, window, precision, ahead)
+
+
 def attention_backward_specialised(
     grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
 ) -> Three:
@@ -178,6 +213,14 @@ VARIANTS = {
         (TensorCores("q"), AtMost("D", 256), SharedMemory(_least)),
         LAYOUT,
         "mma",
+    ),
+    "bf16x6": Implementation(
+        attention_backward_bf16x6,
+        "fp32 as three numbers of bf16, a product as six; one warp loads, two warpgroups share 64 rows",
+        (Capability((9, 0), below=(10, 0)), Dtypes("q", torch.float32), OneOf("precision", "ieee"), AtMost("D", 160)),
+        LAYOUT,
+        "mma",
+        pays=(RepaysPlanesOfHeads(5, POINTERS_FP32, 2),),
     ),
     # Its tiles are those of Hopper's products; for sm_100 the same ones spill 236 bytes where there is a mask.
     "descriptors": Implementation(

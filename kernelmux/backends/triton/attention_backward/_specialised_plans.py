@@ -163,9 +163,11 @@ def walks_rule(p: AttentionGradientProblem) -> dict[str, Config]:
 
 
 @plan
-def specialised_plans(p: AttentionGradientProblem, rule: Rule) -> tuple[Launch, dict[str, Launch]]:
-    """Launches for the rows, and by name for the gradients."""
-    return rows_plan(p), {kind: gradient_plan(p, kind, config) for kind, config in rule(p).items()}
+def specialised_plans(p: AttentionGradientProblem, rule: Rule) -> tuple[Launch, dict[str, Launch], int]:
+    """Launches for the rows, and by name for the gradients; how many shares those of keys and values have."""
+    configs = rule(p)
+    launches = {kind: gradient_plan(p, kind, config) for kind, config in configs.items()}
+    return rows_plan(p), launches, max(config["SHARES"] for config in configs.values())
 
 
 @plan
@@ -188,9 +190,9 @@ def specialised(
     p: AttentionGradientProblem, grads: tuple[T, ...], grad_out: T, q: T, k: T, v: T, y: T, lse: T, rule: Rule = walks_rule
 ) -> None:  # fmt: skip
     """Writes grads: of q, k and v."""
-    rows, shares = lse.new_empty(p.B * p.H, 2, pitch(p)), max(config["SHARES"] for config in rule(p).values())
+    first, launches, shares = specialised_plans(p, rule)
+    rows = lse.new_empty(p.B * p.H, 2, pitch(p))
     parts = lse.new_empty(2, shares, p.B * p.G, p.N, p.D) if shares > 1 else rows
-    first, launches = specialised_plans(p, rule)
     first(rows, rows, lse, grad_out, y)
     for kind, launch in launches.items():
         if kind == "queries":

@@ -28,7 +28,7 @@ import torch
 
 from kernelmux.backends.triton._launch.card import TensorCores
 from kernelmux.backends.triton._launch.launch import Config
-from kernelmux.backends.triton.matmul._bf16x6 import RepaysPlanes, Single, bf16x6, bf16x6_rule
+from kernelmux.backends.triton.matmul._bf16x6 import OneFactor, RepaysSplitting, bf16x6, bf16x6_rule
 from kernelmux.backends.triton.matmul._blocked import blocked
 from kernelmux.backends.triton.matmul._epilogue import PLAIN, EpilogueTensors
 from kernelmux.backends.triton.matmul._few_rows import MOST_ROWS, few_rows, few_rows_rule
@@ -190,12 +190,12 @@ def _full_fp32(names: ProductNames) -> tuple[Condition, ...]:
 
 
 def _planes(names: ProductNames) -> tuple[Condition, ...]:
-    asked = Dtypes(names.left, torch.float32), OneOf("precision", "ieee"), AtLeast("K", 1), Single(names.right)
+    asked = Dtypes(names.left, torch.float32), OneOf("precision", "ieee"), AtLeast("K", 1), OneFactor(names.right)
     return Capability((9, 0), below=(10, 0)), *asked, AtMost("K", LONGEST)
 
 
 def _repays(names: ProductNames) -> tuple[Condition, ...]:
-    return (RepaysPlanes(names.left, names.rows),)
+    return (RepaysSplitting(names.left, names.rows),)
 
 
 def _few(names: ProductNames) -> tuple[Condition, ...]:

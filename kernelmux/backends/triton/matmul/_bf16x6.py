@@ -47,7 +47,7 @@ AT_ONCE = 2  # programs of a multiprocessor that compute what planes do not hold
 
 
 @dataclass(frozen=True)
-class RepaysPlanes:
+class RepaysSplitting:
     """A product large enough to repay splitting its operands; rows: the axis that counts those of the left one."""
 
     left: str
@@ -65,7 +65,7 @@ class RepaysPlanes:
 
 
 @dataclass(frozen=True)
-class Single:
+class OneFactor:
     """An operand that is one matrix, not a batch."""
 
     operand: str
