@@ -26,19 +26,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     load_tile(shared.own[1], v + batch * v_step.batch + kv_head * v_step.head, v_step.row, first, N);
     // One walk over the tiles of all heads of the group, so that the next tile is known.
     const int start = range.first / TILE * TILE, tiles = max(0, cdiv(range.end - start, TILE));
-    int head_ahead = kv_head * group, query_ahead = start, query = start;
     const auto load = [&](int n) {
         auto& tile = shared.tile[n % STAGES];
-        load_tile(tile[0], q + batch * q_step.batch + head_ahead * q_step.head, q_step.row, query_ahead, M);
-        load_tile(tile[1], grad_out + batch * grad_step.batch + head_ahead * grad_step.head, grad_step.row, query_ahead, M);
-        load_offsets(shared.offsets[n % STAGES], offsets + (batch * heads + head_ahead) * 2 * pitch, pitch, query_ahead);
+        const int slice = computed_here(blockIdx.x) % kv_slices;
+        const i64 batch = slice / kv_heads, head = slice % kv_heads * group + n / tiles;
+        const int query = start + n % tiles * TILE;
+        load_tile(tile[0], q + batch * q_step.batch + head * q_step.head, q_step.row, query, M);
+        load_tile(tile[1], grad_out + batch * grad_step.batch + head * grad_step.head, grad_step.row, query, M);
+        load_offsets(shared.offsets[n % STAGES], offsets + (batch * heads + head) * 2 * pitch, pitch, query);
         copy_async_commit();
-        query_ahead += TILE;
-        if (query_ahead >= range.end) query_ahead = start, head_ahead++;
     };
     walk(group * tiles, load, [&](int n) {
         const auto& tile = shared.tile[n % STAGES];
         const auto& subtract = shared.offsets[n % STAGES];
+        const int query = start + n % tiles * TILE;
         float p[PART / 8][4], ds[PART / 8][4];
         multiply_rows(p, shared.own[0], tile[0]);
         multiply_rows(ds, shared.own[1], tile[1]);
@@ -69,7 +70,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         if constexpr (SIDES == 1) weights.keep(shared, 1, ds);
         weights.read(shared, 1);
         add_columns(sum_k, weights, tile[0]);
-        query = query + TILE < range.end ? query + TILE : start;
     });
     __syncthreads();
     const i64 out = (i64)shared.slice * N * HEAD_DIM;

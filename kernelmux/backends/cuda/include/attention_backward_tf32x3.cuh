@@ -41,9 +41,9 @@ struct Operand {
     unsigned hi, lo;
 };
 
-// hi is the first 11 bits of x, and lo the other 13, of which the tensor core cuts off two. That and lo lo, which is left out,
-// would make products 4.4 * 2^-24 smaller in the mean; so lo comes from 1 + 2^-23 times x. Two instructions in all, where
-// rounding by cvt.rna.tf32 takes five.
+// hi is the first 11 bits of x, and lo the other 13, of which the tensor core cuts off two. That and lo lo, which is left
+// out, would make products 4.4 * 2^-24 smaller in the mean; so lo comes from 1 + 2^-23 times x. Two instructions in all,
+// where rounding by cvt.rna.tf32 takes five.
 __device__ __forceinline__ Operand split(unsigned word) {
     const unsigned hi = word & 0xffffe000u;
     float lo;
@@ -103,8 +103,8 @@ struct alignas(16) Shared {
     int slice;  // of the block, for the end: the walk needs the registers
 };
 
-// The compiler would keep all that follows from x in registers, which the sums need; what it cannot see through, it computes
-// where it stands.
+// The compiler would keep all that follows from x in registers, which the sums need; what it cannot see through, it
+// computes where it stands.
 __device__ __forceinline__ int computed_here(int x) {
     asm volatile("" : "+r"(x));
     return x;
