@@ -6,6 +6,9 @@ USES = {
         "add_rms_norm_backward": [
             "reduce_sum"
         ],
+        "attention": [
+            "reduce_sum"
+        ],
         "attention_backward": [
             "attention"
         ],
@@ -37,6 +40,7 @@ USES = {
             "matmul"
         ],
         "matmul": [
+            "reduce_sum",
             "transpose"
         ],
         "matvec": [
