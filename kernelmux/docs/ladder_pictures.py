@@ -22,7 +22,7 @@ CALLS = {  # small enough to take seconds, large enough to fill a tile of every 
     "matmul": "a=128x128:bf16 b=128x128:bf16",
     "conv2d": "x=1x16x16x16:bf16 weight=64x16x3x3:bf16 padding=1",
 }
-ELSEWHERE = {"conv2d": ("patches", "pointwise")}  # rungs that do not take that call
+ELSEWHERE = {"matmul": ("bf16x6",), "conv2d": ("patches", "pointwise", "bf16x6")}  # rungs that do not take that call
 SECONDS = 120.0  # that one launch may take
 BLUE, YELLOW, RAIL = (
     "#3b82d6",

@@ -106,7 +106,7 @@ def test_variants_of_fp32(card: str, D: int, options: dict[str, Any], forward: s
     ],
 )
 def test_calls_that_repay_planes(queries: int, keys: int, window: int | None, forward: str, back: str) -> None:
-    """Few keys do not repay splitting them, nor a short window; named, the variant takes them. A query takes as long as 32."""
+    """Few keys do not repay splitting them, nor a short window; named, the variant takes them. One query counts as 32."""
     q, k, lse = torch.empty(1, 32, queries, 128), torch.empty(1, 8, keys, 128), torch.empty(1, 32, queries)
     mask = {"causal": window is not None, "window": window}
     with cards.standing_for("h100"):

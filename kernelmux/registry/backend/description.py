@@ -117,7 +117,7 @@ class Implementation:
         return self.arithmetic if isinstance(self.arithmetic, str) else self.arithmetic[output]
 
     @property
-    def terms(self) -> tuple[str, ...]:
+    def wording(self) -> tuple[str, ...]:
         """The conditions in words, with those under which it is the choice where no variant is named."""
         return *(c.text for c in self.requires), *(f"by default: {c.text}" for c in self.pays)
 

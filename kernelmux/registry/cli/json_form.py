@@ -100,7 +100,7 @@ def _implementation(backend: str, variant: str, found: Implementation) -> Docume
         "backend": backend,
         "variant": variant,
         "idea": found.idea,
-        "conditions": list(found.terms),
+        "conditions": list(found.wording),
         "layout": dict(found.layout),
         "arithmetic": arithmetic if isinstance(arithmetic, str) else dict(arithmetic),
         "also_rounds": found.declared or None,

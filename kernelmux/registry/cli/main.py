@@ -240,7 +240,7 @@ def _implementations(name: str, op: str) -> Iterator[tuple[str, ...]]:
         return
     for variant, i in ladder.items():
         layout = ", ".join(f"{k}: {v}" for k, v in i.layout.items()) or "any strides"
-        conditions = "; ".join(i.terms) or "-"
+        conditions = "; ".join(i.wording) or "-"
         yield tuple(map(escape, (f"{name}/{variant}", i.idea, conditions, layout, _arithmetic(i))))
 
 

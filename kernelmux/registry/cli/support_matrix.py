@@ -114,7 +114,7 @@ def _support(spec: OpSpec, name: str, variant: str, found: Implementation, where
         backend=name,
         variant=variant,
         dtypes=dtypes,
-        conditions=replace(found, requires=tuple(c for c in found.requires if not _is_said(c, spec))).terms,
+        conditions=replace(found, requires=tuple(c for c in found.requires if not _is_said(c, spec))).wording,
         layout=tuple(sorted(found.layout.items())),
         problem="" if dtypes else _problem(found, lacking.values(), capability),
         emulated=emulated,
