@@ -74,6 +74,13 @@ def check_wherever_rows_begin(op: str, x: torch.Tensor, *vectors: torch.Tensor) 
         assert torch.allclose(got, want, rtol=4 * torch.finfo(x.dtype).eps, atol=1e-6)
 
 
+@pytest.fixture
+def _as_of_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program has as many rows as if they were enough for all multiprocessors."""
+    monkeypatch.setattr("kernelmux.backends.triton._rows.row_chunks.FEW_PROGRAMS", 0)
+
+
+@pytest.mark.usefixtures("_as_of_many_rows")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     ("op", "columns"),
@@ -93,6 +100,7 @@ def test_short_rows_that_start_misaligned_are_peeled(op: str, dtype: torch.dtype
     check_wherever_rows_begin(op, x, *vectors)
 
 
+@pytest.mark.usefixtures("_as_of_many_rows")
 @pytest.mark.parametrize(
     ("op", "columns"),
     [
