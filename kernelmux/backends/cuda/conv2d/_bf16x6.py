@@ -63,30 +63,31 @@ TILINGS = (
 
 
 class PlanesPlan(NamedTuple):
-    """A convolution of planes, what adds pieces of K, and the launch that computes all of it if planes cannot hold a
-    number. parts: sums of all pieces."""
+    """A convolution of planes, or a gradient, what adds pieces of K, and the launch that computes all of it if planes
+    cannot hold a number. left, right: maps of its operands; parts: sums of all pieces."""
 
     c: Convolution
     launch: BoundLaunch
-    image: PixelMaps
-    weight: Tiles
+    left: PixelMaps | Tiles
+    right: PixelMaps | Tiles
     parts: int
     sum_parts: BoundLaunch | None
     plain: BoundLaunch
     packed: bytes
 
-    def run(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        flags = planes.flags_for(x, 2)
-        held = split(x, flags, 0), split(weight, flags, 1)  # a map holds no memory
-        factors = self.image.of(held[0]), self.weight.of(held[1])
-        y = torch.empty(self.c.shape, dtype=x.dtype, device=x.device, memory_format=self.c.order)
+    def run(self, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """Of two operands in the order of the operator."""
+        flags = planes.flags_for(a, 2)
+        held = split(a, flags, 0), split(b, flags, 1)  # a map holds no memory
+        factors = self.left.of(held[0]), self.right.of(held[1])
+        y = torch.empty(self.c.shape, dtype=a.dtype, device=a.device, memory_format=self.c.order)
         if self.sum_parts:
-            parts = x.new_empty(self.parts)
+            parts = a.new_empty(self.parts)
             self.launch(*factors, parts)
             self.sum_parts(parts, bias, y, self.packed)
         else:
             self.launch(*factors, y, *ending(bias).tensors)
-        self.plain(flags, x, weight, bias, y, self.packed)
+        self.plain(flags, a, b, bias, y, self.packed)
         return y
 
 

@@ -1,16 +1,15 @@
 """conv2d_backward_weight of fp32 by tensor cores of bf16, on sm_90: six products of three planes each, as exact as fp32."""
 
 from math import prod
-from typing import NamedTuple
 
 import torch
 
 from kernelmux.backends.cuda._families import planes
-from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, Tiles, card, cdiv
-from kernelmux.backends.cuda.conv2d._bf16x6 import NUMBERS, TILINGS, PixelPlanesTiling
+from kernelmux.backends.cuda._launch.runtime import Source, Tiles, card, cdiv
+from kernelmux.backends.cuda.conv2d._bf16x6 import NUMBERS, TILINGS, PixelPlanesTiling, PlanesPlan
 from kernelmux.backends.cuda.conv2d._im2col import SUMMED_ROUNDS, pieces, product, whole_steps
 from kernelmux.backends.cuda.conv2d._pixel_maps import STEP, PixelMaps
-from kernelmux.backends.cuda.conv2d._planes import of_planes, split
+from kernelmux.backends.cuda.conv2d._planes import of_planes
 from kernelmux.backends.cuda.conv2d._plans import adding, guarded, tiled
 from kernelmux.backends.cuda.conv2d._problem import BACKWARD_WEIGHT, Convolution
 from kernelmux.backends.cuda.matmul._choice import split_length
@@ -19,34 +18,6 @@ from kernelmux.registry.util.cards import Card, remembered
 
 SOURCE = Source(__file__, "conv2d_bf16x6_positions.cu")
 TILES = tuple(t for t in TILINGS if t.n % STEP == 0)
-
-
-class PositionsPlan(NamedTuple):
-    """A gradient of planes, what adds pieces of K and puts their sums where they belong, and the launch that computes all
-    of it if planes cannot hold a number. parts: sums of all pieces."""
-
-    c: Convolution
-    launch: BoundLaunch
-    grad_out: Tiles
-    image: PixelMaps
-    parts: int
-    sum_parts: BoundLaunch | None
-    plain: BoundLaunch
-    packed: bytes
-
-    def run(self, grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        flags = planes.flags_for(x, 2)
-        held = split(grad_out, flags, 0), split(x, flags, 1)  # a map holds no memory
-        factors = self.grad_out.of(held[0]), self.image.of(held[1])
-        y = torch.empty(self.c.shape, dtype=x.dtype, device=x.device, memory_format=self.c.order)
-        if self.sum_parts:
-            parts = x.new_empty(self.parts)
-            self.launch(*factors, parts)
-            self.sum_parts(parts, None, y, self.packed)
-        else:
-            self.launch(*factors, y)
-        self.plain(flags, grad_out, x, None, y, self.packed)
-        return y
 
 
 def bf16x6(c: Convolution, grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -58,7 +29,7 @@ def bf16x6(c: Convolution, grad_out: torch.Tensor, x: torch.Tensor) -> torch.Ten
 
 
 @remembered
-def best_plan(c: Convolution, card: Card) -> PositionsPlan:
+def best_plan(c: Convolution, card: Card) -> PlanesPlan:
     """That of the quickest tiling."""
     return plan(c, card, *choose(c, card.processors)[1:])
 
@@ -71,7 +42,7 @@ def choose(c: Convolution, processors: int) -> tuple[float, PixelPlanesTiling, i
     return min(((t.microseconds(p, s, processors, moved), t, s) for t, s in cuts), key=lambda cut: cut[0])
 
 
-def plan(c: Convolution, card: Card, t: PixelPlanesTiling, splits: int) -> PositionsPlan:
+def plan(c: Convolution, card: Card, t: PixelPlanesTiling, splits: int) -> PlanesPlan:
     """The plan with a given tiling, K cut into at most `splits` pieces; no extent is 0."""
     p = product(BACKWARD_WEIGHT, c.filters, c.other, c.image, c.h, c.w)
     k_split, taps = split_length(p.K, splits, STEP), c.h.taps * c.w.taps
@@ -88,4 +59,4 @@ def plan(c: Convolution, card: Card, t: PixelPlanesTiling, splits: int) -> Posit
     lines = Tiles((p.K, 3 * filters), (3 * filters, 1), (STEP, STEP), swizzle=SWIZZLED)
     image, plain = PixelMaps(of_planes(c.image), c.h, c.w, STEP), guarded(c, card, 2 * planes.words(card))
     add = None if parts == 1 and (c.last or taps == 1) else adding(c, parts, TAPS_OUTER=1)
-    return PositionsPlan(c, launch, lines, image, parts * p.M * taps * channels, add, plain.launch, plain.packed)
+    return PlanesPlan(c, launch, lines, image, parts * p.M * taps * channels, add, plain.launch, plain.packed)
