@@ -15,7 +15,15 @@ TRIALS = DOCS.parent / "kernelmux/records"
 RECORDS = sorted(TRIALS.glob("*/trials/*.json"))
 PERF = TRIALS / "nvidia_h200/perf.json"
 RUNS = ("first run", "second run", "third run")
-SECTIONS = ("Products", "Products in 8 bits", "Convolution and pooling")
+PERFORMANCE = ("performance", *(f"performance_{name}" for name in ("rows", "attention", "products", "convolutions")))
+SECTIONS = (
+    ("products", ("Products", "In fp16 and tf32", "Lines at odd multiples of 16 bytes")),
+    ("products", ("Products in 8 bits", "fp8, full", "matvec")),
+    (
+        "convolutions",
+        ("Convolution and pooling", "Few channels", "Rows of the image, and what limited few channels", "Pooling"),
+    ),
+)
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: f"{path.parts[-3]}/{path.stem}")
@@ -26,8 +34,8 @@ def test_a_record_is_linked_and_names_its_gpu(path: Path) -> None:
     assert any(link in page.read_text(encoding="utf-8") for page in DOCS.glob("*.md"))
 
 
-@pytest.mark.parametrize("section", SECTIONS)
-def test_the_times_of_a_table_are_on_record(section: str) -> None:
+@pytest.mark.parametrize(("page", "sections"), SECTIONS)
+def test_the_times_of_a_table_are_on_record(page: str, sections: tuple[str, ...]) -> None:
     runs = record("vision_and_products")["us"]
     held = {us for row in runs for name, found in row.items() if name.startswith("run ") for us in found.values()}
     pools = record("max_pool2d_trials")["rows"]
@@ -41,7 +49,7 @@ def test_the_times_of_a_table_are_on_record(section: str) -> None:
     held |= {us for row in beside for kind in ("us", "graph us") for us in row.get(kind, {}).values()}
     perf = rows_of(json.loads(PERF.read_text(encoding="utf-8")))
     held |= {row[kind] for row in perf for kind in ("median_us", "graph_us") if row.get(kind)}
-    wanted = [time for table in tables(section) for time in times(table)]
+    wanted = [time for section in sections for table in tables(page, section) for time in times(table)]
     missing = [text for text in wanted if not any(is_rounded(us, text) for us in held)]
     assert len(wanted) > 10 and not missing
 
@@ -53,7 +61,6 @@ def test_a_time_in_a_sentence_is_on_record(page: Path) -> None:
     text = re.sub(
         r"^```.*?^```|<!-- (\w+).*?<!-- /\1 -->|^\|.*?$", "", page.read_text(encoding="utf-8"), flags=re.S | re.M
     )
-    text = text.partition("\n## Power and clock\n")[0]  # whose rows were not kept
     quoted = re.findall(r"(\d+(?:\.\d+)?) us\b", text)
     assert not [time for time in quoted if not any(is_rounded(us, time) for us in held)]
 
@@ -68,8 +75,8 @@ def values(found: Any) -> Iterator[float]:
 
 
 def test_the_table_of_the_h200_quotes_the_others() -> None:
-    page = (DOCS / "performance.md").read_text(encoding="utf-8").partition("\n## On an H200\n")[2]
-    first, *others = re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE)
+    pages = "\n".join((DOCS / f"{page}.md").read_text(encoding="utf-8") for page in PERFORMANCE)
+    first, *others = re.findall(r"(?:^\|.*\n)+", pages.partition("\n## On an H200\n")[2], re.MULTILINE)
     rows = [numbers(line) for table in others for line in table.splitlines()[2:]]
     quoted = first.splitlines()[2:]
     assert len(quoted) > 10 and not [line for line in quoted if not any(numbers(line) <= row for row in rows)]
@@ -84,10 +91,10 @@ def record(name: str) -> Any:
     return json.loads((TRIALS / f"nvidia_h200/trials/{name}.json").read_text(encoding="utf-8"))
 
 
-def tables(section: str) -> list[list[str]]:
-    """The tables of a section of performance.md, each as its lines."""
-    page = (DOCS / "performance.md").read_text(encoding="utf-8")
-    text = page.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+def tables(page: str, section: str) -> list[list[str]]:
+    """The tables of a section of one of the pages of families, each as its lines."""
+    text = (DOCS / f"performance_{page}.md").read_text(encoding="utf-8")
+    (text,) = re.findall(rf"^### {re.escape(section)}\n(.*?)^(?=##)", text, re.DOTALL | re.MULTILINE)
     return [table.splitlines() for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)]
 
 
