@@ -38,3 +38,16 @@ def test_rows_that_start_anywhere_between_accesses(name, op, variant):
         want = [0, length - 1, length // 2] if op == "argmax" else x.double().sum(1).tolist()
         torch.testing.assert_close(got.double(), torch.tensor(want, dtype=torch.float64), rtol=1e-5, atol=0)
         x.fill_(1000.0)
+
+
+@pytest.mark.skipif("triton" not in AVAILABLE, reason="emulates no Triton")
+@pytest.mark.parametrize("elements", [2**29 - 8, 2**29, 2**31 + 2, 2**35])
+def test_a_grid_has_room_for_the_chunks_of_any_axis(elements):
+    """A card refuses more than 65535 programs in the second dimension; the call would go to a variant without chunks."""
+    from kernelmux.backends.triton._families import reductions, sums
+
+    for step in reductions.everything(sums.SUM, -1, (elements,), (1,), 2, True):
+        x, y, z = step.launch.grid
+        assert x < 2**31 and y <= 65535 and z == 1
+        programs = step.launch.grid[1]
+    assert programs == 1

@@ -18,6 +18,7 @@ FOLDED, SHORT_ROW = 2**22, 128  # bytes from which on odd rows are put together,
 WARP_BYTES = 4096
 PEELED = 128  # elements of a row whose ends are worth reading apart
 TILE = 4096  # elements of a tile whose columns are reduced
+MOST_PARTS = 65535  # programs in the second dimension of a grid
 
 
 class ColumnRule(NamedTuple):
@@ -73,7 +74,7 @@ def parts(w: Walk, itemsize: int, config: Config, device: int) -> int:
     """How many chunks the axis is worth cutting into; columns into equal ones, so that all programs run at once."""
     programs, most = w.grid(config["ROWS"])[0], PROGRAMS * processors(device)
     if w.along:
-        return 1 if programs >= most or w.length < 2 * WHOLE else cdiv(w.length, WHOLE)
+        return 1 if programs >= most or w.length < 2 * WHOLE else min(cdiv(w.length, WHOLE), MOST_PARTS)
     c = _columns(w, itemsize, device)
     least = max(c.chunk // itemsize // config["ROWS"], config["BLOCK_N"])
     if w.length <= 2 * least:
