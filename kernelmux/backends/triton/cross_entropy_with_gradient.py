@@ -34,7 +34,7 @@ from kernelmux.backends.triton._losses.loss_shared import loss_shared_kernel
 from kernelmux.backends.triton._losses.loss_sums import added, counted
 from kernelmux.backends.triton._rows.row_op import PEELED, RowLaunch, launch_of_pieces
 from kernelmux.backends.triton._rows.row_pieces_plan import in_pieces
-from kernelmux.backends.triton._rows.row_plan import LONG, SPARE, Demand, RowAccess, access_of
+from kernelmux.backends.triton._rows.row_plan import LONG, Demand, RowAccess, access_of
 from kernelmux.backends.triton._rows.rows import Walk, next_power, walk
 from kernelmux.backends.triton.cross_entropy import PLAIN, SMOOTHED, cross_entropy_join_kernel
 from kernelmux.registry.backend import Implementation
@@ -49,15 +49,24 @@ HOLDERS = ((2, 64), (4, 128), (8, 128), (16, 128))
 
 
 class PersistentPrograms(NamedTuple):
-    """Programs that stay, `shares` on a multiprocessor."""
+    """Programs that stay, `shares` on a multiprocessor.
+
+    batch: chunks of a step, each of one access per thread. lag: steps from those of the next row that are looked at to
+    those whose gradients are written. rest: chunks in registers, beside those in shared memory, at most.
+    """
 
     warps: int
     shares: int
+    batch: int
+    lag: int
+    rest: int
 
 
-# The first one that takes a row that no program holds. H200, bf16, us in this order, two_pass last: 8192 x 32768 372, 346;
-# 447; 4096 x 50257 323, 378; 462.
-RINGS = (PersistentPrograms(16, 2), PersistentPrograms(32, 1))
+# The first one that keeps all of a row that no program holds, else the last. H200, bf16, us (CUDA; before a row was looked
+# at while the one ahead is written): 4096 x 50257 257.2 (246.0; 341.5), with steps of two chunks 258.9; 4096 x 128256 575.7
+# (526.7; 748.2), with a lag of two steps 615.6; 640 x 256000 207.5 (193.8; 260.1).
+RINGS = (PersistentPrograms(16, 2, batch=1, lag=3, rest=2), PersistentPrograms(32, 1, batch=2, lag=3, rest=2))
+RESERVED = 1536  # bytes of shared memory beside the ring: sums across warps, and 1 KiB of the system
 
 # Of few long rows: elements of a chunk, its warps, chunks of a piece, bytes of a tile of the gradient and its warps.
 # H200, bf16, us by pieces of one, two and four chunks: 16 x 128256 9.5, 9.4 and 9.5, 64 x 50257 14.0, 13.1 and 13.4, 64 x
@@ -219,25 +228,33 @@ def _staying(
     access = access_of(walk(-1, shape, contiguous(shape), strides), dtype.itemsize)
     if access.width != width or V * dtype.itemsize <= LONG or _held(V, access, dtype.itemsize):
         return None
-    head, slack = (1, width - 1) if access.peeled else (0, 0)
-    for form in RINGS:
-        block = 32 * form.warps * width
-        chunks = cdiv(V + slack, block) - head  # behind the first one of a peeled row
-        full = (V - head * block) // block  # of these, that lie inside every row
-        ring = min((room[1] - SPARE) // form.shares // (block * dtype.itemsize), full, chunks - 1) // BATCH
-        left = chunks - ring * BATCH
-        if ring < 1 or (form.shares > 1 and left > BATCH):
-            continue
-        batches = max(0, full - ring * BATCH - 1) // BATCH
-        limit: Config = {"maxnreg": 64} if form.shares > 1 else {}
-        return Launch(
-            loss_shared_kernel, (min(M, form.shares * room[0]),), *_absent(counts), M, V, strides[0] // access.unit,
-            target_step, ignore_index, smoothing, batches,
-            BLOCK=block, BATCH=BATCH, BATCHES=ring, TAIL=left - batches * BATCH, FULL=full - (ring + batches) * BATCH,
-            UNIT=access.unit, WIDTH=width, PEELED=width if access.peeled else 0,
-            SPLIT=access.peeled, SMOOTHED=smoothing != 0, num_warps=form.warps, **_counting(counts, room), **limit,
-        )  # fmt: skip
-    return None
+    rings = [_ring(form, V, access, dtype.itemsize, room[1]) for form in RINGS]
+    form, chunks = next(
+        (pair for pair in zip(RINGS, rings, strict=True) if not pair[1]["AGAIN"]), (RINGS[-1], rings[-1])
+    )
+    registers = 65536 // (32 * form.warps * form.shares) // 8 * 8
+    batches = chunks.pop("batches")
+    return Launch(
+        loss_shared_kernel, (min(M, form.shares * room[0]),), *_absent(counts), M, V, strides[0] // access.unit,
+        target_step, ignore_index, smoothing, batches,
+        UNIT=access.unit, WIDTH=width, PEELED=width if access.peeled else 0, SMOOTHED=smoothing != 0,
+        num_warps=form.warps, maxnreg=registers, **chunks, **_counting(counts, room),
+    )  # fmt: skip
+
+
+def _ring(form: PersistentPrograms, V: int, access: RowAccess, itemsize: int, shared: int) -> Config:
+    """Which chunks of a row are where."""
+    slack = access.width - 1 if access.peeled else 0
+    block = 32 * form.warps * access.width
+    chunks, full = cdiv(V // access.width * access.width, block), (V - slack) // block  # at most, and inside every row
+    ring = min((shared // form.shares - RESERVED) // (block * itemsize), chunks)
+    batches = cdiv(max(0, chunks - ring - form.rest), form.batch)
+    behind = ring + batches * form.batch
+    return {
+        "BLOCK": block, "BATCH": form.batch, "RING": ring, "LAG": form.lag, "AGAIN": batches > 0, "batches": batches,
+        "TAIL": chunks - behind, "FULL": min(full, ring), "FULL_TAIL": max(0, full - behind),
+        "STORE": "evict_first" if batches else "",  # L2 is for what is read again
+    }  # fmt: skip
 
 
 VARIANTS = {

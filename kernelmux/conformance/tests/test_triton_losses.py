@@ -22,6 +22,7 @@ LONG = [
     (11, 20481, torch.float32),
     (5, 40003, torch.float32),
     (5, 60000, torch.float32),
+    (5, 70001, torch.float32),
 ]
 HELD = [
     (11, 1664, torch.bfloat16),
@@ -54,6 +55,33 @@ def test_rows_are_more_than_multiprocessors(rows: int, n: int, dtype: torch.dtyp
     assert torch.allclose(grad.double(), exact.grad, rtol=2**-8, atol=1e-9)
 
 
+@pytest.mark.parametrize(("n", "dtype"), [(40000, torch.float16), (21000, torch.float32), (74000, torch.float32)])
+def test_rows_are_alike_wherever_they_stand(n: int, dtype: torch.dtype) -> None:
+    """The first one of a program is looked at on its own, the others while the gradient of the one ahead is written."""
+    x = torch.randn(1, n, generator=torch.Generator().manual_seed(n)).to(dtype).repeat(5, 1)
+    target = torch.full((5,), n - 3)
+    one = cards.standing_for(replace(cards.table()["h200"], processors=1))
+    with one, registered.backend("triton").emulation(), emulator.checks("full"), emulator.trace() as trace:
+        loss, grad = losses.cross_entropy_with_gradient("staying", x, target, -100, 0.1, "none")
+    assert trace.launches[0].grid[0] == (1 if n == 74000 else 2)
+    assert torch.equal(loss, loss[:1].expand(5)) and torch.equal(grad, grad[:1].expand(5, n))
+
+
+@pytest.mark.parametrize("rest", [0.0, torch.inf, torch.nan])
+def test_a_row_that_does_not_count_has_no_gradient(rest: float) -> None:
+    """Whatever its logits are; one whose target is no class has none but NaN."""
+    n = 40001
+    x = torch.randn(4, n, generator=torch.Generator().manual_seed(n)).bfloat16()
+    x[:, 5::777] = rest
+    target = torch.tensor([7, -100, n, 9])
+    one = cards.standing_for(replace(cards.table()["h200"], processors=1))
+    with one, registered.backend("triton").emulation(), emulator.checks("full"):
+        loss, grad = losses.cross_entropy_with_gradient("staying", x, target, -100, 0.0, "none")
+    assert loss[1] == 0 and not grad[1].any()
+    assert loss[2].isnan() and grad[2].isnan().all()
+    assert bool(loss[0].isnan()) == bool(grad[3].isnan().all()) == (rest != 0)
+
+
 @pytest.mark.parametrize(("n", "dtype"), [(n, dtype) for _, n, dtype in LONG])
 def test_long_rows_stay(n: int, dtype: torch.dtype) -> None:
     """Whether they start aligned or not."""
@@ -61,6 +89,20 @@ def test_long_rows_stay(n: int, dtype: torch.dtype) -> None:
     assert launch is not None
     assert launch.meta["PEELED"] == (0 if n % 8 == 0 else 16 // dtype.itemsize)
     assert losses._staying((5, 2 * n), (2 * n, 2), dtype, 1, -100, 0.0, 0, (4, 232448, 1)) is None
+
+
+@pytest.mark.parametrize(
+    ("n", "shares", "twice"), [(50257, 2, 0), (65536, 2, 0), (65544, 1, 0), (131072, 1, 0), (256001, 1, 8)]
+)
+def test_chunks_of_rows_that_stay(n: int, shares: int, twice: int) -> None:
+    """Two programs of a multiprocessor where they keep a row each, else one. All chunks of a row have a place."""
+    launch = losses._staying((264, n), (n, 1), torch.bfloat16, 1, -100, 0.0, 0, (132, 232448, 1))
+    assert launch is not None
+    meta = launch.meta
+    assert (launch.grid[0], meta["num_warps"], launch.scalars[-1]) == (132 * shares, 32 // shares, twice)
+    assert meta["AGAIN"] == (twice > 0)
+    assert meta["RING"] + twice * meta["BATCH"] + meta["TAIL"] == -(-(n // 8) // (32 * meta["num_warps"]))
+    assert shares * (meta["RING"] * meta["BLOCK"] * 2 + 1024) <= 233472
 
 
 @pytest.mark.parametrize(("n", "dtype"), [(n, dtype) for _, n, dtype in HELD])
