@@ -52,20 +52,20 @@ class PersistentPrograms(NamedTuple):
     """Programs that stay, `shares` on a multiprocessor.
 
     batch: chunks of a step, each of one access per thread. lag: steps from those of the next row that are looked at to
-    those whose gradients are written. rest: chunks in registers, beside those in shared memory, at most.
+    those whose gradients are written.
     """
 
     warps: int
     shares: int
     batch: int
     lag: int
-    rest: int
 
 
 # The first one that keeps all of a row that no program holds, else the last. H200, bf16, us (CUDA; before a row was looked
 # at while the one ahead is written): 4096 x 50257 257.2 (246.0; 341.5), with steps of two chunks 258.9; 4096 x 128256 575.7
 # (526.7; 748.2), with a lag of two steps 615.6; 640 x 256000 207.5 (193.8; 260.1).
-RINGS = (PersistentPrograms(16, 2, batch=1, lag=3, rest=2), PersistentPrograms(32, 1, batch=2, lag=3, rest=2))
+RINGS = (PersistentPrograms(16, 2, batch=1, lag=3), PersistentPrograms(32, 1, batch=2, lag=3))
+REST = 2  # chunks of a row in registers at most, beside those in shared memory
 RESERVED = 1536  # bytes of shared memory beside the ring: sums across warps, and 1 KiB of the system
 
 # Of few long rows: elements of a chunk, its warps, chunks of a piece, bytes of a tile of the gradient and its warps.
@@ -248,7 +248,7 @@ def _ring(form: PersistentPrograms, V: int, access: RowAccess, itemsize: int, sh
     block = 32 * form.warps * access.width
     chunks, full = cdiv(V // access.width * access.width, block), (V - slack) // block  # at most, and inside every row
     ring = min((shared // form.shares - RESERVED) // (block * itemsize), chunks)
-    batches = cdiv(max(0, chunks - ring - form.rest), form.batch)
+    batches = cdiv(max(0, chunks - ring - REST), form.batch)
     behind = ring + batches * form.batch
     return {
         "BLOCK": block, "BATCH": form.batch, "RING": ring, "LAG": form.lag, "AGAIN": batches > 0, "batches": batches,
