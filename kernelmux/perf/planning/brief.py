@@ -116,11 +116,12 @@ def _chosen(rows: list[Row], options: PerfOptions) -> list[Row]:
 
 
 def representative(ladder: list[Row]) -> Row:
-    """What a plain call of a backend runs, its last rung that can; of torch the plain form; torch.compile of others."""
+    """What a plain call of a backend runs, its last rung that can and pays; of torch the plain form; torch.compile of
+    others."""
     wanted = {BASELINE: PLAIN, peers.NAME: COMPILED}.get(ladder[0].backend)
     return next(
         (row for row in ladder if row.variant == wanted and not row.problem),
-        next((row for row in reversed(ladder) if not row.problem), ladder[-1]),
+        next((row for row in reversed(ladder) if not row.problem and row.pays), ladder[-1]),
     )
 
 

@@ -28,10 +28,12 @@ QUICK = (torch.bfloat16,)
 
 @dataclass(frozen=True)
 class Row(Contestant):
-    """One thing to time. problem: why it cannot run here, else ""; broken: the problem is a defect, not a condition."""
+    """One thing to time. problem: why it cannot run here, else ""; broken: the problem is a defect, not a condition. pays:
+    a call that names no variant may be given to it."""
 
     problem: str = ""
     broken: bool = False
+    pays: bool = True
 
 
 def rows(options: PerfOptions) -> list[Row]:
@@ -177,9 +179,9 @@ def of_group(spec: OpSpec, case: Case, dtype: torch.dtype, options: PerfOptions)
         if name == BASELINE and not _is_asked(BASELINE, options):  # beside the others: what they are compared with
             found = [one for one in found if one[0] == PLAIN and not one[1]] or found[-1:]
         if options.impl and not options.backends:  # beside it: what each backend would run
-            found = [one for one in found if not one[1]][-1:] or found[-1:]
-        for variant, problem, broken in found:
-            yield Row(spec.name, case.text, dtypes.SHORT[dtype], name, variant, problem, broken)
+            found = [one for one in found if not one[1] and one[3]][-1:] or found[-1:]
+        for variant, problem, broken, pays in found:
+            yield Row(spec.name, case.text, dtypes.SHORT[dtype], name, variant, problem, broken, pays)
 
 
 def _is_asked(backend: str, options: PerfOptions) -> bool:
@@ -228,21 +230,22 @@ def priority(name: str) -> int:
 
 def _variants(
     name: str, only: str | None, spec: OpSpec, call: Call, elsewhere: bool = False
-) -> Iterator[tuple[str, str, bool]]:
-    """Variants of a backend, why one cannot run the call, and whether that is a defect. elsewhere: its workers say so."""
+) -> Iterator[tuple[str, str, bool, bool]]:
+    """Variants of a backend, why one cannot run the call, whether that is a defect, and whether it pays for the call.
+    elsewhere: its workers say so."""
     if not elsewhere and (reason := registered.unavailable(name, call.device)):
-        yield only or "", reason, False
+        yield only or "", reason, False, True
         return
     try:
         ladder = registered.variants(name, spec.name)
     except Exception as error:
         kind = "" if isinstance(error, KernelmuxError) else f"{type(error).__name__}: "
-        yield only or "", f"its module cannot be used: {kind}{error}", True
+        yield only or "", f"its module cannot be used: {kind}{error}", True, True
         return
     if not ladder:
-        yield only or "", f"has no implementation of {spec.name}", False
+        yield only or "", f"has no implementation of {spec.name}", False, True
     elif only is not None and only not in ladder:
-        yield only, f"{spec.name} has no such variant; it has {', '.join(ladder)}", False
+        yield only, f"{spec.name} has no such variant; it has {', '.join(ladder)}", False, True
     for variant, implementation in ladder.items():
         if only in (None, variant):
-            yield variant, "; ".join(implementation.reasons(call)), False
+            yield variant, "; ".join(implementation.reasons(call)), False, implementation.pays_for(call)

@@ -15,6 +15,8 @@ from kernelmux.perf.rows.thresholds import BANDWIDTH, COMPUTE, LAUNCH_US
 from kernelmux.registry.errors import UnsupportedError
 
 ABOVE = 1.05  # a rate beyond this share of its ceiling is a wrong measurement
+# Products in a shorter format that one of fp32 takes on tensor cores: six of three pieces in bf16, three of two in tf32.
+OF_PIECES = {"bf16": 6, "tf32": 3}
 FP32_UNITS = ("fp32", "fp16", "bf16", "e4m3", "e5m2")  # dtypes whose plain arithmetic is that of the fp32 units
 MOSTLY_READ = 0.1  # share of written bytes below which the one-way read ceiling counts
 
@@ -57,6 +59,12 @@ class Work:
             return "tf32" if self.dtype == "fp32" else self.dtype
         return "fp32" if self.dtype in FP32_UNITS else self.dtype
 
+    @property
+    def products_of(self) -> dict[str, int]:
+        """The compute ceilings that it may meet, and how many products by each make one of its own."""
+        pieces = OF_PIECES if self.unit != "tensor" and self.dtype == "fp32" else {}
+        return {self.matrix_format: 1, **pieces}
+
 
 @dataclass(frozen=True)
 class Floor:
@@ -87,14 +95,16 @@ def floor(work: Work, ceilings: Ceilings) -> Floor:
 
 
 def peak(work: Work, ceilings: Ceilings) -> float:
-    """The compute ceiling that a call meets. Without one, the call cannot be called bound by memory or by arithmetic."""
-    ceiling = ceilings.matmul.get(work.matrix_format, 0.0)
-    if ceiling <= 0:
+    """The compute ceiling that a call meets. Without one, the call cannot be called bound by memory or by arithmetic.
+
+    Of fp32 it is that of the fp32 units, or of products of pieces on tensor cores where these are faster.
+    """
+    if ceilings.matmul.get(work.matrix_format, 0.0) <= 0:
         raise UnsupportedError(
             f"no ceiling for arithmetic in {work.matrix_format} (unit {work.unit}) was measured, so no floor is known;"
             f" expected one of {', '.join(ceilings.matmul) or 'none'}: measure it in kernelmux/perf/timing/ceilings.py"
         )
-    return ceiling
+    return max(ceilings.matmul.get(name, 0.0) / count for name, count in work.products_of.items())
 
 
 def bound_by(seconds: float, least: Floor, link: str = "device") -> str:

@@ -72,7 +72,8 @@ class PerfSuite:
     serve = "kernelmux.perf.session.pytest_plugin:serve"
 
     def __init__(self, rows: list[Row], options: PerfOptions, limit: Minutes, watch: Watch) -> None:
-        formats = dict.fromkeys(inputs.planned(row).matrix_format for row in rows) if options.until_known else ()
+        found = [inputs.planned(row).products_of for row in rows] if options.until_known else []
+        formats = dict.fromkeys(name for names in found for name in names)
         self.setup = {"options": options.as_dict(), "formats": [*formats]}
         self.rows, self.options, self.limit, self.watch = rows, options, limit, watch
         self.items = items(rows, options)

@@ -49,6 +49,16 @@ def test_the_ceiling_follows_from_unit_and_dtype(unit, dtype, format_):
     assert Work(1, 1, 0, unit, dtype).matrix_format == format_
 
 
+def test_a_product_in_fp32_may_be_made_of_pieces_on_tensor_cores():
+    product = Work(bytes=3 * 4 * 4096**2, flops=2 * 4096**3, written=4 * 4096**2, dtype="fp32")
+    assert roofline.peak(product, H200) == pytest.approx(400e12 / 3)
+    assert roofline.above(2 * 4096**3 / 127e12, product, H200) is None  # what tensor cores reached on an H200
+    assert roofline.above(2 * 4096**3 / 150e12, product, H200)
+    alone = replace(H200, matmul={"fp32": 51e12})
+    assert roofline.peak(product, alone) == pytest.approx(51e12)
+    assert roofline.peak(replace(product, dtype="bf16"), H200) == pytest.approx(51e12)  # no products: no pieces either
+
+
 @pytest.mark.parametrize(
     ("unit", "dtype"), [("tensor", "e4m3"), ("tensor", "e5m2"), ("tensor", "i8"), ("fma", "i32"), ("fma", "fp64")]
 )

@@ -129,6 +129,14 @@ def test_a_backend_is_what_a_call_runs_and_named_variants_are_lines_of_their_own
     assert {row.variant for row in made.rows if row.backend == "cuda"} == {"tiled"}
 
 
+def test_a_variant_that_does_not_pay_is_not_what_a_call_runs(gpu):
+    """A small product in fp32 is not split for tensor cores, which could run it: a plain call does not go there."""
+    made = planned(parse("matmul:M=N=K=96,2048"), PerfOptions(device="cuda", backends=("cuda",), dtypes=("fp32",)))
+    assert [row.variant for row in made.rows if row.backend == "cuda"] == ["register_tiled", "bf16x6"]
+    named = PerfOptions(device="cuda", backends=("cuda/bf16x6",), dtypes=("fp32",))
+    assert {r.variant for r in planned(parse("matmul:M=N=K=96,128"), named).rows if r.backend == "cuda"} == {"bf16x6"}
+
+
 @pytest.mark.parametrize(
     ("text", "options", "says"),
     [

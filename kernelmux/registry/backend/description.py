@@ -135,6 +135,10 @@ class Implementation:
         """The conditions that a call does not meet; empty if it can run."""
         return [found for condition in self.requires if (found := unmet(condition, call))]
 
+    def pays_for(self, call: Any) -> bool:
+        """Whether it is for a call that names no variant, if it can run it."""
+        return not any(condition.check(call) for condition in self.pays)
+
     def reasons(self, call: Any) -> list[str]:
         """Why this implementation cannot run a call; empty if it can."""
         return [str(found) for found in self.unmet(call)]
