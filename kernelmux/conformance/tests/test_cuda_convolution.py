@@ -169,11 +169,23 @@ def test_rows_behind_whole_rounds_are_a_launch_of_their_own() -> None:
 
 
 def test_rounds_that_leave_little_behind_are_followed_by_smaller_tiles() -> None:
-    x, weight = layout(meta(32, 512, 14, 14)), layout(meta(512, 512, 3, 3))
+    x, weight = layout(meta(16, 512, 28, 28)), layout(meta(512, 512, 3, 3))
     c = conv2d.problem(x, weight, torch.channels_last, STRIDE, PADDING, DILATION)
     plan = _shared_rows.best_plan(c.operator, 512, x, weight, c.h, c.w, PLAIN.ending, MULTIPROCESSORS)
     assert isinstance(plan, _im2col.Im2colPlan) and plan.rest is not None
-    assert (plan.product.M, plan.rest.product.M) == (33 * 128, 32 * 14 * 14 - 33 * 128)
+    assert (plan.product.M, plan.rest.product.M) == (66 * 128, 16 * 28 * 28 - 66 * 128)
+
+
+@pytest.mark.parametrize(
+    ("images", "channels", "side", "tile"),
+    [(32, 512, 14, (192, 128)), (128, 512, 7, (192, 128)), (32, 128, 28, (192, 128)), (128, 256, 14, (128, 128))],
+)
+def test_the_tile_fills_a_round(images: int, channels: int, side: int, tile: tuple[int, int]) -> None:
+    """The quickest of those timed: 132 tiles of 192 x 128 are one round, 264 of 128 x 128 are two whole ones."""
+    x, weight = layout(meta(images, channels, side, side)), layout(meta(channels, channels, 3, 3))
+    c = conv2d.problem(x, weight, torch.channels_last, STRIDE, PADDING, DILATION)
+    found = _im2col.choose(c.operator, channels, x, weight, c.h, c.w, MULTIPROCESSORS)
+    assert (found.tiling.m, found.tiling.n, found.head) == (*tile, 0)
 
 
 def test_pixels_stay_where_channels_are_no_whole_lines() -> None:

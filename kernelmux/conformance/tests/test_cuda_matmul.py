@@ -32,6 +32,7 @@ from kernelmux.registry.call import dispatch
 MULTIPROCESSORS = 132
 SHARED = 227 * 1024  # bytes that a block may have on sm_90
 FEW_ROWS = [few_rows.TurnedTile(*numbers) for numbers in ((8, 64, 3, 1, 2), (16, 128, 3, 4, 2), (64, 64, 2, 3, 3))]
+FEW_ROWS += [few_rows.TurnedTile(32, 128, stages, 2, 1, together=steps) for stages, steps in ((3, 2), (6, 4))]
 ALL_ROWS = [few_rows.TurnedTile(rows, 128, 3, 2, 1, consumers=2) for rows in (96, 160, 288)]
 CLUSTERS = [t for t in ODD_TILINGS if t.peers > 1]
 ALONE = [

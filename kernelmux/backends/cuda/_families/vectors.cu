@@ -1,12 +1,23 @@
-// matvec: y[b, n] = scale[n] * sum over k of weight[n, k] * x[b, k], in fp32. weight: [N, K], x: [BATCH, K], y: [BATCH, N].
+// A few vectors by a weight: c[b, n] = scale[n] * sum over k of weight[n, k] * x[b, k], in fp32, or what an epilogue makes of the
+// sum. weight: [N, K], x: [BATCH, K], c: [BATCH, N].
 //
 // A block owns ROWS rows and its warps share their columns, so that even few rows keep every multiprocessor reading. What
 // is read of x serves all of the rows.
 //
 //   -DWEIGHT=type -DELEMENT=type   of weight, and of x and y
 //   -DBATCH=n -DROWS=n -DWARPS=n   -DWIDTH=elements per access of the weight
+//   -DSCALED=1                     there is a scale, or null
 #include "common.cuh"
 #include "dependent_launch.cuh"
+#include "epilogue.cuh"
+
+#ifdef SCALED
+#define SCALE , const float* __restrict__ scale
+#define TIMES_SCALE(sum, n) (scale ? (sum) * __ldg(scale + (n)) : (sum))
+#else
+#define SCALE
+#define TIMES_SCALE(sum, n) (sum)
+#endif
 
 using T = ELEMENT;
 using W = WEIGHT;
@@ -58,9 +69,9 @@ __device__ __forceinline__ void scatter_sums(float* x, int lane) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS) matvec_rows(
-    const W* __restrict__ weight, const T* __restrict__ x, const float* __restrict__ scale, T* __restrict__ y, int N, int K,
-    i64 weight_row, i64 x_row) {
+extern "C" __global__ void __launch_bounds__(32 * WARPS) vectors(
+    const T* __restrict__ x, const W* __restrict__ weight, T* __restrict__ c EPILOGUE_PARAMETERS(T) SCALE, int N, int K,
+    i64 x_row, i64 weight_row) {
     constexpr int EACH = WHOLE > 32 ? WHOLE / 32 : 1;
     __shared__ float partial[WARPS][WHOLE > 32 ? WHOLE : 32];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -99,6 +110,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) matvec_rows(
         float sum = 0.0f;
 #pragma unroll
         for (int w = 0; w < WARPS; ++w) sum = add_gradual(sum, partial[w][at]);
-        y[(i64)b * N + first + r] = from_float<T>(scale ? sum * __ldg(scale + first + r) : sum);
+        const float values[1] = {TIMES_SCALE(sum, first + r)};
+        EPILOGUE(T).store(c, (i64)b * N + first + r, first + r, values);
     }
 }

@@ -22,9 +22,14 @@ class ConvolutionTiling(_wgmma.WgmmaTiling):
         return Tiling.microseconds(self, p, splits, multiprocessors, moved, memory) + (1.0 if splits > 1 else 0.0)
 
 
-# The last fills a round where larger tiles are few: H200, us, 2 x 64 filters of 3 x 3 and 32 positions 6.7, with 64 x 128
-# 7.2; 256 of 3 x 3 on 2x256x14x42 12.8, in three splits of those 14.4.
-TILINGS = (*(ConvolutionTiling(*astuple(t)) for t in _wgmma.TILINGS), ConvolutionTiling(64, 64, 1.3e6, 8))
+# The last two fill a round that larger tiles do not: H200, us, 2 x 64 filters of 3 x 3 and 32 positions 6.7, with 64 x 128
+# 7.2; 256 of 3 x 3 on 2x256x14x42 12.8, in three splits of those 14.4; 512 of 3 x 3 on 32x512x14x14 42.0 with 192 x 128,
+# 50.5 by whole rounds of 128 x 128 and what they leave.
+TILINGS = (
+    *(ConvolutionTiling(*astuple(t)) for t in _wgmma.TILINGS),
+    ConvolutionTiling(192, 128, 2.85e6, 4),
+    ConvolutionTiling(64, 64, 1.3e6, 8),
+)
 # For few channels of the result. H200, us: 320 of 3 x 3 on 4x640x28x28, channels-last, by two blocks to a tile of 128 x 160
 # 28.6, of 256 x 64 40.6.
 NARROW = (

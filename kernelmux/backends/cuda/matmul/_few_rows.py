@@ -6,6 +6,7 @@ Blocks of a cluster share K, or fetch once what several of them need.
 from dataclasses import dataclass, replace
 from math import gcd
 
+from kernelmux.backends.cuda._families import vectors
 from kernelmux.backends.cuda._families.epilogue import PLAIN, EpilogueKind
 from kernelmux.backends.cuda._launch.layout import Layout
 from kernelmux.backends.cuda._launch.runtime import cdiv, ctype
@@ -15,6 +16,7 @@ from kernelmux.backends.cuda.matmul._maps import NUMBERS, SWIZZLED, tiles
 from kernelmux.backends.cuda.matmul._shares import SOURCE
 
 MOST_ROWS = 64
+MOST_VECTORS, LONG = 3, 4096  # rows that may be multiplied as vectors; K from which more than one is
 MANY_ROWS = range(72, 321, 8)  # of a tile of two consumers
 MOST_TILES = 8  # below one another
 # Clusters for which there is room at one time, out of 132: an H100 that was asked has it for 39 of 3, 17 of 6 and 15 of 8.
@@ -43,6 +45,7 @@ class TurnedTile:
     consumers: int = 1  # warpgroups that multiply
     across: int = 1  # blocks of a cluster that have the same columns, and fetch them together
     down: int = 1  # likewise the same rows
+    together: int = 1  # steps of K whose copies are asked for at one time
 
     @property
     def peers(self) -> int:
@@ -73,17 +76,40 @@ def takes(p: MatmulProblem) -> bool:
     return p.batch is None and p.M <= MOST_ROWS and p.dtype.itemsize == 2
 
 
+def vectors_plan(a: Layout, b: Layout, end: EpilogueKind) -> MatmulPlan | None:
+    """The plan of so few rows that it is faster to multiply them on the FP32 pipes; None for others.
+
+    H200, us, on the FP32 pipes and not: 4096 by 4096 x 28672 58.2 and 65.3, two rows 61.1 and 66.1, three 64.6 and
+    65.7, four 67.8 and 65.8; 3072 by 3072 x 8192 18.5 and 19.3, two rows 23.5 and 19.3.
+    """
+    p = problem(a, b)
+    few = p.M == 1 or (p.M <= MOST_VECTORS and p.K >= LONG)
+    if not (few and p.left.k_major and p.right.k_major):
+        return None
+    x, weight = (
+        Layout((p.M, p.K), (p.left.ld, 1), p.dtype, a.offset),
+        Layout((p.N, p.K), (p.right.ld, 1), p.dtype, b.offset),
+    )
+    return MatmulPlan(vectors.launch(weight, x, end), p.shape)
+
+
 def tile_for(p: MatmulProblem, multiprocessors: int) -> TurnedTile:
-    """Tiles of 128 columns, whose lines of b are long where N is contiguous. Where they are few, blocks share K, one on a
-    multiprocessor: of two on one, others have none. Of more than run at a time, half as wide ones may fill a round.
+    """Tiles of 128 columns, whose lines of b are long where N is contiguous. Where they are few, half as wide ones may give
+    nearly every multiprocessor one; else blocks share K, one on a multiprocessor: of two on one, others have none. Of more
+    than run at a time, half as wide ones may fill a round.
 
     H200, us: 56 x 5120 by 5120 x 5120 22.6 in pairs, 28.7 in threes; 32 x 8192 by 8192 x 8192 41.1 in pairs, 46.4 alone; of
-    128 columns and of 64 16 x 4096 by 4096 x 14336 36.0 and 40.2, 40 x 4096 by 4096 x 50304 122.1 and 119.7.
+    128 columns and of 64 16 x 4096 by 4096 x 14336 36.0 and 40.2, 40 x 4096 by 4096 x 50304 122.1 and 119.7; of 128 in
+    pairs and of 64 16 x 5120 by 5120 x 5120 21.4 and 19.7, 64 x 2048 by 2048 x 5632 14.0 and 12.3. Two steps of K at a
+    time: 16 x 4096 by 4096 x 28672 66.7, one by one 70.2.
     """
-    rows, wide, slots = rows_for(p), cdiv(p.N, 128), 2 * multiprocessors
-    columns = 64 if wide > slots and cdiv(cdiv(p.N, 64), slots) < 2 * cdiv(wide, slots) else 128
+    rows, wide, narrow, slots = rows_for(p), cdiv(p.N, 128), cdiv(p.N, 64), 2 * multiprocessors
+    one_each = ENOUGH * multiprocessors <= narrow <= multiprocessors
+    fewer_rounds = wide > slots and cdiv(narrow, slots) < 2 * cdiv(wide, slots)
+    columns = 64 if one_each or fewer_rounds else 128
     shares = shares_for(cdiv(p.N, columns), p.K, multiprocessors, ENOUGH)
-    return _with_ring(TurnedTile(rows, columns, 2, shares, 2 if shares == 1 else 1), p.left.k_major)
+    blocks = 1 if one_each or shares > 1 else 2
+    return _with_ring(TurnedTile(rows, columns, 2, shares, blocks, together=2), p.left.k_major)
 
 
 def many_rows(p: MatmulProblem, multiprocessors: int) -> TurnedTile | None:
@@ -159,6 +185,7 @@ def plan(a: Layout, b: Layout, t: TurnedTile, end: EpilogueKind = PLAIN.ending) 
         HEIGHT=t.columns // 64 // t.consumers, STAGES=stages,
         SHARES=shares, BLOCKS_PER_SM=t.blocks, TURNED=1, FOLLOWS=1, **({"SEVERAL": 1} if across > t.across else {}),
         **({"ACROSS": t.across, "DOWN": t.down} if t.peers > 1 else {}),
+        **({"TOGETHER": t.together} if t.together > 1 else {}),
         **turned.macros, **end.macros,
     )  # fmt: skip
     numbers = p.N, p.M, p.K, k_split, count, 0

@@ -232,7 +232,7 @@ def turned(x: torch.Tensor) -> torch.Tensor:
 def _best_plan(a: Layout, b: Layout, multiprocessors: int, end: EpilogueKind, follows: bool) -> MatmulPlan:
     p = problem(a, b)
     if few_rows.takes(p):
-        return few_rows.plan(a, b, few_rows.tile_for(p, multiprocessors), end)
+        return few_rows.vectors_plan(a, b, end) or few_rows.plan(a, b, few_rows.tile_for(p, multiprocessors), end)
     tiling, splits = choose(tilings(p, end), p, multiprocessors)
     turned = few_rows.many_rows(p, multiprocessors)
     if turned and turned.microseconds(p) < tiling.microseconds(p, splits, multiprocessors):

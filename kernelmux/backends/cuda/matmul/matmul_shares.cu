@@ -46,6 +46,9 @@ FEW_PRODUCTS("bf16", __nv_bfloat16)
 #ifndef SEVERAL  // tiles beside one another read the same columns of b, so L2 keeps these
 #define SEVERAL 0
 #endif
+#ifndef TOGETHER  // steps of K whose copies are asked for at one time: memory gives longer pieces of lines sooner
+#define TOGETHER 1
+#endif
 #ifndef TURNS
 #define TURNS 1
 #endif
@@ -206,16 +209,20 @@ __device__ __forceinline__ void fetch_right(unsigned char* tile, const TensorMap
 // x, y: where the K of the left factor begins in its map, and the lines of the right one.
 __device__ __forceinline__ void fetch(const Ring& ring, const Work& work, const TensorMap& left, const TensorMap& right, int x,
                                       int y) {
+    static_assert(TOGETHER < STAGES, "a stage is left while its place is waited for");
     const Seat seat;
-    Place place;
-    for (int k = work.k_begin; k < work.k_end; k += BLOCK_K) {
+    Place place, last;  // of steps together
+#pragma unroll
+    for (int i = 1; i < TOGETHER; i++) last.advance();
+    for (int k = work.k_begin, step = 0; k < work.k_end; k += BLOCK_K, step++) {
         Barrier& full = ring.full[place.stage];
+        if (TOGETHER > 1 && step % TOGETHER == 0) barrier_wait(ring.empty[last.stage], last.phase ^ 1);
         barrier_wait(ring.empty[place.stage], place.phase ^ 1);
         barrier_expect(full, LOADED_BYTES);
         fetch_left(ring.a(place.stage), left, full, work.m, x + k, seat);
         if (TURNS > 1 && k == work.k_begin) wait_for_previous();  // for the copies of a
         fetch_right(ring.b(place.stage), right, full, work.n + y, k, seat);
-        place.advance();
+        place.advance(), last.advance();
     }
 }
 

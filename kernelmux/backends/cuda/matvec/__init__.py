@@ -9,9 +9,10 @@ from math import gcd
 
 import torch
 
+from kernelmux.backends.cuda._families import vectors
 from kernelmux.backends.cuda._families.epilogue import PLAIN
 from kernelmux.backends.cuda._launch.layout import Layout, layout
-from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, cdiv, ctype, next_power
+from kernelmux.backends.cuda._launch.runtime import BoundLaunch, Source, cdiv, ctype
 from kernelmux.backends.cuda.matmul._few_rows_lines import any_lines
 from kernelmux.backends.cuda.matmul._tf32 import wgmma as product
 from kernelmux.registry.backend import Implementation
@@ -30,20 +31,19 @@ from kernelmux.registry.conditions import (
 )
 from kernelmux.registry.util.cards import remembered
 
-ROWS = Source(__file__)
 TENSOR_CORES = Source(__file__, "matvec_tensor_cores.cu")
 _TILE, _TILE_WARPS = 16, 8
 # Tiles of a block, for which x is read once, and accesses of a thread in flight, which order the sums. H200, in one run, us
 # with two and one, and with one and two: 14336 x 4096 bf16, 16 vectors 43.0 and 55.3, 8 39.4 and 46.3; 4096 x 14336, 16
 # vectors 55.8 and 75.3; bytes, 14336 x 4096, 16 vectors 32.1 and 30.1.
 _TILES, _TILES_OF_BYTES = (2, 1), (1, 2)
-LEAST_VECTORS = {2: 1, 4: 4, 8: 5, 16: 4}  # of a product, by the multiples of bytes at which lines of the weight begin
+LEAST_VECTORS = {2: 1, 4: 4, 8: 5, 16: 2}  # of a product, by the multiples of bytes at which lines of the weight begin
 
 
 def rows(weight: torch.Tensor, x: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
     y = x.new_zeros(len(x), len(weight)) if weight.shape[1] == 0 else x.new_empty(len(x), len(weight))
     if y.numel() and weight.numel():
-        _rows(layout(weight), layout(x))(weight, x, scale, y)
+        _rows(layout(weight), layout(x))(x, weight, y, scale)
     return y
 
 
@@ -70,48 +70,7 @@ def wgmma(weight: torch.Tensor, x: torch.Tensor, scale: torch.Tensor | None) -> 
 
 @remembered
 def _rows(weight: Layout, x: Layout) -> BoundLaunch:
-    (N, K), B = weight.shape, x.shape[0]
-    rows, warps = _block(K, weight.dtype.itemsize, B)
-    defines = {
-        "WEIGHT": ctype(weight.dtype),
-        "ELEMENT": ctype(x.dtype),
-        "BATCH": B,
-        "ROWS": rows,
-        "WARPS": warps,
-        "FOLLOWS": 1,
-    }
-    signature = "weight* x* scale* y* N:i32 K:i32 weight_row:i64 x_row:i64"
-    kernel = ROWS.kernel("matvec_rows", signature, **defines, WIDTH=_width(weight, x))
-    return kernel.bind(cdiv(N, rows), 32 * warps, N, K, weight.strides[0], x.strides[0], follows=True)
-
-
-def _block(K: int, itemsize: int, vectors: int) -> tuple[int, int]:
-    """Rows of a block, and its warps, which follow the length of the rows alone: they order the sums.
-
-    H200, bf16, in one run: one vector and 14336 x 4096 take 33.8 us, 36.3 with four rows and four warps; 4096 x 14336 takes
-    36.1, 37.2 with four and eight, 35.1 with one and sixteen, which takes 47.2 for four vectors where four and eight take
-    38.1. Rows of less than 4096 elements are an access of each thread or two, too little for a block: 11264 x 2048 took 15
-    us in a step of decoding by single rows, 11.9 by Triton. Bytes took 22.2 us with four and four, 24.0 with two and eight.
-    """
-    if itemsize != 2 or K < 2**11:
-        return 4, 8 if K * itemsize >= 2**14 else 4
-    if K < 2**12:
-        return 4, 8
-    return min(next_power(vectors), 4), 8
-
-
-def _width(weight: Layout, x: Layout) -> int:
-    """Elements per access: 16 bytes of the weight, or as many as every row of weight and x starts at a multiple of."""
-    width = 16 // weight.dtype.itemsize
-    while width > 1 and not all(_starts_at(width, operand) for operand in (weight, x)):
-        width //= 2
-    return width
-
-
-def _starts_at(width: int, operand: Layout) -> bool:
-    """Whether each row can be read `width` elements, or 16 bytes, at a time."""
-    lines = operand.strides[0] if operand.shape[0] > 1 else 0
-    return not (operand.shape[1] % width or lines % width or operand.offset % min(16, width * operand.dtype.itemsize))
+    return vectors.launch(weight, x, scaled=True)
 
 
 @remembered
