@@ -20,6 +20,7 @@ from kernelmux.backends.triton.conv2d._tiles import TILES, tile_config
 from kernelmux.emulator.traces import Trace
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.call.dispatch import explain
 from kernelmux.registry.spec.sliding_windows import Window
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -231,3 +232,98 @@ def test_a_copy_of_any_size_fits_into_a_grid() -> None:
     with registered.backend("triton").emulation():
         launch = _order._copying(images(x), 8, 0, 9, 15_000_000)
     assert launch.grid[1:] == (1, 1) and launch.grid[0] == 2 * 8 * -(-9 * 15_000_000 // _order.NUMBERS)
+
+
+@pytest.mark.parametrize(("channels", "columns"), [(64, 8), (72, 8), (72, 7), (168, 3), (256, 7)])
+def test_images_are_turned_by_the_longest_vectors_there_are(channels: int, columns: int) -> None:
+    """Also where a plane, or the channels of a place, are a multiple of 8 or 4, but of no 16."""
+    x, pixels = integers(2, channels, 4, columns), 2 * gcd(4 * columns, 8)
+    for turn, order, sizes in (
+        (readable, torch.contiguous_format, {("load", pixels), ("store", 16)}),
+        (_order.channels_first, torch.channels_last, {("load", 16), ("store", pixels)}),
+    ):
+        with registered.backend("triton").emulation(), emulator.trace() as trace:
+            got = turn(x.contiguous(memory_format=order))
+        assert torch.equal(got, x) and got.is_contiguous() == (order == torch.channels_last)
+        assert {(t.operation, t.size) for t in trace.launches[0].traffic if t.space == "global"} == sizes
+
+
+def spaced(op: str, x: torch.Tensor, stride: tuple[int, int]) -> tuple[Any, ...]:
+    """A call of 24 kernels of one element, grad_out in the order of x."""
+    places = [(n - 1) // s + 1 for n, s in zip(x.shape[2:], stride, strict=True)]
+    grad_out = integers(len(x), 24, *places)
+    if x.stride(1) > 1:
+        grad_out = grad_out.contiguous()
+    along = (stride, (0, 0), DILATION)
+    backward = op == "conv2d_backward_weight"
+    return (grad_out, x, (1, 1), *along) if backward else (x, integers(24, x.shape[1], 1, 1), None, *along)
+
+
+@pytest.mark.parametrize(
+    ("channels", "rows", "columns", "stride"),
+    [(40, 7, 9, (2, 2)), (64, 16, 16, (2, 2)), (50, 6, 5, (2, 3)), (64, 1, 7, (2, 2)), (72, 8, 9, (1, 2))],
+)
+@pytest.mark.parametrize("rung", ["specialised", "folded"])
+@pytest.mark.parametrize("op", ["conv2d", "conv2d_backward_weight"])
+def test_of_copied_images_only_pixels_that_are_met_are_read(
+    op: str, rung: str, channels: int, rows: int, columns: int, stride: tuple[int, int]
+) -> None:
+    x = integers(2, channels, rows, columns).contiguous()
+    given = spaced(op, x, stride)
+    with emulator.trace() as trace:
+        assert exact(op, rung, *given)
+    read = {t.requested for t in trace.launches[0].traffic if (t.space, t.operation) == ("global", "load")}
+    assert x[:, :, :: stride[0], :: stride[1]].nbytes in read and x.nbytes not in read
+
+
+def test_gradients_of_weights_read_contiguous_grad_out_where_it_lies() -> None:
+    """Pixels that are met are copied as contiguous images then, if rows of them are whole vectors."""
+    op, kernels, written = "conv2d_backward_weight", [], []
+    for lengths in ((16, 14), (14, 10)):
+        with emulator.trace() as trace:
+            assert exact(op, "specialised", *spaced(op, integers(3, 72, *lengths).contiguous(), (2, 2)))
+        kernels.append([launch.kernel for launch in trace.launches[:2]])
+        written.append(requests(trace, "y_ptr"))
+    assert kernels[0] == ["conv2d_spaced_kernel", "conv2d_backward_weight_rows_kernel"] and written[0] == {16}
+    assert kernels[1] == ["conv2d_last_kernel", "conv2d_backward_weight_specialised_kernel"]
+
+
+@pytest.mark.parametrize("op", ["conv2d", "conv2d_backward_weight"])
+def test_channels_last_images_with_a_stride_are_read_where_they_lie(op: str) -> None:
+    """Also those with gaps between columns, or with fewer rows than a stride, by single elements."""
+    wide = integers(2, 96, 6, 7)
+    for x in (wide, wide[:, :64], wide[:, :72], wide[:, :, :, :6], wide[:, :, :1], wide[:, :80, 1:, 1:]):
+        with emulator.trace() as trace:
+            assert exact(op, "specialised", *spaced(op, x, (2, 3)))
+        assert all("last" not in launch.kernel and "fold" not in launch.kernel for launch in trace.launches)
+        assert op != "conv2d" or trace.launches[0].kernel in ("conv2d_uneven_kernel", "conv2d_specialised_kernel")
+
+
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last], ids=["nchw", "channels_last"])
+@pytest.mark.parametrize(
+    ("channels", "padding", "lines"), [(72, 0, True), (168, 0, True), (72, 1, False), (64, 1, True)]
+)
+def test_single_elements_with_a_stride_need_no_phases(
+    channels: int, padding: int, lines: bool, order: torch.memory_format
+) -> None:
+    """Which only channels that are a multiple of 16 have: the pixels that they meet are images of their own."""
+    x, weight = (
+        integers(*shape).contiguous(memory_format=order) for shape in ((2, channels, 8, 8), (24, channels, 1, 1))
+    )
+    given = x, weight, None, (2, 2), (padding, padding), DILATION
+    chosen = explain("conv2d", *given, backend="triton").chosen
+    assert chosen and (chosen.name == "triton/specialised") == lines
+    with emulator.trace() as trace:
+        assert not lines or exact("conv2d", "specialised", *given)
+    assert not lines or padding or len(trace.launches) == 2 - (order == torch.channels_last)
+
+
+@pytest.mark.parametrize("op", ["conv2d", "conv2d_backward_weight"])
+def test_unaligned_images_with_a_stride_are_exact(op: str) -> None:
+    whole = integers(2, 64, 5, 8)
+    for order in (torch.contiguous_format, torch.channels_last):
+        flat = torch.empty(whole.numel() + 1, dtype=whole.dtype)[1:]
+        x = flat.as_strided(whole.shape, whole.contiguous(memory_format=order).stride()).copy_(whole)
+        assert x.data_ptr() % 16
+        assert exact(op, "specialised", *spaced(op, x, (2, 2)))
+        assert exact(op, "specialised", *spaced(op, x[:, :, 1:, 2:], (2, 2)))

@@ -197,7 +197,7 @@ def test_odd_lines_of_many_columns_are_walked_in_groups_of_rows() -> None:
         ((144, 7168, 7168), (64, 128, 16, 1)),
         ((310, 3000, 5000), (128, 128, 32, 1)),
         ((80, 5120, 5120), (64, 64, 16, 1)),
-        ((288, 13824, 5120), (128, 64, 32, 1)),
+        ((288, 13824, 5120), (128, 256, 32, 3)),
     ],
 )
 def test_some_rows_are_a_round_of_turned_tiles(shape: tuple[int, int, int], tile: tuple[int, ...]) -> None:

@@ -16,7 +16,7 @@ import torch
 
 from kernelmux.backends.triton._launch.card import TensorCores
 from kernelmux.backends.triton._launch.launch import Launch
-from kernelmux.backends.triton.conv2d import _folded, _patches, _pointwise, _specialised, _sums, _uneven
+from kernelmux.backends.triton.conv2d import _folded, _order, _patches, _pointwise, _specialised, _sums, _uneven
 from kernelmux.backends.triton.conv2d._direct import direct
 from kernelmux.backends.triton.conv2d._implicit_gemm import SPACE, implicit_gemm
 from kernelmux.backends.triton.conv2d._problem import ConvolutionProblem, images
@@ -92,7 +92,7 @@ VARIANTS = {
     ),
     "specialised": _by_boxes(
         _uneven.convolution, "boxes of x by TMA, two warpgroups multiply; what is not channels-last is copied",
-        _specialised.requires("x", *PIXELS, _specialised.Phases(16), read="C"),
+        _specialised.requires("x", *PIXELS, _specialised.Phases(_order.SECTOR), read="C"),
     ),
     "patches": _by_boxes(
         _patches.convolution, "windows that do not overlap are rows of a matrix",

@@ -15,6 +15,7 @@ from kernelmux.backends.triton._launch.launch import Ints, cdiv
 from kernelmux.backends.triton.conv2d import _specialised, _specialised_weight
 from kernelmux.backends.triton.conv2d._order import copied, readable
 from kernelmux.backends.triton.conv2d._problem import VECTOR, ConvolutionProblem, Images, images, pixels
+from kernelmux.backends.triton.conv2d._spaced import SINGLES, met, spaced
 from kernelmux.registry.conditions import AtLeast, AtMost, Condition
 from kernelmux.registry.spec import Call
 from kernelmux.registry.spec.sliding_windows import PIXELS, Fold, SideBySide, Window
@@ -97,17 +98,23 @@ def convolution(
     """Images of this shape in the order of x."""
     if not prod(shape):
         return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=format_of(x))
+    order = format_of(x)
+    if spaced(over):
+        x, over = met(x, over), SINGLES
     down, across = over
     f, kernel = Fold.of(across, shape[3], x.shape[1], VECTOR), Window(across.kernel, 1, 0)
     rows = cdiv(x.shape[2], down.stride) * down.stride
     left, lines = _lines(x, rows, across, shape[3], f)
     right, kernels = _lines(weight, weight.shape[2], kernel, 1, f.of_kernel(kernel, VECTOR))
     p = ConvolutionProblem(x.get_device(), x.dtype, lines, pixels(shape), kernels, (down, LINE), bias is not None)
-    return _specialised.result(p, left, right, bias, format_of(x), after=True)
+    return _specialised.result(p, left, right, bias, order, after=True)
 
 
 def gradient(grad_out: torch.Tensor, x: torch.Tensor, shape: Ints, over: tuple[Window, Window]) -> torch.Tensor:
     """grad_weight [O C R S] in the order of x. Boxes of places may go on behind the last column, where lines end too."""
+    order = format_of(x)
+    if spaced(over):
+        x, over = met(x, over), SINGLES
     down, across = over
     filters, channels, taps, width = shape
     f = Fold.of(across, grad_out.shape[3], channels, VECTOR)
@@ -118,4 +125,4 @@ def gradient(grad_out: torch.Tensor, x: torch.Tensor, shape: Ints, over: tuple[W
     seen = lines, images(g), images(out.permute(0, 3, 1, 2))
     _specialised_weight.run_on(ConvolutionProblem(x.get_device(), x.dtype, *seen, (down, LINE)), out, g, right)
     kernels = out[..., : width * f.channels].unflatten(3, (width, f.channels))[:, :, 0, :, :channels]
-    return fresh(kernels.permute(0, 3, 1, 2), format_of(x))
+    return fresh(kernels.permute(0, 3, 1, 2), order)

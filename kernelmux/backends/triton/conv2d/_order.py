@@ -11,21 +11,31 @@ import triton.language as tl
 
 from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, cdiv, plan, processors
 from kernelmux.backends.triton._rows.rows import next_power
-from kernelmux.backends.triton.conv2d._problem import VECTOR, Images, images
+from kernelmux.backends.triton.conv2d._problem import VECTOR, Images, images, planes_of
 from kernelmux.registry.spec.sliding_windows import Window
 from kernelmux.registry.util.memory_format import fresh
 
 BLOCK = 128  # channels and places of a tile, which is turned in shared memory
+# The same at most where pixels are read one by one or by twos: registers hold an address for each of these, and only of few
+# an SM has enough for several programs.
+SINGLY = 64
 NUMBERS = 1024  # of a program that copies line by line
 PROGRAMS = 6  # that an SM has shared memory for
+LINE = tl.constexpr(VECTOR)
 SECTOR = 2 * VECTOR  # elements of 32 bytes, which L2 reads at once
 WIDE = 64  # channels at most that a box brings, of which those of a copy are a multiple
 COPIED = 33  # channels from which on images are copied with some more; below, a fold of them has fewer terms
 
 
 @triton.jit
-def conv2d_first_kernel(y_ptr, x_ptr, images, channels, places, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr):
-    """Contiguous y [images channels places] from x [images places channels]."""
+def conv2d_first_kernel(
+    y_ptr, x_ptr, images, channels, places,
+    UNIT_C: tl.constexpr, UNIT_P: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
+):  # fmt: skip
+    """Contiguous y [images channels places] from x [images places channels]. UNIT_C, UNIT_P: channels and places come in
+    units of so many, so that the compiler sees which vectors there are."""
+    channels *= UNIT_C
+    places *= UNIT_P
     tiles_p = tl.cdiv(places, BLOCK_P)
     tiles = tl.cdiv(channels, BLOCK_C) * tiles_p
     for index in range(tl.program_id(0), images * tiles, tl.num_programs(0)):
@@ -40,48 +50,52 @@ def conv2d_first_kernel(y_ptr, x_ptr, images, channels, places, BLOCK_C: tl.cons
 
 @triton.jit
 def _turn(
-    y_ptr, x_ptr, program, programs, images, channels, plane, height, width, deep, places, columns,
-    GROWN: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
+    y_ptr, x_ptr, program, programs, images, channels, plane, height, width, by_h, by_w, deep, places, columns,
+    GROWN: tl.constexpr, UNIT: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
 ):  # fmt: skip
-    """y [images places deep] from contiguous x [images channels plane], zero where x has nothing. GROWN: y has other rows
-    and columns than x."""
+    """y [images places deep] from x [images channels plane], zero where x has nothing. GROWN: y has other rows and columns
+    than x, or those of x do not lie side by side, but by_h and by_w apart. `plane` comes in units of UNIT, so that the
+    compiler sees which vectors there are, and `deep` in whole vectors."""
+    plane *= UNIT
+    deep *= LINE
     tiles_p = tl.cdiv(places, BLOCK_P)
     tiles = tl.cdiv(deep, BLOCK_C) * tiles_p
     for index in range(program, images * tiles, programs):
         n = (index // tiles).to(tl.int64)
         tile = index % tiles
         c = (tile // tiles_p * BLOCK_C + tl.arange(0, BLOCK_C)).to(tl.int64)[:, None]
-        p = (tile % tiles_p * BLOCK_P + tl.arange(0, BLOCK_P)).to(tl.int64)[None, :]
+        p = (tile % tiles_p * BLOCK_P + tl.arange(0, BLOCK_P))[None, :]
         if GROWN:
             h = p // columns
             w = p % columns
-            at = h * width + w
+            at = h.to(tl.int64) * by_h + w.to(tl.int64) * by_w
             inside = (c < channels) & (h < height) & (w < width)
         else:
-            at = p
+            at = p.to(tl.int64)
             inside = (c < channels) & (p < plane)
         x = tl.load(x_ptr + n * channels * plane + (c * plane + at), mask=inside, other=0.0)
-        tl.store(y_ptr + n * places * deep + (p * deep + c), x, mask=(c < deep) & (p < places))
+        tl.store(y_ptr + n * places * deep + (p.to(tl.int64) * deep + c), x, mask=(c < deep) & (p < places))
 
 
 @triton.jit
 def conv2d_last_kernel(
     y_ptr, x_ptr, other_ptr, z_ptr, programs,
-    images, channels, plane, height, width, deep, places, columns,
-    count, inputs, taps, taps_h, taps_w, depth, positions, across,
-    GROWN: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
-    OTHER_GROWN: tl.constexpr, OTHER_C: tl.constexpr, OTHER_P: tl.constexpr,
+    images, channels, plane, height, width, by_h, by_w, deep, places, columns,
+    count, inputs, taps, taps_h, taps_w, by_r, by_s, depth, positions, across,
+    GROWN: tl.constexpr, UNIT: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
+    OTHER_GROWN: tl.constexpr, OTHER_UNIT: tl.constexpr, OTHER_C: tl.constexpr, OTHER_P: tl.constexpr,
 ):  # fmt: skip
     """`_turn` x by so many programs, and by the others, if there are more, z."""
     if tl.program_id(0) < programs:
         _turn(
-            y_ptr, x_ptr, tl.program_id(0), programs, images, channels, plane, height, width, deep, places, columns,
-            GROWN, BLOCK_C, BLOCK_P,
+            y_ptr, x_ptr, tl.program_id(0), programs, images, channels, plane, height, width, by_h, by_w, deep, places,
+            columns, GROWN, UNIT, BLOCK_C, BLOCK_P,
         )  # fmt: skip
     else:
         _turn(
             other_ptr, z_ptr, tl.program_id(0) - programs, tl.num_programs(0) - programs,
-            count, inputs, taps, taps_h, taps_w, depth, positions, across, OTHER_GROWN, OTHER_C, OTHER_P,
+            count, inputs, taps, taps_h, taps_w, by_r, by_s, depth, positions, across,
+            OTHER_GROWN, OTHER_UNIT, OTHER_C, OTHER_P,
         )  # fmt: skip
 
 
@@ -97,8 +111,10 @@ def _first(device: int, images: int, channels: int, places: int) -> Launch:
     block_c, block_p = _block(channels, places)
     tiles = images * cdiv(channels, block_c) * cdiv(places, block_p)
     programs = min(PROGRAMS * processors(device), tiles)
+    unit_c, unit_p = gcd(channels, VECTOR), gcd(places, VECTOR)
     return Launch(
-        conv2d_first_kernel, (programs,), images, channels, places, BLOCK_C=block_c, BLOCK_P=block_p, num_warps=8
+        conv2d_first_kernel, (programs,), images, channels // unit_c, places // unit_p,
+        UNIT_C=unit_c, UNIT_P=unit_p, BLOCK_C=block_c, BLOCK_P=block_p, num_warps=8,
     )  # fmt: skip
 
 
@@ -115,19 +131,25 @@ class ImageCopy(NamedTuple):
 
 
 @plan
-def _last(device: int, *copies: tuple[Ints, ImageCopy]) -> Launch:
-    """The launch, of each copy and of its source; of a shape each; of a single one twice."""
+def _last(device: int, *copies: tuple[Images, ImageCopy]) -> Launch:
+    """The launch, of each copy and of its source, which has planes; of a single one twice."""
     numbers: list[Ints] = []
     blocks: list[Ints] = []
     programs: list[int] = []
-    for (n, c, h, w), made in copies:
+    for x, made in copies:
+        (n, c, h, w), (_, *by) = x.shape, x.strides
         places = made.rows * made.columns
+        grown = (made.rows, made.columns) != (h, w) or by != [h * w, w, 1]
+        unit = 1 if grown else gcd(by[0], VECTOR)
         block = _block(made.channels, places)
-        numbers.append((n, c, h * w, h, w, made.channels, places, made.columns))
-        blocks.append(((made.rows, made.columns) != (h, w), *block))
+        if 2 * unit < VECTOR:
+            wide = min(SINGLY, block[1])
+            block = min(block[0], SINGLY * SINGLY // wide), wide
+        numbers.append((n, c, by[0] // unit, h, w, *by[1:], made.channels // VECTOR, places, made.columns))
+        blocks.append((grown, unit, *block))
         tiles = n * cdiv(made.channels, block[0]) * cdiv(places, block[1])
         programs.append(min(PROGRAMS * processors(device), tiles))
-    names = ("GROWN", "BLOCK_C", "BLOCK_P"), ("OTHER_GROWN", "OTHER_C", "OTHER_P")
+    names = ("GROWN", "UNIT", "BLOCK_C", "BLOCK_P"), ("OTHER_GROWN", "OTHER_UNIT", "OTHER_C", "OTHER_P")
     settings: Config = {**dict(zip(names[0], blocks[0], strict=True)), **dict(zip(names[1], blocks[-1], strict=True))}
     return Launch(
         conv2d_last_kernel, (sum(programs),), programs[0], *numbers[0], *numbers[-1], num_warps=8, **settings
@@ -211,18 +233,19 @@ def wanted(
 
 
 def copies(*given: tuple[torch.Tensor, ImageCopy | None]) -> list[torch.Tensor]:
-    """Images or kernels, those with a copy as that. One launch makes those of two contiguous ones."""
+    """Images or kernels, those with a copy as that. One launch makes those of two that have planes."""
     found = [x if to is None else to.empty(x).permute(0, 3, 1, 2) for x, to in given]
-    turned = [i for i, (x, to) in enumerate(given) if to is not None and x.is_contiguous() and x.numel()]
+    lie = [None if to is None or not x.numel() else planes_of(x) for x, to in given]
+    turned = [(i, x, to) for i, (x, (_, to)) in enumerate(zip(lie, given, strict=True)) if x and to]
     for i, (x, to) in enumerate(given):
-        if to is not None and i not in turned:
+        if to is not None and lie[i] is None:
             if x.shape[1:] == found[i].shape[1:]:
                 found[i].copy_(x)
             else:
                 _copying(images(x), to.rows, 0, to.columns, to.channels)(found[i].permute(0, 2, 3, 1), x)
     if turned:
-        launch = _last(given[0][0].get_device(), *((tuple(given[i][0].shape), given[i][1]) for i in turned))
-        launch(*(t for i in (turned[0], turned[-1]) for t in (found[i], given[i][0])))
+        launch = _last(given[0][0].get_device(), *((x, to) for _, x, to in turned))
+        launch(*(t for i, *_ in (turned[0], turned[-1]) for t in (found[i], given[i][0])))
     return found
 
 

@@ -72,6 +72,14 @@ def images(x: torch.Tensor) -> Images:
     return Images(tuple(x.shape), x.stride())
 
 
+def planes_of(x: torch.Tensor) -> Images | None:
+    """Images that have a plane for each channel, from which rows and columns may be left out; None for others."""
+    if x.is_contiguous():
+        return planes(tuple(x.shape))
+    by_n, by_c, _, by_w = x.stride()
+    return images(x) if 0 < by_w < by_c and (len(x) == 1 or by_n == x.shape[1] * by_c) else None
+
+
 class ConvolutionProblem(NamedTuple):
     """A call of conv2d, or of its transposed form, where x are the images that are read and y those that are written.
 

@@ -116,14 +116,15 @@ def conv2d_backward_weight_rows_kernel(
 def fits(grad_out: torch.Tensor, x: torch.Tensor, over: tuple[Window, Window]) -> bool:
     """Whether these are contiguous images whose rows of pixels the copy engine can read, met by single elements."""
     single = all(w[:3] == (1, 1, 0) for w in over) and x.shape[1] % VECTOR == 0
-    return single and all(_dense(images) and whole_rows(images) for images in (grad_out, x))
+    return single and has_rows(grad_out) and has_rows(x)
 
 
-def _dense(x: torch.Tensor) -> bool:
-    """Whether the pixels of a channel lie side by side, and channels do not, and boxes of them are half full."""
+def has_rows(x: torch.Tensor) -> bool:
+    """Whether the pixels of a channel lie side by side, and channels do not, and the copy engine can read these rows, whose
+    boxes are half full."""
     _, c, h, w = x.shape
     lines = (x.stride(3) == 1 or w == 1) and (x.stride(2) == w or h == 1) and x.stride(1) >= h * w
-    return c > 1 and lines and 2 * h * w >= cdiv(h * w, STEP.value) * STEP.value
+    return c > 1 and lines and 2 * h * w >= cdiv(h * w, STEP.value) * STEP.value and whole_rows(x)
 
 
 def rule(p: ConvolutionProblem) -> Config:

@@ -25,13 +25,14 @@ from kernelmux.backends.triton.conv2d._boxes import box_of, covering, part_of
 from kernelmux.backends.triton.conv2d._maps import map_of, map_of_x, strided, turned, walk
 from kernelmux.backends.triton.conv2d._order import COPIED, ImageCopy, channels_first, copies, wanted
 from kernelmux.backends.triton.conv2d._problem import VECTOR, ConvolutionProblem, images, pixels
+from kernelmux.backends.triton.conv2d._spaced import spaced
 from kernelmux.backends.triton.conv2d._stores import pieces_of, store_box, store_lines, store_planes
 from kernelmux.backends.triton.conv2d._tiles import in_planes, rule
 from kernelmux.backends.triton.matmul._blocked import tile_of
 from kernelmux.backends.triton.matmul._epilogue import WholeTensor, biased
 from kernelmux.registry.conditions import Capability, Condition, Dtypes
 from kernelmux.registry.spec import Call
-from kernelmux.registry.spec.sliding_windows import InVectors, Window
+from kernelmux.registry.spec.sliding_windows import InVectors, Window, windows
 from kernelmux.registry.util.memory_format import format_of
 
 ALONE = gl.constexpr(64)  # places of a box at most that one multiplier has; of more, each of two has a half
@@ -42,18 +43,20 @@ LOADER_REGISTERS = gl.constexpr(24)
 
 @dataclass(frozen=True)
 class Phases:
-    """Where columns have a stride, C is a multiple of `channels`, unless images are copied with more."""
+    """Where columns have a stride, C is a multiple of `channels`, unless images are copied with more, or pixels that single
+    elements meet are images of their own."""
 
     channels: int
 
     @property
     def text(self) -> str:
-        return f"C a multiple of {self.channels}, or of no {VECTOR}, where stride[1] > 1"
+        return f"C a multiple of {self.channels}, or of no {VECTOR}, where stride[1] > 1, but for R = S = 1 with no padding"
 
     def check(self, call: Call) -> str | None:
         """None, or what is not a multiple."""
-        stride, c = call.scalars["stride"], call.axes["C"]
-        fits = stride[1] == 1 or c % self.channels == 0 or c % VECTOR
+        stride, padding, c = *(call.scalars[key] for key in ("stride", "padding")), call.axes["C"]
+        single = spaced(windows((call.axes["R"], call.axes["S"]), stride, padding, (1, 1)))
+        fits = single or stride[1] == 1 or c % self.channels == 0 or c % VECTOR
         return None if fits else f"C = {c} with stride = {stride}, needs {self.text}"
 
 
@@ -325,17 +328,25 @@ def launch_by(
 
 def convolution(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Ints, over: tuple[Window, Window],
-    transposed: bool = False, to: ImageCopy | None = None,
+    transposed: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    """Images of this shape in the order of x, which is read as channels-last ones. to: the copy of x, if it is known."""
+    """Images of this shape in the order of x, which is read as channels-last ones."""
+    to = wanted(x, over[1].stride > 1, prod(weight.shape[2:]) > 1, over)
+    return by_copy(x, to, weight, bias, shape, over, format_of(x), transposed)
+
+
+def by_copy(
+    x: torch.Tensor, to: ImageCopy | None, weight: torch.Tensor, bias: torch.Tensor | None, shape: Ints,
+    over: tuple[Window, Window], order: torch.memory_format, transposed: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    """Images of this shape in this order. to: the copy of x."""
     if not prod(shape):
-        return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=format_of(x))
-    again = prod(weight.shape[2:]) > 1
-    wide = wanted(weight, again=again and not transposed)
-    left, right = copies((x, to or wanted(x, over[1].stride > 1, again, over)), (weight, wide))
+        return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=order)
+    wide = wanted(weight, again=prod(weight.shape[2:]) > 1 and not transposed)
+    left, right = copies((x, to), (weight, wide))
     kernels = images(right.transpose(0, 1) if transposed else right)
     p = ConvolutionProblem(x.get_device(), x.dtype, images(left), pixels(shape), kernels, over, bias is not None)
-    return result(p, left, right, bias, format_of(x), transposed, left is not x or right is not weight)
+    return result(p, left, right, bias, order, transposed, left is not x or right is not weight)
 
 
 def result(

@@ -30,7 +30,8 @@ from kernelmux.backends.triton.conv2d import _rows_weight
 from kernelmux.backends.triton.conv2d._boxes import boxes, covering
 from kernelmux.backends.triton.conv2d._maps import layout_of, map_of, phases_of, strided, walk
 from kernelmux.backends.triton.conv2d._order import copies, wanted
-from kernelmux.backends.triton.conv2d._problem import ConvolutionProblem, images
+from kernelmux.backends.triton.conv2d._problem import VECTOR, ConvolutionProblem, images, planes_of
+from kernelmux.backends.triton.conv2d._spaced import SINGLES, gathered, met, spaced
 from kernelmux.backends.triton.conv2d._specialised import LOADER_REGISTERS, MULTIPLIER_REGISTERS, copy_box
 from kernelmux.backends.triton.conv2d._tiles import RING
 from kernelmux.backends.triton.conv2d._weight_products import multiply
@@ -323,17 +324,30 @@ def launch_of(p: ConvolutionProblem, tile: Config, after: bool = False) -> tuple
 
 def gradient(grad_out: torch.Tensor, x: torch.Tensor, shape: Ints, over: tuple[Window, Window]) -> torch.Tensor:
     """grad_weight [O C R S] in the order of x, computed as a channels-last one."""
+    order = format_of(x)
+    if spaced(over) and wanted(x, over[1].stride > 1, over=None if _whole(grad_out, x, over) else over):
+        x, over = _few(grad_out, met(x, over)), SINGLES
     if _rows_weight.fits(grad_out, x, over):
-        return fresh(_rows_weight.gradient(grad_out, x, shape, over), format_of(x))
+        return fresh(_rows_weight.gradient(grad_out, x, shape, over), order)
     again = prod(shape[2:]) > 1
-    whole = apart(over, tuple(x.shape[2:]), tuple(grad_out.shape[2:]))
-    to = wanted(x, over[1].stride > 1, again, None if whole else over)
+    to = wanted(x, over[1].stride > 1, again, None if _whole(grad_out, x, over) else over)
     g, right = copies((grad_out, wanted(grad_out)), (x, to))
     wide = (shape[0], right.shape[1], *shape[2:])  # with the channels that a copy has more
     out = torch.empty(wide, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     p = ConvolutionProblem(x.get_device(), x.dtype, images(right), images(g), images(out), over)
     run_on(p, out, g, right, g is not grad_out or right is not x)
-    return fresh(out[:, : shape[1]], format_of(x))
+    return fresh(out[:, : shape[1]], order)
+
+
+def _whole(grad_out: torch.Tensor, x: torch.Tensor, over: tuple[Window, Window]) -> bool:
+    """Whether boxes may go on behind the last row and column, whatever their numbers are."""
+    return apart(over, tuple(x.shape[2:]), tuple(grad_out.shape[2:]))
+
+
+def _few(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """The pixels that single elements meet, as contiguous images if those of grad_out can be read where they lie."""
+    lie = planes_of(x) if x.shape[1] % VECTOR == 0 and _rows_weight.has_rows(grad_out) else None
+    return gathered(x, lie) if lie and x.numel() else x
 
 
 def run_on(

@@ -19,8 +19,9 @@ from kernelmux.backends.triton._launch.hopper import copy_in
 from kernelmux.backends.triton._launch.launch import Ints, Launch, Map, cdiv, plan
 from kernelmux.backends.triton.conv2d import _specialised
 from kernelmux.backends.triton.conv2d._maps import phases_of
-from kernelmux.backends.triton.conv2d._order import ImageCopy, channels_first, copies, wanted
+from kernelmux.backends.triton.conv2d._order import SECTOR, ImageCopy, channels_first, copies, wanted
 from kernelmux.backends.triton.conv2d._problem import ConvolutionProblem, images, pixels
+from kernelmux.backends.triton.conv2d._spaced import SINGLES, met, spaced
 from kernelmux.backends.triton.conv2d._specialised import convolve, launch_by
 from kernelmux.backends.triton.conv2d._tiles import rule
 from kernelmux.registry.spec.sliding_windows import Window
@@ -103,15 +104,19 @@ def mapped(x: torch.Tensor, over: tuple[Window, Window]) -> bool:
 def convolution(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, shape: Ints, over: tuple[Window, Window]
 ) -> torch.Tensor:
-    """As `_specialised` has it, by which all other images go, and those that the copy engine cannot read anyway."""
-    to, again = None, prod(weight.shape[2:]) > 1
-    if prod(shape) and mapped(x, over):
-        to = wanted(x, over[1].stride > 1, again)
-        if to is None:
-            return _where_they_lie(x, copies((weight, wanted(weight, again=again)))[0], bias, shape, over)
+    """As `_specialised` has it, by which all other images go, and those that the copy engine cannot read anyway. Of these,
+    and of those whose phases it cannot read (`Phases`), only the pixels that are met by single elements."""
+    uneven, again, order = prod(shape) > 0 and mapped(x, over), prod(weight.shape[2:]) > 1, format_of(x)
+    to = wanted(x, over[1].stride > 1, again, None if uneven else over)
+    if spaced(over) and (to or x.shape[1] % SECTOR):
+        x, over = met(x, over), SINGLES
+        to = wanted(x)
+    elif uneven and to is None:
+        return _where_they_lie(x, copies((weight, wanted(weight, again=again)))[0], bias, shape, over)
+    elif uneven and to:
         rows, columns = (cdiv(n, w.stride) * w.stride for n, w in zip(x.shape[2:], over, strict=True))
         to = ImageCopy(rows, columns, to.channels)
-    return _specialised.convolution(x, weight, bias, shape, over, to=to)
+    return _specialised.by_copy(x, to, weight, bias, shape, over, order)
 
 
 def _where_they_lie(

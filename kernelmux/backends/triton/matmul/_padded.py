@@ -10,19 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
-from triton.language.extra import cuda
 
-from kernelmux.backends.triton._launch.launch import Ints, Launch, cdiv, plan
+from kernelmux.backends.triton._launch.launch import Ints, cdiv, plan
 from kernelmux.backends.triton.matmul._blocked import Rule, blocked
 from kernelmux.backends.triton.matmul._epilogue import EpilogueTensors
+from kernelmux.backends.triton.matmul._lines import copying, line_of
 from kernelmux.backends.triton.matmul._problem import MatmulShapes, problem
 from kernelmux.backends.triton.matmul._specialised import specialised
 from kernelmux.registry.conditions import Aligned
 from kernelmux.registry.util.batch_strides import merged
 
-LINE, BLOCK = 64, 2048  # elements: of 128 bytes, and that a program copies
 # Microseconds: that tiles read by TMA are ahead by for each operation, of those that are read by elements in both
 # operands or in one, and of those by 8 bytes and more; of a copy, and one of a batch; of a byte. Rows that threads store,
 # as TMA cannot, are taken for half a copy. H200, us, by elements and by copies: 4097^3 2099 and 289, 1024 x 2002 by 2002 x
@@ -54,26 +51,9 @@ class Misaligned:
         return f"{self.left}, {self.right} and rows of the result are aligned to 16 bytes"
 
 
-@triton.jit
-def copy_lines_kernel(y_ptr, x_ptr, y_line, x_line, written, readable, BLOCK: tl.constexpr):
-    """Lines of x to those of y, `written` elements of each; what is beyond the `readable` ones is 0."""
-    cuda.gdc_launch_dependents()
-    pieces = tl.cdiv(written, BLOCK)
-    line = (tl.program_id(0) // pieces).to(tl.int64)
-    at = (tl.program_id(0) % pieces) * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + (line * x_line + at), mask=at < readable, other=0.0)
-    tl.store(y_ptr + (line * y_line + at), x, mask=at < written)
-
-
-@plan
-def _copy(device: int, lines: int, y_line: int, x_line: int, written: int, readable: int) -> Launch:
-    pieces = cdiv(written, BLOCK)
-    return Launch(copy_lines_kernel, (lines * pieces,), y_line, x_line, written, readable, BLOCK=BLOCK, num_warps=4)
-
-
 def wide(x: torch.Tensor) -> torch.Tensor:
     """Memory like x's, [... lines, n], whose lines begin at multiples of 128 bytes."""
-    return x.new_empty((*x.shape[:-1], cdiv(x.shape[-1], LINE) * LINE))
+    return x.new_empty((*x.shape[:-1], line_of(x.shape[-1])))
 
 
 def readable(x: torch.Tensor) -> bool:
@@ -99,7 +79,7 @@ def with_lines(x: torch.Tensor) -> torch.Tensor:
     if line is None:
         y[..., :length].copy_(x)
     else:
-        _copy(x.get_device(), y.numel() // y.shape[-1], y.shape[-1], line, y.shape[-1], length)(y, x)
+        copying(x.get_device(), y.numel() // y.shape[-1], y.shape[-1], line, y.shape[-1], length)(y, x)
     return y[..., :length]
 
 

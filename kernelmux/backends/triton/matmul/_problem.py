@@ -45,10 +45,14 @@ class MatmulShapes(NamedTuple):
         return gcd(16, *(n for n in (*self.a_strides, *self.b_strides) if n != 1), *lengths, *apart)
 
     @property
+    def line_multiples(self) -> tuple[int, int]:
+        """Bytes, 128, 32 or 16, at multiples of which lines of a and of b begin, where the copy engine can read them."""
+        return _multiple(self.a_strides, self.dtype.itemsize), _multiple(self.b_strides, self.dtype.itemsize)
+
+    @property
     def line_multiple(self) -> int:
-        """Bytes, 128, 32 or 16, at multiples of which lines of both factors begin, where the copy engine can read them."""
-        sizes = [n * self.dtype.itemsize for n in (*self.a_strides, *self.b_strides) if n != 1]
-        return next((n for n in (128, 32) if not any(size % n for size in sizes)), 16)
+        """As `line_multiples`, of both factors."""
+        return min(self.line_multiples)
 
     @property
     def vectors(self) -> bool:
@@ -112,6 +116,10 @@ class MatmulShapes(NamedTuple):
     def tiles(self, m: int, n: int) -> int:
         """Tiles [m, n] of all products."""
         return self.products * cdiv(self.M, m) * cdiv(self.N, n)
+
+
+def _multiple(strides: Ints, size: int) -> int:
+    return next((n for n in (128, 32) if not any(stride * size % n for stride in strides if stride != 1)), 16)
 
 
 def _unit_of(*numbers: int) -> int:

@@ -2,7 +2,7 @@
 
 The loader runs ahead through a ring of STAGES slots and across tiles, so the tensor cores wait for memory only at the
 very start. Each multiplier owns 64 or 128 rows of the tile: 64 x 256 sums are 128 registers in each of its threads. A tile
-is a power of two wide, or that and some more columns, which have a ring and sums of their own.
+is a power of two wide, or that and some more columns, which have a ring and sums of their own; of c^T, and a third one.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ from kernelmux.backends.triton._launch.hopper import barriers, copy_in, copy_out
 from kernelmux.backends.triton._launch.launch import Config, Ints, Launch, Map, cdiv, plan, processors
 from kernelmux.backends.triton.matmul._blocked import Rule, tile_of
 from kernelmux.backends.triton.matmul._epilogue import PLAIN, EpilogueTensors, WholeTensor, end_parts
+from kernelmux.backends.triton.matmul._lines import copying, line_of
 from kernelmux.backends.triton.matmul._problem import Lead, MatmulShapes, described, problem
 from kernelmux.backends.triton.matmul._some_rows import rows_leaving
-from kernelmux.backends.triton.matmul._specialised_ends import END_ROWS, end_rest_kernel, end_sums, leave_turned
+from kernelmux.backends.triton.matmul._some_rows_ends import end_turned
+from kernelmux.backends.triton.matmul._specialised_ends import END_ROWS, end_rest_kernel, end_sums
+from kernelmux.backends.triton.matmul._specialised_works import row_in_turn, work_of
 from kernelmux.registry.util.batch_strides import result
 
 # Registers per thread: the multipliers hold the sums, the loader next to nothing.
@@ -49,38 +52,18 @@ def _matrix(block, BATCHED: gl.constexpr, ROWS: gl.constexpr):
 
 
 @gluon.jit
-def _work(index, tiles, K, first, left, share, SPLIT: gl.constexpr):
-    """Tile, product, begin and end of K of a work: all of a tile, or a share of one of the `left` tiles from `first` on."""
-    if SPLIT == 1:
-        tile, batch, begin, end = index % tiles, index // tiles, 0, K
-    else:
-        begin = index // left * share
-        tile, batch, end = first + index % left, 0, gl.minimum(begin + share, K)
-    return tile, batch, begin, end
-
-
-@gluon.jit
-def _in_turn(matrix, m):
-    """Row m of the even rows (matrix 0) or the odd ones (1), of which there is one less. Matrices of maps have as many rows
-    each as there are odd ones: the last even row is one of a third, the even rows without the first."""
-    later = ((matrix == 0) & (m > 0)).to(gl.int32)
-    return matrix + 2 * later, m - later
-
-
-@gluon.jit
 def _load(
-    a_desc, b_desc, more_desc, a_ring, b_ring, more_ring, full, empty, M, N, K, works, inner, first, left, share,
-    SPLIT: gl.constexpr, BATCHED: gl.constexpr,
-    A_OUTER: gl.constexpr, A_INNER: gl.constexpr, B_OUTER: gl.constexpr, B_INNER: gl.constexpr,
-    A_ROWS: gl.constexpr, B_ROWS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-    MORE_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, IN_TURN: gl.constexpr,
-    ODD_ROWS: gl.constexpr,
+    a_desc, b_desc, more_desc, last_desc, a_ring, b_ring, more_ring, last_ring, full, empty, M, N, K, works, inner, first,
+    left, share, SPLIT: gl.constexpr, BATCHED: gl.constexpr, A_OUTER: gl.constexpr, A_INNER: gl.constexpr,
+    B_OUTER: gl.constexpr, B_INNER: gl.constexpr, A_ROWS: gl.constexpr, B_ROWS: gl.constexpr, BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr, MORE_N: gl.constexpr, LAST_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
+    STAGES: gl.constexpr, IN_TURN: gl.constexpr, ODD_ROWS: gl.constexpr,
 ):  # fmt: skip
     step = 0
-    WIDTH: gl.constexpr = BLOCK_N + MORE_N
+    WIDTH: gl.constexpr = BLOCK_N + MORE_N + LAST_N
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, WIDTH)
     for index in range(gl.program_id(0), works, gl.num_programs(0)):
-        tile, batch, begin, end = _work(index, tiles, K, first, left, share, SPLIT)
+        tile, batch, begin, end = work_of(index, tiles, K, first, left, share, SPLIT)
         y = batch // inner
         x = batch % inner
         tile_m, tile_n = tile_of(tile, M, N, BLOCK_M, WIDTH, GROUP_M)
@@ -88,7 +71,7 @@ def _load(
         n = tile_n * WIDTH
         early = 8 * x if IN_TURN else 0  # odd rows too from multiples of 32 bytes on
         if ODD_ROWS:
-            x, m = _in_turn(x, m)
+            x, m = row_in_turn(x, m)
         for at in range(begin, end, BLOCK_K):
             k = at - early
             slot = step % STAGES
@@ -98,32 +81,38 @@ def _load(
             _copy(a_desc, y * A_OUTER, x * A_INNER, m, k, ready, a_ring.index(slot), BATCHED, A_ROWS)
             _copy(b_desc, y * B_OUTER, x * B_INNER, k, n, ready, b_ring.index(slot), BATCHED, B_ROWS)
             if MORE_N:
-                slot_b = more_ring.index(slot)
-                _copy(more_desc, y * B_OUTER, x * B_INNER, k, n + BLOCK_N, ready, slot_b, BATCHED, B_ROWS)
+                _copy(
+                    more_desc, y * B_OUTER, x * B_INNER, k, n + BLOCK_N, ready, more_ring.index(slot), BATCHED, B_ROWS
+                )
+            if LAST_N:
+                _copy(last_desc, 0, 0, k, n + BLOCK_N + MORE_N, ready, last_ring.index(slot), BATCHED, B_ROWS)
             step += 1
 
 
 @gluon.jit
 def _multiply(
-    c_desc, bias_ptr, z_desc, a_ring, b_ring, more_ring, piece, full, empty, M, N, K, works, first, left, share, parts_ptr,
-    c_line, c_apart, SPLIT: gl.constexpr, TURNED: gl.constexpr, PART: gl.constexpr, BIAS: gl.constexpr,
-    ACTIVATION: gl.constexpr, BATCHED: gl.constexpr, A_ROWS: gl.constexpr, B_ROWS: gl.constexpr,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, MORE_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, ROWS: gl.constexpr, PIECE: gl.constexpr, UNIT: gl.constexpr,
+    c_desc, bias_ptr, z_desc, a_ring, b_ring, more_ring, last_ring, pieces, full, empty, M, N, K, works, first, left, share,
+    parts_ptr, c_line, c_apart, SPLIT: gl.constexpr, TURNED: gl.constexpr, PART: gl.constexpr, BIAS: gl.constexpr,
+    ACTIVATION: gl.constexpr, BATCHED: gl.constexpr, A_ROWS: gl.constexpr, B_ROWS: gl.constexpr, BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr, MORE_N: gl.constexpr, LAST_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
+    STAGES: gl.constexpr, ROWS: gl.constexpr, PIECE: gl.constexpr, SLOTS: gl.constexpr, UNIT: gl.constexpr,
     ODD_ROWS: gl.constexpr,
 ):  # fmt: skip
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     more_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MORE_N if MORE_N else BLOCK_N, 16])
+    last_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, LAST_N if LAST_N else BLOCK_N, 16])
     step = 0
-    WIDTH: gl.constexpr = BLOCK_N + MORE_N
+    WIDTH: gl.constexpr = BLOCK_N + MORE_N + LAST_N
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, WIDTH)
     for index in range(gl.program_id(0), works, gl.num_programs(0)):
-        tile, batch, begin, end = _work(index, tiles, K, first, left, share, SPLIT)
+        tile, batch, begin, end = work_of(index, tiles, K, first, left, share, SPLIT)
         tile_m, tile_n = tile_of(tile, M, N, BLOCK_M, WIDTH, GROUP_M)
-        # [ROWS, BLOCK_N], [ROWS, MORE_N]
+        # [ROWS, BLOCK_N], [ROWS, MORE_N], [ROWS, LAST_N]
         acc = gl.zeros([ROWS, BLOCK_N], gl.float32, layout)
         if MORE_N:
             more = gl.zeros([ROWS, MORE_N], gl.float32, more_layout)
+        if LAST_N:
+            last = gl.zeros([ROWS, LAST_N], gl.float32, last_layout)
         for k in range(begin, end, BLOCK_K):
             slot = step % STAGES
             mbarrier.wait(full.index(slot), (step // STAGES) & 1)
@@ -133,12 +122,18 @@ def _multiply(
             # The products of the step before are done, so its slot may be filled again.
             if MORE_N:
                 more = warpgroup_mma(a, _matrix(more_ring.index(slot), BATCHED, B_ROWS), more, is_async=True)
+            if LAST_N:
+                last = warpgroup_mma(a, _matrix(last_ring.index(slot), BATCHED, B_ROWS), last, is_async=True)
+                acc, more, last = warpgroup_mma_wait(3, deps=[acc, more, last])
+            elif MORE_N:
                 acc, more = warpgroup_mma_wait(2, deps=[acc, more])
             else:
                 acc = warpgroup_mma_wait(1, deps=[acc])
             mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), pred=k > begin)
             step += 1
-        if MORE_N:
+        if LAST_N:
+            acc, more, last = warpgroup_mma_wait(0, deps=[acc, more, last])
+        elif MORE_N:
             acc, more = warpgroup_mma_wait(0, deps=[acc, more])
         else:
             acc = warpgroup_mma_wait(0, deps=[acc])
@@ -148,27 +143,38 @@ def _multiply(
         n = tile_n * WIDTH
         height = M
         if ODD_ROWS and c_line is None:
-            batch, m = _in_turn(batch, m)
+            batch, m = row_in_turn(batch, m)
         elif ODD_ROWS:
             height = M - batch
-        if TURNED and SPLIT > 1:
-            leave_turned(parts_ptr + (index // left).to(gl.int64) * M * N, acc, m, n, M, N)
+        if TURNED:
+            part = parts_ptr + (index // left).to(gl.int64) * M * N if SPLIT > 1 else parts_ptr
+            end_turned(
+                c_desc, bias_ptr, z_desc, part, m, n, acc, M, N, pieces, SPLIT, PART, BIAS, ACTIVATION, PIECE, SLOTS
+            )
+            if MORE_N:
+                end_turned(
+                    c_desc, bias_ptr, z_desc, part, m, n + BLOCK_N, more, M, N, pieces, SPLIT, PART, BIAS, ACTIVATION,
+                    PIECE, SLOTS,
+                )  # fmt: skip
+            if LAST_N:
+                end_turned(
+                    c_desc, bias_ptr, z_desc, part, m, n + BLOCK_N + MORE_N, last, M, N, pieces, SPLIT, PART, BIAS,
+                    ACTIVATION, PIECE, SLOTS,
+                )  # fmt: skip
         elif SPLIT > 1:
             rows = gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))[:, None] + PART * ROWS
             columns = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, layout))[None, :]
             gl.store(parts_ptr + (index * BLOCK_M * BLOCK_N + rows * BLOCK_N + columns), acc)
         else:
             end_sums(
-                c_desc, bias_ptr, z_desc, batch, m, n, acc, height, N, piece, c_line, c_apart, TURNED, BIAS, ACTIVATION,
-                BATCHED, PIECE, UNIT,
-            )  # fmt: skip
-        if MORE_N and TURNED and SPLIT > 1:
-            leave_turned(parts_ptr + (index // left).to(gl.int64) * M * N, more, m, n + BLOCK_N, M, N)
-        elif MORE_N:
-            end_sums(
-                c_desc, bias_ptr, z_desc, batch, m, n + BLOCK_N, more, height, N, piece, c_line, c_apart, TURNED, BIAS,
+                c_desc, bias_ptr, z_desc, batch, m, n, acc, height, N, pieces.index(PART), c_line, c_apart, BIAS,
                 ACTIVATION, BATCHED, PIECE, UNIT,
             )  # fmt: skip
+            if MORE_N:
+                end_sums(
+                    c_desc, bias_ptr, z_desc, batch, m, n + BLOCK_N, more, height, N, pieces.index(PART), c_line, c_apart,
+                    BIAS, ACTIVATION, BATCHED, PIECE, UNIT,
+                )  # fmt: skip
     if c_line is None:
         copy_out_wait(0)
 
@@ -181,26 +187,27 @@ def _for_launches(SAYS: gl.constexpr, x):
 
 @gluon.jit
 def matmul_specialised_kernel(
-    c_desc, a_desc, b_desc, more_desc, bias_ptr, z_desc, parts_ptr, M, N, K, works, inner, first, left, share,
+    c_desc, a_desc, b_desc, more_desc, last_desc, bias_ptr, z_desc, parts_ptr, M, N, K, works, inner, first, left, share,
     c_line, c_apart, SPLIT: gl.constexpr, TURNED: gl.constexpr, LEAVES_REST: gl.constexpr, BIAS: gl.constexpr,
-    ACTIVATION: gl.constexpr, BATCHED: gl.constexpr, A_OUTER: gl.constexpr, A_INNER: gl.constexpr,
-    B_OUTER: gl.constexpr, B_INNER: gl.constexpr, A_ROWS: gl.constexpr, B_ROWS: gl.constexpr,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, MORE_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr, ROWS: gl.constexpr, PIECE: gl.constexpr, IN_TURN: gl.constexpr, FOLLOWS: gl.constexpr,
+    ACTIVATION: gl.constexpr, BATCHED: gl.constexpr, A_OUTER: gl.constexpr, A_INNER: gl.constexpr, B_OUTER: gl.constexpr,
+    B_INNER: gl.constexpr, A_ROWS: gl.constexpr, B_ROWS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+    MORE_N: gl.constexpr, LAST_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
+    ROWS: gl.constexpr, PIECE: gl.constexpr, SLOTS: gl.constexpr, IN_TURN: gl.constexpr, FOLLOWS: gl.constexpr,
     UNIT: gl.constexpr, ODD_ROWS: gl.constexpr,
 ):  # fmt: skip
     """c_desc, z_desc: pointers where there is c_line, for results that the copy engine cannot write: lines are c_line times
     UNIT elements apart, matrices c_apart times, and so many are stored at once. more_desc: of MORE_N columns of b behind
-    BLOCK_N, for tiles whose width is no power of two. IN_TURN: the batch is of the even rows of a and of the odd ones;
-    ODD_ROWS: which have a row less. FOLLOWS: the launch before copies operands, and this one may begin before its end.
-    LEAVES_REST: the one that follows computes the tiles behind these. SPLIT: this is that launch; so many programs share
-    the K of a tile and leave sums in parts. TURNED: what is computed is c^T, whose parts, if K is shared, are of all
-    tiles."""
+    BLOCK_N, for tiles whose width is no power of two; last_desc: of LAST_N behind these, of c^T only. IN_TURN: the batch is
+    of the even rows of a and of the odd ones; ODD_ROWS: which have a row less. FOLLOWS: the launch before copies operands,
+    and this one may begin before its end. LEAVES_REST: the one that follows computes the tiles behind these. SPLIT: this is
+    that launch; so many programs share the K of a tile and leave sums in parts. TURNED: what is computed is c^T, whose
+    parts, if K is shared, are of all tiles."""
     a_ring = ring(a_desc, STAGES)
     b_ring = ring(b_desc, STAGES)
     more_ring = ring(more_desc, STAGES) if MORE_N else b_ring
+    last_ring = ring(last_desc, STAGES) if LAST_N else b_ring
     if c_line is None:
-        pieces = ring(c_desc, BLOCK_M // ROWS)
+        pieces = ring(c_desc, BLOCK_M // ROWS * SLOTS)
     else:
         skewed: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
         pieces = gl.allocate_shared_memory(c_desc.dtype.element_ty, [BLOCK_M // ROWS, ROWS, PIECE], skewed)
@@ -213,13 +220,13 @@ def matmul_specialised_kernel(
     if BLOCK_M == ROWS:
         gl.warp_specialize(
             [
-                (_multiply, (c_desc, bias_ptr, z_desc, a_ring, b_ring, more_ring, pieces.index(0), full, empty, M, N, K,
-                             works, first, left, share, parts_ptr, c_line, c_apart, SPLIT, TURNED, 0, BIAS, ACTIVATION,
-                             BATCHED, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, ROWS, PIECE,
-                             UNIT, ODD_ROWS)),
-                (_load, (a_desc, b_desc, more_desc, a_ring, b_ring, more_ring, full, empty, M, N, K, works,
-                         inner, first, left, share, SPLIT, BATCHED, A_OUTER, A_INNER, B_OUTER, B_INNER, A_ROWS, B_ROWS,
-                         BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, IN_TURN, ODD_ROWS)),
+                (_multiply, (c_desc, bias_ptr, z_desc, a_ring, b_ring, more_ring, last_ring, pieces, full, empty,
+                             M, N, K, works, first, left, share, parts_ptr, c_line, c_apart, SPLIT, TURNED, 0, BIAS,
+                             ACTIVATION, BATCHED, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, MORE_N, LAST_N, BLOCK_K, GROUP_M,
+                             STAGES, ROWS, PIECE, SLOTS, UNIT, ODD_ROWS)),
+                (_load, (a_desc, b_desc, more_desc, last_desc, a_ring, b_ring, more_ring, last_ring, full, empty, M, N, K,
+                         works, inner, first, left, share, SPLIT, BATCHED, A_OUTER, A_INNER, B_OUTER, B_INNER, A_ROWS,
+                         B_ROWS, BLOCK_M, BLOCK_N, MORE_N, LAST_N, BLOCK_K, GROUP_M, STAGES, IN_TURN, ODD_ROWS)),
             ],
             [1],
             [LOADER_REGISTERS],
@@ -227,17 +234,17 @@ def matmul_specialised_kernel(
     else:
         gl.warp_specialize(
             [
-                (_multiply, (c_desc, bias_ptr, z_desc, a_ring, b_ring, more_ring, pieces.index(0), full, empty, M, N, K,
-                             works, first, left, share, parts_ptr, c_line, c_apart, SPLIT, TURNED, 0, BIAS, ACTIVATION,
-                             BATCHED, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, ROWS, PIECE,
-                             UNIT, ODD_ROWS)),
-                (_multiply, (c_desc, bias_ptr, z_desc, a_ring, b_ring, more_ring, pieces.index(1), full, empty, M, N, K,
-                             works, first, left, share, parts_ptr, c_line, c_apart, SPLIT, TURNED, 1, BIAS, ACTIVATION,
-                             BATCHED, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, ROWS, PIECE,
-                             UNIT, ODD_ROWS)),
-                (_load, (a_desc, b_desc, more_desc, a_ring, b_ring, more_ring, full, empty, M, N, K, works,
-                         inner, first, left, share, SPLIT, BATCHED, A_OUTER, A_INNER, B_OUTER, B_INNER, A_ROWS, B_ROWS,
-                         BLOCK_M, BLOCK_N, MORE_N, BLOCK_K, GROUP_M, STAGES, IN_TURN, ODD_ROWS)),
+                (_multiply, (c_desc, bias_ptr, z_desc, a_ring, b_ring, more_ring, last_ring, pieces, full, empty,
+                             M, N, K, works, first, left, share, parts_ptr, c_line, c_apart, SPLIT, TURNED, 0, BIAS,
+                             ACTIVATION, BATCHED, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, MORE_N, LAST_N, BLOCK_K, GROUP_M,
+                             STAGES, ROWS, PIECE, SLOTS, UNIT, ODD_ROWS)),
+                (_multiply, (c_desc, bias_ptr, z_desc, a_ring, b_ring, more_ring, last_ring, pieces, full, empty,
+                             M, N, K, works, first, left, share, parts_ptr, c_line, c_apart, SPLIT, TURNED, 1, BIAS,
+                             ACTIVATION, BATCHED, A_ROWS, B_ROWS, BLOCK_M, BLOCK_N, MORE_N, LAST_N, BLOCK_K, GROUP_M,
+                             STAGES, ROWS, PIECE, SLOTS, UNIT, ODD_ROWS)),
+                (_load, (a_desc, b_desc, more_desc, last_desc, a_ring, b_ring, more_ring, last_ring, full, empty, M, N, K,
+                         works, inner, first, left, share, SPLIT, BATCHED, A_OUTER, A_INNER, B_OUTER, B_INNER, A_ROWS,
+                         B_ROWS, BLOCK_M, BLOCK_N, MORE_N, LAST_N, BLOCK_K, GROUP_M, STAGES, IN_TURN, ODD_ROWS)),
             ],
             [4, 1],
             [MULTIPLIER_REGISTERS, LOADER_REGISTERS],
@@ -248,18 +255,21 @@ def matmul_specialised_kernel(
 
 def _turned(p: MatmulShapes, config: Config, follows: bool) -> SpecialisedPlan:
     """The product as c^T = b^T a^T, so that tiles have as many rows of c as it needs; programs may share its K."""
-    block_m, block_n, more_n, block_k = (config[name] for name in ("BLOCK_M", "BLOCK_N", "MORE_N", "BLOCK_K"))
+    block_m, block_n, more_n, last_n, block_k = (
+        config[n] for n in ("BLOCK_M", "BLOCK_N", "MORE_N", "LAST_N", "BLOCK_K")
+    )
     share = cdiv(cdiv(p.K, config["SPLIT"]), block_k) * block_k
-    split, tiles = cdiv(p.K, share), cdiv(p.N, block_m) * cdiv(p.M, block_n + more_n)
-    rows, piece = max(64, block_m // 2), rows_leaving(block_n, more_n, split)
+    split, tiles = cdiv(p.K, share), cdiv(p.N, block_m) * cdiv(p.M, block_n + more_n + last_n)
+    rows, piece = max(64, block_m // 2), rows_leaving(block_n, last_n or more_n, split)
     a_strides, b_strides = p.b_strides[::-1], p.a_strides[::-1]
     plain: Any = WholeTensor()
     out = _map(p, (p.M, p.N), (p.N, 1), (piece, rows), ())
-    maps = (
+    maps: tuple[Any, ...] = (
         out,
         _map(p, (p.N, p.K), a_strides, (block_m, block_k), ()),
         _map(p, (p.K, p.M), b_strides, (block_k, block_n), ()),
         _map(p, (p.K, p.M), b_strides, (block_k, more_n), ()) if more_n else plain,
+        _map(p, (p.K, p.M), b_strides, (block_k, last_n), ()) if last_n else plain,
     )
     end = p.end if split == 1 else PLAIN.ending
     meta = {
@@ -269,14 +279,12 @@ def _turned(p: MatmulShapes, config: Config, follows: bool) -> SpecialisedPlan:
     }  # fmt: skip
     numbers = p.N, p.M, p.K, tiles * split, 1, 0, tiles, share, None, None
     if split == 1:
-        ends = () if end.plain else (plain, out)
-        return SpecialisedPlan(
-            Launch(
-                matmul_specialised_kernel, (tiles,), *end.missing, None, *numbers, maps=(*maps, *ends), launch_pdl=follows,
-                **meta,
-            ),
-            turned=True,
-        )  # fmt: skip
+        maps += () if end.plain else (plain, out)
+        grid = (min(processors(p.device), tiles),)
+        whole = Launch(
+            matmul_specialised_kernel, grid, *end.missing, None, *numbers, maps=maps, launch_pdl=follows, **meta
+        )
+        return SpecialisedPlan(whole, turned=True)
     rest = Launch(
         matmul_specialised_kernel, (tiles * split,), *numbers, maps=(*maps, *[plain] * 3), launch_pdl=follows, **meta
     )
@@ -285,17 +293,23 @@ def _turned(p: MatmulShapes, config: Config, follows: bool) -> SpecialisedPlan:
 
 class SpecialisedPlan(NamedTuple):
     """The launch of whole rounds of tiles, if there are any; those of the tiles that they leave over, and of the end of
-    these, whose sums in fp32 are of this shape; None and () if the first one computes all."""
+    these, whose sums in fp32 are of this shape; None and () if the first one computes all. copy: of lines of a, to memory
+    of this shape, before the others."""
 
     whole: Launch | None
     rest: Launch | None = None
     end: Launch | None = None
     parts: Ints = ()
     turned: bool = False
+    copy: Launch | None = None
+    lines: Ints = ()
 
     def run(self, c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, epilogue: EpilogueTensors) -> None:
         """Fills c, and what the epilogue saves."""
-        ends, factors = epilogue.arguments(c), (b, a, a) if self.turned else (a, b, b)
+        if self.copy:
+            x, a = a, a.new_empty(self.lines)
+            self.copy(a, x)
+        ends, factors = epilogue.arguments(c), (b, a, a, a) if self.turned else (a, b, b, b)
         if self.whole:
             self.whole(c, *factors, *ends)
         if self.rest and self.end:
@@ -316,7 +330,11 @@ def specialised(
 
 @plan
 def _plan(p: MatmulShapes, rule: Rule, follows: bool) -> SpecialisedPlan:
-    config = {"TURNED": False, **rule(p)}
+    config = {"TURNED": False, "LAST_N": 0, "SLOTS": 1, "COPIES": False, **rule(p)}
+    if config.pop("COPIES"):  # for tiles of c^T
+        line = line_of(p.K)
+        copy = copying(p.device, p.M, line, p.a_strides[0], line, p.K)
+        return _turned(p._replace(a_strides=(line, 1)), config, True)._replace(copy=copy, lines=(p.M, line))
     if config["TURNED"]:
         return _turned(p, config, follows)
     block_m, block_n, more_n, block_k = (config[name] for name in ("BLOCK_M", "BLOCK_N", "MORE_N", "BLOCK_K"))
@@ -343,6 +361,7 @@ def _plan(p: MatmulShapes, rule: Rule, follows: bool) -> SpecialisedPlan:
         _map(p, (height, p.K), p.a_strides, (block_m, block_k), of_a),
         _map(p, (p.K, p.N), p.b_strides, (block_k, block_n), of_b),
         _map(p, (p.K, p.N), p.b_strides, (block_k, more_n), of_b) if more_n else plain,
+        plain,
     )
     split = config.get("SPLIT", 1)
     tiles = p.tiles(block_m, block_n + more_n)

@@ -17,20 +17,19 @@ END_ROWS = 8  # of a tile, for a program that ends a part of it
 
 @gluon.jit
 def _store(
-    c, batch, m, n, x, piece, M, N, c_line, c_apart, TURNED: gl.constexpr, BATCHED: gl.constexpr, UNIT: gl.constexpr
+    c, batch, m, n, x, piece, M, N, c_line, c_apart, BATCHED: gl.constexpr, UNIT: gl.constexpr
 ):  # fmt: skip
     """x to (m, n), through shared memory of its size: c is a descriptor, or a pointer where c_line says how many times UNIT
-    elements, which are stored at once, its rows are apart, and c_apart its matrices. TURNED: c is the transpose of what x
-    is a part of."""
+    elements, which are stored at once, its rows are apart, and c_apart its matrices."""
     if c_line is None:
         copy_out_wait(0)
-        flat = piece.reshape([x.shape[0], x.shape[1]]) if BATCHED else piece.permute((1, 0)) if TURNED else piece
+        flat = piece.reshape([x.shape[0], x.shape[1]]) if BATCHED else piece
         flat.store(x.to(piece.dtype))
         fence_async_shared()
         if BATCHED:
             copy_out(c, [batch, m, n], piece)
         else:
-            copy_out(c, [n, m] if TURNED else [m, n], piece)
+            copy_out(c, [m, n], piece)
     else:
         ACROSS: gl.constexpr = min(x.shape[1] // UNIT, 32)
         lines: gl.constexpr = gl.BlockedLayout([1, UNIT], [32 // ACROSS, ACROSS], [4, 1], [1, 0])
@@ -53,26 +52,25 @@ def _halves(x):
 
 @gluon.jit
 def end_sums(
-    c_desc, bias_ptr, z_desc, batch, m, n, acc, M, N, piece, c_line, c_apart, TURNED: gl.constexpr, BIAS: gl.constexpr,
+    c_desc, bias_ptr, z_desc, batch, m, n, acc, M, N, piece, c_line, c_apart, BIAS: gl.constexpr,
     ACTIVATION: gl.constexpr, BATCHED: gl.constexpr, PIECE: gl.constexpr, UNIT: gl.constexpr,
 ):  # fmt: skip
-    """Ends the sums acc at (m, n) of c, or of its transpose, PIECE columns at a time: the rest of that memory is worth more
-    in the ring, and what follows a product needs registers beside the sums."""
+    """Ends the sums acc at (m, n) of c, PIECE columns at a time: the rest of that memory is worth more in the ring, and
+    what follows a product needs registers beside the sums."""
     if acc.shape[1] == PIECE:
-        AXIS: gl.constexpr = 0 if TURNED else 1  # of acc, along which the columns of c lie
-        of_c = gl.arange(0, acc.shape[AXIS], layout=gl.SliceLayout(1 - AXIS, acc.type.layout))
-        acc = biased(acc, bias_ptr, (m if TURNED else n) + of_c, M if TURNED else N, BIAS, TURNED)
+        columns = n + gl.arange(0, acc.shape[1], layout=gl.SliceLayout(0, acc.type.layout))
+        acc = biased(acc, bias_ptr, columns, N, BIAS)
         if ACTIVATION != "none":
-            _store(z_desc, batch, m, n, acc, piece, M, N, c_line, c_apart, TURNED, BATCHED, UNIT)
-        _store(c_desc, batch, m, n, activated(acc, ACTIVATION), piece, M, N, c_line, c_apart, TURNED, BATCHED, UNIT)
+            _store(z_desc, batch, m, n, acc, piece, M, N, c_line, c_apart, BATCHED, UNIT)
+        _store(c_desc, batch, m, n, activated(acc, ACTIVATION), piece, M, N, c_line, c_apart, BATCHED, UNIT)
     else:
         left, right = _halves(acc)
         end_sums(
-            c_desc, bias_ptr, z_desc, batch, m, n, left, M, N, piece, c_line, c_apart, TURNED, BIAS, ACTIVATION, BATCHED,
-            PIECE, UNIT,
+            c_desc, bias_ptr, z_desc, batch, m, n, left, M, N, piece, c_line, c_apart, BIAS, ACTIVATION, BATCHED, PIECE,
+            UNIT,
         )  # fmt: skip
         end_sums(
-            c_desc, bias_ptr, z_desc, batch, m, n + acc.shape[1] // 2, right, M, N, piece, c_line, c_apart, TURNED, BIAS,
+            c_desc, bias_ptr, z_desc, batch, m, n + acc.shape[1] // 2, right, M, N, piece, c_line, c_apart, BIAS,
             ACTIVATION, BATCHED, PIECE, UNIT,
         )  # fmt: skip
 
