@@ -60,7 +60,6 @@ def test_a_turned_tile_has_rows_of_three_instructions(
         ((665, 6032, 5120), (128, 128, 64, 32)),
         ((216, 7168, 4096), (64, 64, 32, 16)),
         ((400, 5136, 5120), (128, 128, 16, 0)),
-        ((144, 7168, 7168), (64, 128, 16, 0)),
     ],
 )
 def test_rows_fill_tiles_of_two_or_three_instructions(shape: tuple[int, int, int], tile: tuple[int, ...]) -> None:
