@@ -77,28 +77,6 @@ def test_few_rows(k: int, split: int) -> None:
     assert not z[:, 7].isfinite().any()
 
 
-@pytest.mark.parametrize(
-    ("rows", "columns", "row_tile", "more", "split"),
-    [(263, 128, 256, 32, 3), (263, 256, 128, 16, 1), (150, 64, 128, 32, 1), (83, 64, 64, 16, 2), (130, 128, 64, 0, 1)],
-)
-@pytest.mark.parametrize("transposed", [False, True])
-def test_a_turned_tile_has_rows_of_two_instructions(
-    rows: int, columns: int, row_tile: int, more: int, split: int, transposed: bool
-) -> None:
-    """All of them, or some; the last share of K is the shortest, the last tile has few columns."""
-    generator = torch.Generator().manual_seed(1)
-    shapes = (rows, 328), (136, 328) if transposed else (328, 136), (136,)
-    a, b, bias = (torch.randint(-4, 5, shape, generator=generator).bfloat16() for shape in shapes)
-    b, z = b.mT if transposed else b, a.new_empty(rows, 136)
-    end = EpilogueTensors(EpilogueTerms(bias=True, activation="relu"), bias, z)
-    tile = {"BLOCK_M": columns, "BLOCK_N": row_tile, "MORE_N": more, "BLOCK_K": 64, "GROUP_M": 1, "STAGES": 3}
-    with registered.backend("triton").emulation():
-        y = specialised(a, b, lambda p: {**tile, "SPLIT": split, "TURNED": True}, end)
-    want = (a.double() @ b.double() + bias.double()).bfloat16()
-    assert torch.equal(z, want)
-    assert torch.equal(y, want.relu())
-
-
 @pytest.mark.parametrize(("rows", "columns", "more"), [(130, 136, 0), (129, 136, 0), (131, 131, 32), (257, 134, 0)])
 def test_even_and_odd_rows_take_turns(rows: int, columns: int, more: int) -> None:
     """Rows of 16 bytes more than a multiple of 32. Of an odd number of rows nothing beyond the last one is read or written,
@@ -189,24 +167,6 @@ def test_odd_lines_of_many_columns_are_walked_in_groups_of_rows() -> None:
     sizes = ((8192, 8200, 8192), (12000, 2984, 6000), (4096, 4104, 4104), (50000, 1048, 2048))
     groups = [_tiles.specialised_rule(of_weight(m, k, n, "none", k))["GROUP_M"] for m, k, n in sizes]
     assert groups == [8, 8, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("shape", "tile"),
-    [
-        ((144, 7168, 7168), (64, 128, 16, 1)),
-        ((310, 3000, 5000), (128, 128, 32, 1)),
-        ((80, 5120, 5120), (64, 64, 16, 1)),
-        ((288, 13824, 5120), (128, 256, 32, 3)),
-    ],
-)
-def test_some_rows_are_a_round_of_turned_tiles(shape: tuple[int, int, int], tile: tuple[int, ...]) -> None:
-    m, k, n = shape
-    config = _tiles.specialised_rule(
-        MatmulShapes(-1, m, n, k, (k, 1), (1, k), None, torch.bfloat16, "ieee", PLAIN.ending)
-    )
-    assert config["TURNED"]
-    assert tuple(config[name] for name in ("BLOCK_M", "BLOCK_N", "MORE_N", "SPLIT")) == tile
 
 
 def test_an_activation_leaves_registers_for_128_sums() -> None:

@@ -1,5 +1,5 @@
-"""Tiles of c^T whose rows of a are those of three instructions, and which products of some hundred rows take them; of which
-a is copied first."""
+"""Tiles of c^T whose rows of a are those of one to three instructions, and which products of some hundred rows take them;
+of which a is copied first."""
 
 from __future__ import annotations
 
@@ -27,6 +27,11 @@ def chosen(shape: tuple[int, int, int], end: EpilogueTerms = PLAIN.ending) -> di
 @pytest.mark.parametrize(
     ("rows", "columns", "parts", "split", "slots"),
     [
+        (263, 128, (256, 32, 0), 3, 1),
+        (263, 256, (128, 16, 0), 1, 1),
+        (150, 64, (128, 32, 0), 1, 1),
+        (83, 64, (64, 16, 0), 2, 1),
+        (130, 128, (64, 0, 0), 1, 1),
         (300, 128, (128, 64, 16), 1, 4),
         (300, 128, (128, 64, 32), 3, 1),
         (130, 64, (64, 32, 16), 1, 1),
@@ -35,7 +40,7 @@ def chosen(shape: tuple[int, int, int], end: EpilogueTerms = PLAIN.ending) -> di
     ],
 )
 @pytest.mark.parametrize("transposed", [False, True])
-def test_a_turned_tile_has_rows_of_three_instructions(
+def test_a_turned_tile_has_rows_of_one_to_three_instructions(
     rows: int, columns: int, parts: tuple[int, int, int], split: int, slots: int, transposed: bool
 ) -> None:
     """All of them, or some: those of the last instruction lie beyond the rows; the last share of K is the shortest."""
@@ -56,16 +61,20 @@ def test_a_turned_tile_has_rows_of_three_instructions(
 @pytest.mark.parametrize(
     ("shape", "tile"),
     [
-        ((600, 5120, 5120), (128, 128, 64, 16)),
-        ((665, 6032, 5120), (128, 128, 64, 32)),
-        ((216, 7168, 4096), (64, 64, 32, 16)),
-        ((400, 5136, 5120), (128, 128, 16, 0)),
+        ((600, 5120, 5120), (128, 128, 64, 16, 1)),
+        ((665, 6032, 5120), (128, 128, 64, 32, 1)),
+        ((216, 7168, 4096), (64, 64, 32, 16, 1)),
+        ((400, 5136, 5120), (128, 128, 16, 0, 1)),
+        ((144, 7168, 7168), (64, 128, 16, 0, 1)),
+        ((310, 3000, 5000), (128, 128, 32, 0, 1)),
+        ((80, 5120, 5120), (64, 64, 16, 0, 1)),
+        ((288, 13824, 5120), (128, 256, 32, 0, 3)),
     ],
 )
 def test_rows_fill_tiles_of_two_or_three_instructions(shape: tuple[int, int, int], tile: tuple[int, ...]) -> None:
     config = chosen(shape)
     assert config["TURNED"]
-    assert tuple(config[name] for name in ("BLOCK_M", "BLOCK_N", "MORE_N", "LAST_N")) == tile
+    assert tuple(config[name] for name in ("BLOCK_M", "BLOCK_N", "MORE_N", "LAST_N", "SPLIT")) == tile
 
 
 @pytest.mark.parametrize(
