@@ -118,7 +118,7 @@ def triton_versions(session: nox.Session) -> None:
                 session.install(*install)
         session.env["TRITON_CACHE_DIR"] = str(folder / "cache")
         path = os.pathsep.join((str(folder), str(ROOT)))
-        for target, tests in (("sm_80", "sm_80"), ("sm_90", "not sm_80")):
+        for target, tests in (("sm_80", "sm_80"), ("sm_90", "not sm_80 and not sm_100"), ("sm_100", "sm_100")):
             session.log(f"triton {version}, {target}")
             try:
                 files = sorted(map(str, ROOT.glob("kernelmux/emulator/tests/test_triton_*.py")))

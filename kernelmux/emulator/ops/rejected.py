@@ -14,5 +14,5 @@ def rejected(ins: Instruction) -> Action:
 
 @operation("tcgen05")
 def fifth_generation(ins: Instruction) -> Action:
-    """The tensor cores of sm_100 and their memory."""
-    raise not_emulated(ins, "the emulator has no tcgen05, the tensor cores of sm_100 with their own memory")
+    """What else the tensor cores of sm_100 have: copies to their memory, shifts, products of pairs of blocks."""
+    raise not_emulated(ins, "of tcgen05, alloc, dealloc, ld, st, mma and commit are, for one block")

@@ -7,7 +7,7 @@ and an operand that changed in between, a product that was never waited for, or 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from kernelmux.emulator.arithmetic.fused_dot import FP8, FULL, fused_dot
 from kernelmux.emulator.arithmetic.matrix_elements import STORAGE, from_float, to_float
 from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.ops import Action, operation, registers
+from kernelmux.emulator.ops.matrix_descriptor import START, UNIT, SharedOperand
 from kernelmux.emulator.ops.pending_at_exit import never_waited_for
 from kernelmux.emulator.ops.proxy import require_all_visible
 from kernelmux.emulator.ops.tensor_core import (
@@ -31,11 +32,8 @@ from kernelmux.emulator.ops.tensor_core import (
     shape_of,
 )
 from kernelmux.emulator.ptx.parser import Immediate, Instruction, Vector
-from kernelmux.emulator.tma.swizzle import swizzled
 
 Array = NDArray[Any]
-UNIT = 16  # bytes that every layout keeps together
-_SWIZZLES = (0, 128, 64, 32)  # by the two highest bits of a descriptor
 
 
 @operation("wgmma.mma_async")
@@ -135,77 +133,24 @@ def _from_halves(total: Array) -> tuple[Array, ...]:
 # --- operands in shared memory --------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=256)
-def _units(rows: int, k_bytes: int, transposed: bool, mode: int, leading: int, stride: int) -> Array:
-    """Offsets of the 16-byte units of an operand from its start, before the swizzle.
-
-    `[rows, k_bytes / 16]` for K-major operands, `[K, rows / 8]` for MN-major ones (16-bit elements only). `leading` and
-    `stride` are the byte offsets between repeating patterns (PTX ISA, "Matrix descriptor").
-    """
-    if transposed:
-        k, block = np.arange(k_bytes // 2)[:, None], np.arange(rows // 8)[None, :]
-        if mode == 0:
-            return k % 8 * UNIT + block * stride + k // 8 * leading
-        per_line = mode // UNIT
-        return block % per_line * UNIT + block // per_line * leading + k % 8 * mode + k // 8 * stride
-    row, unit = np.arange(rows)[:, None], np.arange(k_bytes // UNIT)[None, :]
-    if mode == 0:
-        return row // 8 * stride + row % 8 * UNIT + unit * leading
-    return row // 8 * stride + row % 8 * mode + unit * UNIT
-
-
 def operand(group: Any, descriptor: Any, rows: int, k: int, kind: str, transposed: bool, reader: Reader) -> Array:
     """Bits `[warpgroups, rows, K]` of the matrix that each warpgroup's descriptor stands for."""
-    storage = STORAGE[kind]
+    shape = SharedOperand("wgmma", rows, k, kind, transposed)
+    if transposed and shape.size != 2:
+        group.fail("asynchronous", "wgmma transposes operands of 16-bit elements only")
     of_group = group.full(descriptor).reshape(-1, 128)[:, 0].astype(np.uint64)
     blocks = group.block.reshape(-1, 128)[:, 0]
-    layouts = of_group & ~np.uint64(0x3FFF)
+    layouts = of_group & ~np.uint64(START)
     if (layouts == layouts[0]).all():
-        return _gather(group, of_group, blocks, rows, k, storage, transposed, reader, 0)
-    parts = [
-        _gather(group, of_group[i : i + 1], blocks[i : i + 1], rows, k, storage, transposed, reader, i)
-        for i in range(len(of_group))
-    ]
+        return _gather(group, shape, of_group, blocks, reader, 0)
+    parts = [_gather(group, shape, of_group[i : i + 1], blocks[i : i + 1], reader, i) for i in range(len(of_group))]
     return np.concatenate(parts)
 
 
-def _gather(
-    group: Any,
-    descriptors: Array,
-    blocks: Array,
-    rows: int,
-    k: int,
-    storage: Any,
-    transposed: bool,
-    reader: Reader,
-    first: int,
-) -> Array:
+def _gather(group: Any, shape: SharedOperand, descriptors: Array, blocks: Array, reader: Reader, first: int) -> Array:
     """Operands whose descriptors differ only in their start; `first` is the number of the first warpgroup."""
-    layout = int(descriptors[0])
-    if layout >> 49 & 7:
-        group.fail("unsupported", "wgmma descriptor with a base offset")
-    size = np.dtype(storage).itemsize
-    if transposed and size != 2:
-        group.fail("asynchronous", "wgmma transposes operands of 16-bit elements only")
-    mode, leading, stride = _SWIZZLES[layout >> 62], (layout >> 16 & 0x3FFF) << 4, (layout >> 32 & 0x3FFF) << 4
-    start = (descriptors.astype(np.int64) & 0x3FFF) << 4
-    units = swizzled(start[:, None, None] + _units(rows, k * size, transposed, mode, leading, stride), mode)
-    _check_bounds(group, units, first)
-    bits: Array = reader.read(blocks, units, first).view(storage)
-    if transposed:  # [.., K, rows]
-        return bits.reshape(len(units), k, rows).swapaxes(1, 2)
-    return bits.reshape(len(units), rows, k)
-
-
-def _check_bounds(group: Any, units: Array, first: int) -> None:
-    size = group.run.shared.size
-    outside = (units.max(axis=(1, 2)) + UNIT > size).nonzero()[0]
-    if len(outside):
-        group.fail(
-            "out of bounds",
-            f"wgmma operand reaches byte {units[outside[0]].max() + UNIT} of shared memory, which has {size}",
-            [128 * (first + int(outside[0]))],
-        )
+    units = shape.units(group, descriptors, 128 * (first + np.arange(len(descriptors))))
+    return shape.matrices(reader.read(blocks, units, first))
 
 
 # --- what is in flight ----------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from kernelmux.emulator.errors import Fault
 
 if TYPE_CHECKING:
     from kernelmux.emulator.ops.barrier import BarrierAction
+    from kernelmux.emulator.ptx.parser import Instruction
     from kernelmux.emulator.running.chunk_protocol import Chunk
     from kernelmux.emulator.running.group import Group
 
@@ -114,7 +115,7 @@ class Barriers:
         return True
 
     def _require_one_place(self, lanes: np.ndarray) -> None:
-        """Threads of a block that meet at barrier 0 without a count must be at the same instruction."""
+        """Threads of a block that meet at barrier 0 without a count must be at the same instruction, if one is .aligned."""
         plain = lanes[(self.key[lanes] % NUMBER == 0) & (self.expected[self.key[lanes]] == 0)]
         if not len(plain):
             return
@@ -123,9 +124,18 @@ class Barriers:
         first[block[::-1]] = self.pc[plain[::-1]]
         other = plain[self.pc[plain] != first[block]]
         if len(other):
+            anywhere = self._anywhere(self.pc[other]) & self._anywhere(first[other // self.run.geometry.threads])
+            other = other[~anywhere]
+        if len(other):
             self._report_divergence(
                 int(other[0]), int(self.pc[other[0]]), int(first[other[0] // self.run.geometry.threads])
             )
+
+    def _anywhere(self, pcs: np.ndarray) -> np.ndarray:
+        """Which of them are `barrier` without .aligned, where warps of different roles may meet from different places."""
+        steps = self.run.activation.program.flow.steps
+        found = [pc for pc in np.unique(pcs) if _may_differ(steps[pc].instruction)]
+        return np.isin(pcs, found)
 
     def _report_divergence(self, lane: int, pc: int, first: int) -> None:
         steps = self.run.activation.program.flow.steps
@@ -141,6 +151,10 @@ class Barriers:
     def reduced(self, group: Group) -> Any:
         """The result of the reduction that the group has just passed: a count, or 0 and 1; uint32 (n,)."""
         return self._reduced
+
+
+def _may_differ(ins: Instruction) -> bool:
+    return ins.name == "barrier" and not ins.has("aligned")
 
 
 def _reduce(kind: str, predicate: np.ndarray, block: np.ndarray, blocks: int) -> np.ndarray:

@@ -7,7 +7,7 @@ import pytest
 from kernelmux.emulator import checks
 
 
-@pytest.fixture(params=["sm_80", "sm_90"])
+@pytest.fixture(params=["sm_80", "sm_90", "sm_100"])
 def arch(request: pytest.FixtureRequest) -> Iterator[str]:
     """The emulator as Triton's active device, compiling for one target after the other, with full checks."""
     triton = pytest.importorskip("triton")

@@ -128,8 +128,3 @@ def test_lanes_with_another_mask_have_their_own_best() -> None:
     got = whole_warps(code, values).view(np.float32)
     assert got.tolist() == [30.0 + i % 2 + 32 * (i // 32) for i in range(64)]
     assert np.array_equal(whole_warps("redux.sync.min.f32 %d0, %a0, -1;", np.full(64, NAN, np.uint32)), [NAN] * 64)
-
-
-def test_tensor_memory_is_refused_by_name() -> None:
-    with pytest.raises(EmulatorError, match="the emulator has no tcgen05"):
-        run("tcgen05.wait::ld.sync.aligned; mov.b32 %d0, %a0;", "b32", ["b32"], numbers(1, 32))

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernelmux.emulator import checks
+from kernelmux.emulator import EmulatorError, checks
 from kernelmux.emulator.running.launch import load
 
 
@@ -84,6 +84,16 @@ def test_arriving_and_waiting_with_barrier_cta() -> None:
     body = """setp.lt.u32 %p, %t, 32; mov.b32 %v, 0; @!%p bra wait; setp.eq.u32 %q, %t, 0; @%q st.shared.b32 [word], 6;
     barrier.cta.arrive.aligned 4, 64; bra end; wait: barrier.cta.sync.aligned 4, 64; ld.shared.b32 %v, [word]; end:"""
     assert kernel(body, 64).tolist() == [0] * 32 + [6] * 32
+
+
+def test_warps_of_two_roles_meet_at_a_barrier_from_two_places() -> None:
+    """`barrier` without .aligned allows that; `bar.sync`, which is __syncthreads(), is for one place."""
+    body = """setp.lt.u32 %p, %t, 32; mov.b32 %v, 0; @!%p bra wait; setp.eq.u32 %q, %t, 0; @%q st.shared.b32 [word], 6;
+    barrier.sync 0; bra end; wait: barrier.sync 0; ld.shared.b32 %v, [word]; end:"""
+    assert kernel(body, 64).tolist() == [0] * 32 + [6] * 32
+    with pytest.raises(EmulatorError, match="wait at different barriers") as raised:
+        kernel(body.replace("barrier.sync", "bar.sync"), 64)
+    assert raised.value.kind == "divergence"
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ DEFECTS = {
     "failed assert": Defect("assert(n == 3);", "trap", "assert(n == 3)", says="n == 3"),
     "trap": Defect('if (i == 40)\n asm("trap;");', "trap", "trap;"),
     "endless recursion": Defect("y[i] = deep(n + 100000, x);", "call stack", "deep"),
-    "unknown instruction": Defect('asm volatile("tcgen05.wait::ld.sync.aligned;");', "unsupported", "tcgen05"),
+    "unknown instruction": Defect('asm volatile("tcgen05.shift.cta_group::1.down [0];");', "unsupported", "tcgen05"),
     "unknown modifier": Defect(
         'unsigned v; asm volatile("cvt.rs.f16x2.f32 %0, 0f3F800000, 0f3F800000, 5;" : "=r"(v));\n y[i] = v;',
         "unsupported",

@@ -179,8 +179,8 @@ def test_floats(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
 def test_clamp(arch: str, dtype: torch.dtype) -> None:
-    if arch == "sm_90" and dtype == torch.float64:
-        pytest.skip("Triton cannot compile a clamp of float64 for sm_90")
+    if arch != "sm_80" and dtype == torch.float64:
+        pytest.skip("Triton cannot compile a clamp of float64 from sm_90 on")
     x, out = torch.randn(N).to(dtype), torch.empty(2, N, dtype=dtype)
     kernels.clamp_kernel[(1,)](x, out, N=N)
     assert torch.equal(out, torch.stack((x.clamp(-1, 1), x.clamp(-0.5, 1))))

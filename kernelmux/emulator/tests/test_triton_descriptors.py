@@ -1,4 +1,4 @@
-"""Tensor descriptors in Triton on both targets: TMA on sm_90, loads and stores on sm_80."""
+"""Tensor descriptors in Triton: TMA from sm_90 on, loads and stores on sm_80."""
 
 import inspect
 from typing import Any
@@ -29,7 +29,7 @@ def test_made_by_the_host(arch: str, dtype: torch.dtype) -> None:
     compiled = kernels.tile_kernel[(2, triton.cdiv(x.shape[1], 32))](
         *(TensorDescriptor.from_tensor(t, block) for t in (x, y)), BLOCK_M=32, BLOCK_N=32
     )
-    assert ("cp.async.bulk.tensor" in compiled.asm["ptx"]) == (arch == "sm_90")
+    assert ("cp.async.bulk.tensor" in compiled.asm["ptx"]) == (arch != "sm_80")
     assert torch.equal(y, x * 2)
 
 
@@ -38,8 +38,8 @@ def test_made_by_the_host(arch: str, dtype: torch.dtype) -> None:
 def test_made_by_the_kernel(arch: str, dtype: torch.dtype, fill: str) -> None:
     x, y = torch.randn(40, 72).to(dtype), torch.empty(64, 96, dtype=dtype)
     compiled = kernels.made_here_kernel[(2, 3)](x, y, 40, 72, FILL=fill, BLOCK_M=32, BLOCK_N=32)
-    assert ("tensormap.replace" in compiled.asm["ptx"]) == (arch == "sm_90")
-    assert (compiled.metadata.global_scratch_size > 0) == (arch == "sm_90")  # where the descriptor lies
+    assert ("tensormap.replace" in compiled.asm["ptx"]) == (arch != "sm_80")
+    assert (compiled.metadata.global_scratch_size > 0) == (arch != "sm_80")  # where the descriptor lies
     outside = torch.nan if fill == "nan" else 0.0
     expected = torch.full((64, 96), outside, dtype=dtype)
     expected[8:48, :72] = x
@@ -117,6 +117,8 @@ def test_reductions_into_memory(arch: str, kind: str, dtype: torch.dtype) -> Non
 def test_gather_and_scatter(arch: str, dtype: torch.dtype) -> None:
     if arch == "sm_90":
         pytest.skip("Triton gathers and scatters by TMA on sm_100 and by loads on sm_80; it cannot on sm_90")
+    if arch == "sm_100":
+        pytest.skip("tiles that TMA gathers or scatters (tile::gather4) are not emulated")
     x, rows = torch.randn(64, 48).to(dtype), torch.randperm(64, dtype=torch.int32)[:16]
     out = torch.empty(16, 32, dtype=dtype)
     kernels.gather_kernel[(1,)](TensorDescriptor.from_tensor(x, [1, 32]), rows, out, BLOCK_M=16, BLOCK_N=32)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("arch")
 @pytest.fixture
 def hopper(arch: str) -> None:
     if arch != "sm_90":
-        pytest.skip("TMA and wgmma begin with sm_90")
+        pytest.skip("wgmma is of sm_90 alone")
 
 
 def descriptor(tensor: torch.Tensor, block: list[int]) -> TensorDescriptor:

@@ -18,7 +18,8 @@ from kernelmux.emulator.tests.triton_version import VERSION
 pytestmark = pytest.mark.usefixtures("arch")
 
 M, N, K = 72, 88, 144
-FP8_SUMS = {"sm_80": 8 * FP32, "sm_90": 2.0**-13}  # wgmma of 8-bit floats keeps 13 bits below the largest term
+FP8_SUMS = {"sm_80": 8 * FP32, "sm_90": 2.0**-13, "sm_100": 8 * FP32}  # wgmma keeps 13 bits below the largest term
+PRODUCT = {"sm_80": "mma.sync", "sm_90": "wgmma.mma_async", "sm_100": "tcgen05.mma"}
 
 
 def operands(dtype: torch.dtype, m: int = M, n: int = N, k: int = K) -> tuple[torch.Tensor, torch.Tensor]:
@@ -84,8 +85,7 @@ def test_matmul(arch: str, dtype: torch.dtype, precision: str, unit: float, bloc
     if precision == "ieee" and dtype == torch.float32:
         assert "mma." not in compiled.asm["ptx"]
     else:
-        wide = arch == "sm_90" and block[0] == 64
-        assert ("wgmma.mma_async" if wide else "mma.sync") in compiled.asm["ptx"]
+        assert (PRODUCT[arch] if block[0] == 64 else "mma.sync") in compiled.asm["ptx"]
 
 
 @pytest.mark.parametrize(("num_stages", "transposed"), [(1, False), (3, True), (4, False)])
@@ -106,7 +106,9 @@ def test_numbers_of_warps(num_warps: int) -> None:
     check(a, b, c)
 
 
-def test_fp16_accumulation() -> None:
+def test_fp16_accumulation(arch: str) -> None:
+    if arch == "sm_100":
+        pytest.skip("products of tcgen05 with sums of fp16 are not emulated")
     a, b = (x / 8 for x in operands(torch.float16))
     c = torch.empty(M, N, dtype=torch.float16)
     run(a, b, c, block=(64, 64, 32), sums=tl.float16)
@@ -155,6 +157,10 @@ def test_int8() -> None:
     [(False, False, False), (True, False, True), (False, True, False), (False, True, True), (True, True, False)],
 )
 def test_persistent(arch: str, flatten: bool, specialize: bool, device: bool) -> None:
+    if arch == "sm_100" and specialize and not flatten and VERSION < (3, 7):
+        pytest.skip("Triton 3.6 cannot compile warp-specialised loops within a loop for sm_100")
+    if arch == "sm_100" and specialize and VERSION == (3, 8):
+        pytest.skip("warps of Triton 3.8 meet at `bar.sync 0` from two places, which is reported as divergence")
     a, b = operands(torch.float16, 136, 80, 96)
     b = b.t().contiguous()
     c = torch.empty(136, 80, dtype=torch.float16)
@@ -169,7 +175,7 @@ def test_persistent(arch: str, flatten: bool, specialize: bool, device: bool) ->
         compiled = kernel[(4,)](
             *tensors, 136, 80, 96, **block, GROUP=2, FLATTEN=flatten, SPECIALIZE=specialize, num_stages=3
         )
-    assert ("cp.async.bulk.tensor" in compiled.asm["ptx"]) == (arch == "sm_90")
+    assert ("cp.async.bulk.tensor" in compiled.asm["ptx"]) == (arch != "sm_80")
     check(a, b.t(), c)
 
 
@@ -201,6 +207,8 @@ def test_scaled_formats(arch: str, a_kind: str, b_kind: str) -> None:
     """Triton widens them to 16 bits and multiplies these."""
     if arch == "sm_80" and "e4m3" in (a_kind, b_kind):
         pytest.skip("Triton has no e4m3 on sm_80")
+    if arch == "sm_100" and "e2m1" in (a_kind, b_kind):
+        pytest.skip("conversions of e2m1 (cvt.rn.bf16x2.e2m1x2) are not emulated")
     torch.manual_seed(0)
     m, n, k = 64, 64, 128
     (a, a_values), (b, b_values) = scaled_operand(a_kind, m, k), scaled_operand(b_kind, k, n)

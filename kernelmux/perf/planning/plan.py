@@ -175,13 +175,13 @@ def of_group(spec: OpSpec, case: Case, dtype: torch.dtype, options: PerfOptions)
     capability = torch.cuda.get_device_capability() if options.device == "cuda" and not options.elsewhere else None
     call = spec.hypothetical(case, dtype, torch.device(options.device), capability)
     for name, only in _labels(options):
-        found = list(_variants(name, only, spec, call, options.elsewhere))
+        of_backend = Row(spec.name, case.text, dtypes.SHORT[dtype], name, only or "")
+        found = list(_ladder(of_backend, spec, call, options.elsewhere))
         if name == BASELINE and not _is_asked(BASELINE, options):  # beside the others: what they are compared with
-            found = [one for one in found if one[0] == PLAIN and not one[1]] or found[-1:]
+            found = [row for row in found if row.variant == PLAIN and not row.problem] or found[-1:]
         if options.impl and not options.backends:  # beside it: what each backend would run
-            found = [one for one in found if not one[1] and one[3]][-1:] or found[-1:]
-        for variant, problem, broken, pays in found:
-            yield Row(spec.name, case.text, dtypes.SHORT[dtype], name, variant, problem, broken, pays)
+            found = [row for row in found if not row.problem and row.pays][-1:] or found[-1:]
+        yield from found
 
 
 def _is_asked(backend: str, options: PerfOptions) -> bool:
@@ -228,24 +228,25 @@ def priority(name: str) -> int:
         return 1 << 30
 
 
-def _variants(
-    name: str, only: str | None, spec: OpSpec, call: Call, elsewhere: bool = False
-) -> Iterator[tuple[str, str, bool, bool]]:
-    """Variants of a backend, why one cannot run the call, whether that is a defect, and whether it pays for the call.
-    elsewhere: its workers say so."""
-    if not elsewhere and (reason := registered.unavailable(name, call.device)):
-        yield only or "", reason, False, True
+def _ladder(row: Row, spec: OpSpec, call: Call, elsewhere: bool = False) -> Iterator[Row]:
+    """A row for each variant of the backend of `row`, or for the one that it names.
+
+    elsewhere: what cannot run there, its workers say.
+    """
+    if not elsewhere and (reason := registered.unavailable(row.backend, call.device)):
+        yield replace(row, problem=reason)
         return
     try:
-        ladder = registered.variants(name, spec.name)
+        ladder = registered.variants(row.backend, spec.name)
     except Exception as error:
         kind = "" if isinstance(error, KernelmuxError) else f"{type(error).__name__}: "
-        yield only or "", f"its module cannot be used: {kind}{error}", True, True
+        yield replace(row, problem=f"its module cannot be used: {kind}{error}", broken=True)
         return
     if not ladder:
-        yield only or "", f"has no implementation of {spec.name}", False, True
-    elif only is not None and only not in ladder:
-        yield only, f"{spec.name} has no such variant; it has {', '.join(ladder)}", False, True
+        yield replace(row, problem=f"has no implementation of {spec.name}")
+    elif row.variant and row.variant not in ladder:
+        yield replace(row, problem=f"{spec.name} has no such variant; it has {', '.join(ladder)}")
     for variant, implementation in ladder.items():
-        if only in (None, variant):
-            yield variant, "; ".join(implementation.reasons(call)), False, implementation.pays_for(call)
+        if row.variant in ("", variant):
+            reasons = "; ".join(implementation.reasons(call))
+            yield replace(row, variant=variant, problem=reasons, pays=implementation.pays_for(call))
