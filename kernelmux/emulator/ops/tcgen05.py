@@ -7,8 +7,9 @@ Sums are formed as by wgmma of an H200, those of 8-bit floats with all digits; n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,12 @@ from kernelmux.emulator.arithmetic.matrix_elements import STORAGE, to_float
 from kernelmux.emulator.memory.global_memory import SHIFT
 from kernelmux.emulator.ops import Action, address, not_emulated, operation
 from kernelmux.emulator.ops.matrix_descriptor import UNIT, SharedOperand
-from kernelmux.emulator.ops.mbarrier import WORD, Flight, Mbarriers, shared_offsets
+from kernelmux.emulator.ops.mbarrier import Flight, Mbarriers, shared_offsets
 from kernelmux.emulator.ops.pending_at_exit import never_waited_for
 from kernelmux.emulator.ops.proxy import require_all_visible
 from kernelmux.emulator.ops.tensor_core import F32, INTEGERS, S32, U32, add_integers, integer_product
 from kernelmux.emulator.ops.tensor_memory import TensorMemory, require_one_block
 from kernelmux.emulator.ptx.parser import Address, Instruction
-from kernelmux.emulator.running.cluster import split
 
 Array = NDArray[Any]
 K_BYTES = 32  # of a row of A, or a column of B, in one instruction
@@ -110,38 +110,56 @@ class Product:
         return self.block, self.shape.lanes + (where >> 16), slice(first, first + columns)
 
 
-class Products:
-    """The products under way of a chunk of blocks, by the thread that started them."""
+@dataclass
+class Queue:
+    """The products of one thread, which are done in order: those under way, and how many are done."""
 
-    def __init__(self, run: Any) -> None:
-        self.run, self.waiting = run, dict[int, list[Product]]()
+    waiting: deque[Product] = field(default_factory=deque)
+    done: int = 0
+
+    @property
+    def started(self) -> int:
+        return self.done + len(self.waiting)
+
+
+class Products:
+    """The products of a chunk of blocks, by the thread that started them."""
+
+    def __init__(self, run: Any, memory: TensorMemory) -> None:
+        self.run, self.memory, self.queues = run, memory, defaultdict[int, Queue](Queue)
 
     @staticmethod
     def of(group: Any) -> Products:
         """The products of the chunk that `group` belongs to."""
 
         def make() -> Products:
-            made = Products(group.run)
+            made = Products(group.run, TensorMemory.of(group))
             group.run.on_finish.append(made.check_landed)
             return made
 
         found: Products = group.run.kept("tcgen05", make)
         return found
 
-    def land(self, products: list[Product], memory: TensorMemory) -> None:
-        """Does products that have not been done, oldest first, with those of their thread before them."""
-        for product in products:
-            queue = self.waiting.get(product.lane, [])
-            while any(product is other for other in queue):
-                queue.pop(0).land(self.run, memory)
+    def commit(self, group: Any, ins: Instruction, i: int, key: tuple[int, int]) -> None:
+        """The mbarrier `key` (block, offset / 8) hears when all products that lane i has started are done."""
+        barriers, lane = Mbarriers.of(group), int(group.index[i])
+        queue, place = self.queues[lane], (np.array([key[0]]), np.array([key[1]]))
+        count = queue.started
+
+        def arrive(waiter: Any) -> None:
+            while queue.done < count:
+                queue.waiting.popleft().land(self.run, self.memory)
+                queue.done += 1
+            barriers.pending[place] -= 1
+            barriers.complete(waiter, place)
+
+        barriers.start(key, Flight(arrive, ins, lane, awaited=False))
 
     def check_landed(self) -> None:
         """At the end of a chunk: in full mode an error for products that no thread waited for."""
-        for queue in self.waiting.values() if self.run.checks == "full" else ():
-            for product in queue:
-                raise never_waited_for(
-                    self.run, product.ins, product.lane, "this product (tcgen05.commit, its mbarrier)"
-                )
+        for product in (p for queue in self.queues.values() for p in queue.waiting if self.run.checks == "full"):
+            what = "this product (tcgen05.commit, its mbarrier)"
+            raise never_waited_for(self.run, product.ins, product.lane, what)
 
 
 @operation("tcgen05.mma")
@@ -158,7 +176,7 @@ def mma(ins: Instruction) -> Action:
     in_memory = isinstance(a, Address)
 
     def run(group: Any, *values: Any) -> None:
-        memory, waiting = TensorMemory.of(group), Products.of(group).waiting
+        memory, queues = TensorMemory.of(group), Products.of(group).queues
         for i, (to, left, right, bits, keeps) in enumerate(zip(*(group.full(v).tolist() for v in values), strict=True)):
             shape = _shape(group, i, kind, bits)
             _require_region(group, i, memory, to, shape, shape.b.rows)
@@ -167,7 +185,7 @@ def mma(ins: Instruction) -> Action:
             operand = left if in_memory else _in_shared(group, i, left, shape.a)
             lane, block = int(group.index[i]), int(group.block[i])
             product = Product(ins, lane, block, shape, operand, _in_shared(group, i, right, shape.b), to, bool(keeps))
-            waiting.setdefault(lane, []).append(product)
+            queues[lane].waiting.append(product)
 
     left = address(a) if in_memory else (a, np.uint64)
     return Action(run, inputs=(address(d), left, (b, np.uint64), (descriptor, np.uint32), (adds, np.bool_)))
@@ -201,15 +219,10 @@ def commit(ins: Instruction) -> Action:
         raise not_emulated(ins, "the form for one mbarrier is")
 
     def run(group: Any, where: Array) -> None:
-        barriers, products, memory = Mbarriers.of(group), Products.of(group), TensorMemory.of(group)
         where = _mbarrier(ins, group, where)
-        barriers.place(group, where)
-        for i, key in enumerate(zip(*(x.tolist() for x in split(group, where)), strict=True)):
-            lane = int(group.index[i])
-            started = list(products.waiting.get(lane, ()))
-            place = (np.array([key[0]]), np.array([key[1] // WORD]))
-            arrives = partial(_arrive, products, memory, barriers, started, place)
-            barriers.start((key[0], key[1] // WORD), Flight(arrives, ins, lane, awaited=False))
+        blocks, words = Mbarriers.of(group).place(group, where)
+        for i, key in enumerate(zip(blocks.tolist(), words.tolist(), strict=True)):
+            Products.of(group).commit(group, ins, i, key)
 
     return Action(run, inputs=(address(ins.operands[0]),))
 
@@ -218,17 +231,3 @@ def _mbarrier(ins: Instruction, group: Any, where: Any) -> Array:
     """Its offset in shared memory. Triton 3.6 gives that, widened, where PTX asks for a generic address."""
     where = group.full(where)
     return where if (where >> SHIFT == 0).all() else shared_offsets(ins, group, where)
-
-
-def _arrive(
-    products: Products,
-    memory: TensorMemory,
-    barriers: Mbarriers,
-    started: list[Product],
-    place: tuple[Array, Array],
-    waiter: Any,
-) -> None:
-    """The products that a commit tracks are done, and its mbarrier hears of it."""
-    products.land(started, memory)
-    np.subtract.at(barriers.pending, place, 1)
-    barriers.complete(waiter, place)

@@ -7,31 +7,17 @@ import pytest
 import torch
 
 from kernelmux.emulator import EmulatorError, checks, compile_ptx, load, nvrtc
+from kernelmux.emulator.tests.shared_operands import TORCH, random_matrix
 
 pytestmark = pytest.mark.skipif(nvrtc.unavailable() is not None, reason=str(nvrtc.unavailable()))
 
 WARPS, BLOCKS = 2, 2
 COUNT = WARPS * BLOCKS
-TORCH = {
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "tf32": torch.float32,
-    "e4m3": torch.float8_e4m3fn,
-    "e5m2": torch.float8_e5m2,
-    "s8": torch.int8,
-    "u8": torch.uint8,
-}
 
 
 def launch(source: str, name: str, *arguments: Any, threads: int = 32 * WARPS, blocks: int = BLOCKS) -> None:
     with checks("full"):
         load(compile_ptx(source, arch="sm_90a")).kernel(name).launch((blocks, 1, 1), (threads, 1, 1), arguments)
-
-
-def random_matrix(kind: str, *shape: int) -> torch.Tensor:
-    """Numbers that every product and sum of the kind holds exactly, so that results must be equal."""
-    low = 0 if kind == "u8" else -3
-    return torch.randint(low, 4, shape).to(TORCH[kind])
 
 
 def as_double(x: torch.Tensor) -> np.ndarray:
