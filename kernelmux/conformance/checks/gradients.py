@@ -41,8 +41,9 @@ def run(probe: Probe) -> None:
         return
     if isinstance(declared, Gradient) and not registered.implements(probe.backend, declared.op):
         declared = None
-    sample = probe.sample(2 if probe.emulated else 4)
-    sample = [trial for trial in sample if declared is None or _differentiable(trial, declared)]
+    sample = probe.sample(
+        2 if probe.emulated else 4, where=lambda trial: declared is None or _differentiable(trial, declared)
+    )
     if declared:
         sample = [trial for trial in sample if _composable(probe, trial)]
     for turn, trial in enumerate(sample):

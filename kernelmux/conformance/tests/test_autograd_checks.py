@@ -23,12 +23,12 @@ def anew():
     dispatch._plans.clear()
 
 
-def judged(check: str, op: str, backend: str = "", variant: str = "") -> str:
+def judged(check: str, op: str, backend: str = "", variant: str = "", seed: int = 0) -> str:
     """What the check has to say against the usual variant of a backend, "" if nothing."""
     backend = backend or KERNELS[-1]
     variant = variant or list(registered.variants(backend, op))[-1]
     implementation = registered.variants(backend, op)[variant]
-    probe = Probe(catalog.spec(op), check, backend, variant, implementation, Options(tier="smoke"))
+    probe = Probe(catalog.spec(op), check, backend, variant, implementation, Options(tier="smoke", seed=seed))
     try:
         catalogue.check(check).run(probe)
     except Enough:
@@ -41,6 +41,12 @@ def judged(check: str, op: str, backend: str = "", variant: str = "") -> str:
 def test_sound_gradients_pass(op):
     assert judged("gradients", op) == ""
     assert judged("gradients", op, "torch_ref") == ""
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_floats_are_asked_of_an_operator_that_takes_integers_too(seed):
+    """Which dtype comes first follows the seed."""
+    assert judged("gradients", "transpose", seed=seed) == ""
 
 
 def test_what_a_gradient_is_made_of():
@@ -62,7 +68,7 @@ def test_calls_whose_gradient_a_backend_lacks_are_skipped_one_by_one(monkeypatch
     plain = next(t for t in made if t.call.scalars["activation"] == "none")
     for order in ([plain, silu], [silu, plain]):
         probe.records.clear()
-        monkeypatch.setattr(probe, "sample", lambda count, order=order: order)
+        monkeypatch.setattr(probe, "sample", lambda count, where, order=order: order)
         catalogue.check("gradients").run(probe)
         told = {r.case: (r.status, r.text) for r in probe.records}
         assert told[plain.case] == ("passed", "")
