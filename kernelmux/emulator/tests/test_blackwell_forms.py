@@ -60,6 +60,15 @@ def test_a_pair_is_two_numbers(opcode: str) -> None:
         equal(part, run(f"{opcode}.f32 %d0, {names};", "b32", ["b32"] * count, halves))
 
 
+@pytest.mark.parametrize("opcode", ["add", "mul"])
+def test_the_nan_of_a_pair_is_that_of_the_hardware(opcode: str) -> None:
+    """Compilers store pairs as 64 bits, which must be those of another thread with the same sum."""
+    infinity, zero, negative_nan = 0x7F800000, 0, 0xFFC00000
+    pairs = [negative_nan << 32 | infinity], [zero << 32 | (infinity ^ 0x80000000 if opcode == "add" else zero)]
+    got = run(f"{opcode}.f32x2 %d0, %a0, %a1;", "b64", ["b64", "b64"], [np.array(p, np.uint64) for p in pairs])
+    assert [hex(int(v)) for v in got] == [hex(NAN << 32 | NAN)]
+
+
 @pytest.mark.parametrize("half", ["f16", "bf16"])
 @pytest.mark.parametrize("opcode", ["add", "sub.rz", "add.sat", "fma.rn", "fma.rp"])
 def test_operands_of_16_bits_are_widened(opcode: str, half: str) -> None:

@@ -87,6 +87,11 @@ transpose_unaligned(const T* __restrict__ x, T* __restrict__ y, int M, int N, i6
             for (int j = 0; m0 + m + j < M; ++j) row[m + j] = tile[m + j][n];
         }
         if (m0 == 0)  // the beginning of the row, which no tile before this one writes
-            for (int j = slot; j < min(skipped, M); j += SLOTS_M) row[j] = tile[j][n];
+            for (int j = slot; j < min(skipped, M); j += SLOTS_M)
+#if __CUDA_ARCH__ >= 1000  // there NVRTC 13.5 reads the address of tile[0][n], of four bytes, before it has one
+                row[j] = (&tile[0][n])[j * PITCH];
+#else
+                row[j] = tile[j][n];
+#endif
     }
 }
