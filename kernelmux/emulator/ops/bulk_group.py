@@ -68,12 +68,7 @@ class BulkGroups:
 
 
 def _by_lane(group: Any) -> dict[int, BulkGroups]:
-    def make() -> dict[int, BulkGroups]:
-        made: dict[int, BulkGroups] = {}
-        group.run.on_finish.append(partial(_check_landed, group.run, made))
-        return made
-
-    by_lane: dict[int, BulkGroups] = group.run.kept("bulk", make)
+    by_lane: dict[int, BulkGroups] = group.run.kept("bulk", dict, partial(_check_landed, group.run))
     return by_lane
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelmux.emulator.arithmetic.floats import NAN, flush, from_bf16
+from kernelmux.emulator.arithmetic.floats import flush, from_bf16
 from kernelmux.emulator.ops import Action, floating
 from kernelmux.emulator.ops.dispatch import by_type
 from kernelmux.emulator.ops.pairs import packed
@@ -34,16 +34,12 @@ def _of_flushed(run: floating.Run) -> floating.Run:
 @by_type("mul", "f32x2")
 @by_type("fma", "f32x2")
 def paired(ins: Instruction) -> Action:
-    """Both halves of 64-bit registers, each rounded as a float32."""
+    """Both halves of 64-bit registers, each rounded as a float32; their bits may be compared, so NaN is the hardware's."""
     action, run = _single(ins, "f32x2")
     inputs = tuple((operand, U8) for operand, _ in action.inputs)
-    return Action(packed(F4, lambda *values: _one_nan(run(*values))), inputs, ((ins.operands[0], U8),), pure=True)
-
-
-def _one_nan(result: Any) -> Any:
-    """The NaN of the hardware for all of them: the register holds bits, which are compared as they are."""
-    nan = np.isnan(result)
-    return np.where(nan, NAN, result) if nan.any() else result
+    return Action(
+        packed(F4, lambda *values: floating.canonical(run(*values))), inputs, ((ins.operands[0], U8),), pure=True
+    )
 
 
 @by_type("add", "f32.f16", "f32.bf16")

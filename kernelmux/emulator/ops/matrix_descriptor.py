@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmux.emulator.arithmetic.matrix_elements import STORAGE
+from kernelmux.emulator.ops.proxy import require_all_visible
 from kernelmux.emulator.tma.swizzle import swizzled
 
 Array = NDArray[Any]
@@ -66,6 +67,12 @@ class SharedOperand:
         if self.transposed:  # [.., k, rows]
             return bits.reshape(len(contents), self.k, self.rows).swapaxes(1, 2)
         return bits.reshape(len(contents), self.rows, self.k)
+
+
+def require_units_visible(group: Any, blocks: Array, units: Array, what: str, positions: Array) -> None:
+    """Fails unless units `[operands, .., ..]` are written, and visible to products; for each its block and who asks."""
+    granule = min(UNIT, 1 << group.run.shared.shadow.shift)
+    require_all_visible(group, blocks, units[..., None] + np.arange(0, UNIT, granule), what, positions)
 
 
 @lru_cache(maxsize=256)

@@ -64,13 +64,7 @@ class Mbarriers:
     @staticmethod
     def of(group: Any) -> Mbarriers:
         """The barriers of the chunk that `group` belongs to."""
-
-        def make() -> Mbarriers:
-            made = Mbarriers(group.run)
-            group.run.on_finish.append(made.check_landed)
-            return made
-
-        found: Mbarriers = group.run.kept("mbarrier", make)
+        found: Mbarriers = group.run.kept("mbarrier", lambda: Mbarriers(group.run), Mbarriers.check_landed)
         return found
 
     def place(self, group: Any, where: Array, *, initialised: bool = True, own: bool = False) -> tuple[Array, Array]:

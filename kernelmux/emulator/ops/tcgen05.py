@@ -19,10 +19,9 @@ from kernelmux.emulator.arithmetic.fused_dot import fused_dot
 from kernelmux.emulator.arithmetic.matrix_elements import STORAGE, to_float
 from kernelmux.emulator.memory.global_memory import SHIFT
 from kernelmux.emulator.ops import Action, address, not_emulated, operation
-from kernelmux.emulator.ops.matrix_descriptor import UNIT, SharedOperand
+from kernelmux.emulator.ops.matrix_descriptor import SharedOperand, require_units_visible
 from kernelmux.emulator.ops.mbarrier import Flight, Mbarriers, shared_offsets
 from kernelmux.emulator.ops.pending_at_exit import never_waited_for
-from kernelmux.emulator.ops.proxy import require_all_visible
 from kernelmux.emulator.ops.tensor_core import F32, INTEGERS, S32, U32, add_integers, integer_product
 from kernelmux.emulator.ops.tensor_memory import TensorMemory, require_one_block
 from kernelmux.emulator.ptx.parser import Address, Instruction
@@ -133,11 +132,9 @@ class Products:
         """The products of the chunk that `group` belongs to."""
 
         def make() -> Products:
-            made = Products(group.run, TensorMemory.of(group))
-            group.run.on_finish.append(made.check_landed)
-            return made
+            return Products(group.run, TensorMemory.of(group))
 
-        found: Products = group.run.kept("tcgen05", make)
+        found: Products = group.run.kept("tcgen05", make, Products.check_landed)
         return found
 
     def commit(self, group: Any, ins: Instruction, i: int, key: tuple[int, int]) -> None:
@@ -205,9 +202,7 @@ def _in_shared(group: Any, i: int, descriptor: int, operand: SharedOperand) -> A
         group.fail("unsupported", "a descriptor of tcgen05.mma whose swizzle keeps 32 bytes together", [i])
     units = operand.units(group, np.array([descriptor], np.uint64), [i])
     if group.run.checks == "full":
-        granule = min(UNIT, 1 << group.run.shared.shadow.shift)
-        offsets = units[..., None] + np.arange(0, UNIT, granule)
-        require_all_visible(group, group.block[i : i + 1], offsets, "tcgen05.mma", np.array([i]))
+        require_units_visible(group, group.block[i : i + 1], units, operand.instruction, np.array([i]))
     return units
 
 

@@ -39,13 +39,8 @@ class TensorMemory:
     @staticmethod
     def of(group: Any) -> TensorMemory:
         """The tensor memory of the chunk that `group` belongs to."""
-
-        def make() -> TensorMemory:
-            made = TensorMemory(group.run)
-            group.run.on_finish.append(made.check_freed)
-            return made
-
-        found: TensorMemory = group.run.kept("tensor memory", make)
+        make = partial(TensorMemory, group.run)
+        found: TensorMemory = group.run.kept("tensor memory", make, TensorMemory.check_freed)
         return found
 
     def allocate(self, group: Any, ins: Instruction, i: int, count: int) -> int:

@@ -17,9 +17,8 @@ from kernelmux.emulator.arithmetic.fused_dot import FP8, FULL, fused_dot
 from kernelmux.emulator.arithmetic.matrix_elements import STORAGE, from_float, to_float
 from kernelmux.emulator.errors import Unsupported
 from kernelmux.emulator.ops import Action, operation, registers
-from kernelmux.emulator.ops.matrix_descriptor import START, UNIT, SharedOperand
+from kernelmux.emulator.ops.matrix_descriptor import START, SharedOperand, require_units_visible
 from kernelmux.emulator.ops.pending_at_exit import never_waited_for
-from kernelmux.emulator.ops.proxy import require_all_visible
 from kernelmux.emulator.ops.tensor_core import (
     F32,
     FLOAT8,
@@ -194,15 +193,10 @@ class Reader:
         """Contents of 16-byte units `[warpgroups, .., ..]` of shared memory; `first`: number of the first warpgroup."""
         contents: Array = self.group.run.shared.bytes.view(np.complex128)[blocks[:, None, None], units >> 4]
         if self.full:
-            self._require_visible(blocks, units, first)
+            positions = 128 * (first + np.arange(len(blocks)))
+            require_units_visible(self.group, blocks, units, "wgmma", positions)
             self.reads.append((first, Read(blocks, units >> 4, contents)))
         return contents
-
-    def _require_visible(self, blocks: Array, units: Array, first: int) -> None:
-        granule = min(UNIT, 1 << self.group.run.shared.shadow.shift)
-        offsets = units[..., None] + np.arange(0, UNIT, granule)
-        positions = 128 * (first + np.arange(len(blocks)))
-        require_all_visible(self.group, blocks, offsets, "wgmma", positions)
 
     def close(self) -> None:
         """Add the product to the open group of its warpgroups."""
@@ -225,13 +219,7 @@ class ProductGroups:
 
 def _groups_of(group: Any) -> list[ProductGroups]:
     """The product groups of the group's warpgroups, in order; the first lane of a warpgroup is its key."""
-
-    def make() -> dict[int, ProductGroups]:
-        made: dict[int, ProductGroups] = {}
-        group.run.on_finish.append(partial(_check_landed, group.run, made))
-        return made
-
-    by_warpgroup = group.run.kept("wgmma", make)
+    by_warpgroup: dict[int, ProductGroups] = group.run.kept("wgmma", dict, partial(_check_landed, group.run))
     first = (group.index - group.thread % 128).reshape(-1, 128)[:, 0]
     return [by_warpgroup.setdefault(int(lane), ProductGroups()) for lane in first]
 

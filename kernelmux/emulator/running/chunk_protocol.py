@@ -82,7 +82,6 @@ class Chunk(Protocol):
     alive: np.ndarray
     alive_count: int
     state: dict[str, Any]
-    on_finish: list[Callable[[], None]]
     frame: int
     ticks: int
 
@@ -101,8 +100,11 @@ class Chunk(Protocol):
     @property
     def initial(self) -> list[Any]: ...
 
-    def kept(self, name: str, make: Callable[[], Any]) -> Any:
-        """What operations keep for this chunk under a name; made when it is asked for first."""
+    def kept(self, name: str, make: Callable[[], Any], at_end: Callable[[Any], None] | None = None) -> Any:
+        """What operations keep for this chunk under a name; made when it is asked for first.
+
+        at_end: called with it when the chunk has finished.
+        """
 
     def call(self, group: Any, name: str, arguments: tuple[Any, ...]) -> Any:
         """Runs a device function for the lanes of a group; returns its results' bytes."""

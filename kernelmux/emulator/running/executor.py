@@ -7,6 +7,7 @@ Running the lowest program counter first makes them meet where structured code c
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -95,10 +96,15 @@ class Run:
         self.activation: Activation
         self.ticks = 0
 
-    def kept(self, name: str, make: Callable[[], Any]) -> Any:
-        """What operations keep for this chunk under a name; made when it is asked for first."""
+    def kept(self, name: str, make: Callable[[], Any], at_end: Callable[[Any], None] | None = None) -> Any:
+        """What operations keep for this chunk under a name; made when it is asked for first.
+
+        at_end: called with it when the chunk has finished.
+        """
         if name not in self.state:
-            self.state[name] = make()
+            made = self.state[name] = make()
+            if at_end is not None:
+                self.on_finish.append(partial(at_end, made))
         return self.state[name]
 
     @property
