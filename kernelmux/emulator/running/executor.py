@@ -316,6 +316,10 @@ class Activation:
         return error_values.values(frame, self.program.flow.numbers, self.run.memory.segments, step, lane)
 
     def _late(self, group: Group, pc: int) -> EmulatorError:
+        """The error names lanes that run, not lanes that have just come to wait for them."""
+        if pc == STOPPED and self.groups:
+            group = max(self.groups, key=lambda g: g.turn)
+            pc = group.pc
         step = self.program.flow.steps[min(max(pc, group.pc, 0), self.program.end - 1)]
         return self._located("time limit", str(self.run.deadline), int(group.index[0]), step)
 

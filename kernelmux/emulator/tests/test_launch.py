@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from kernelmux.emulator import EmulatorError, checks, compile_ptx, load, time_limit
+from kernelmux.emulator.running import executor
 from kernelmux.emulator.settings import Deadline
 from kernelmux.emulator.tests.launching import launch, needs_nvrtc
 
@@ -265,3 +266,27 @@ def test_the_time_limit_holds_across_chunks() -> None:
     assert raised.value.kind == "time limit" and raised.value.kernel == "k"
     with time_limit(60):
         kernel.launch(4096, 32, [torch.zeros(1)])
+
+
+WAITS = """
+extern "C" __global__ void k(int* flag) {
+  if (threadIdx.x == 0) {
+    while (atomicAdd(flag, 0) == 0) {}
+  }
+  __syncthreads();
+}
+"""
+
+
+def test_the_time_limit_names_the_loop_and_not_who_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever the time is over: the lanes at the barrier look again each time that the loop has run for a while."""
+    kernel = load(compile_ptx(WAITS, arch="sm_90a", filename="waits.cu")).kernel("k")
+    monkeypatch.setattr(executor, "CLOCK_EVERY", 1)
+    lines = set()
+    for after in range(executor.BUDGET, executor.BUDGET + 20):
+        looks = iter([False] * after)
+        monkeypatch.setattr(Deadline, "passed", property(lambda _, looks=looks: next(looks, True)))
+        with pytest.raises(EmulatorError, match="a loop that does not end") as raised:
+            kernel.launch(1, 64, [torch.zeros(1, dtype=torch.int32)])
+        lines.add(raised.value.line)
+    assert lines == {4}
