@@ -2,6 +2,8 @@
 
 import threading
 import time
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -278,6 +280,10 @@ extern "C" __global__ void k(int* flag) {
 """
 
 
+def _look(looks: Iterator[bool], _: Deadline) -> bool:
+    return next(looks, True)
+
+
 def test_the_time_limit_names_the_loop_and_not_who_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whenever the time is over: the lanes at the barrier look again each time that the loop has run for a while."""
     kernel = load(compile_ptx(WAITS, arch="sm_90a", filename="waits.cu")).kernel("k")
@@ -285,7 +291,7 @@ def test_the_time_limit_names_the_loop_and_not_who_waits_for_it(monkeypatch: pyt
     lines = set()
     for after in range(executor.BUDGET, executor.BUDGET + 20):
         looks = iter([False] * after)
-        monkeypatch.setattr(Deadline, "passed", property(lambda _, looks=looks: next(looks, True)))
+        monkeypatch.setattr(Deadline, "passed", property(partial(_look, looks)))
         with pytest.raises(EmulatorError, match="a loop that does not end") as raised:
             kernel.launch(1, 64, [torch.zeros(1, dtype=torch.int32)])
         lines.add(raised.value.line)
