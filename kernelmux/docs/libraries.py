@@ -82,6 +82,9 @@ LIBRARIES = {  # by the variant in kernelmux/perf/peers, for readers
     "quack": "QuACK",
     "liger": "Liger",
     "flag_gems": "FlagGems",
+    "cudnn_frontend": "cuDNN",
+    "deep_gemm": "DeepGEMM",
+    "fla": "fla",
 }
 BY_TORCH = {"matmul": "cuBLAS", "fp8_matmul": "cuBLAS", "conv2d": "cuDNN"}  # what torch calls, compiled or not
 PACKAGES = {  # the version of a library
@@ -89,6 +92,8 @@ PACKAGES = {  # the version of a library
     "quack-kernels": "QuACK",
     "liger-kernel": "Liger",
     "flag-gems": "FlagGems",
+    "sgl-deep-gemm": "DeepGEMM",
+    "fla-core": "fla",
     "nvidia-cublas": "cuBLAS",
     "nvidia-cudnn-cu13": "cuDNN",
 }

@@ -1,5 +1,5 @@
-"""Other libraries as contestants: torch.compile, cuBLAS, cuDNN, the backends of torch's attention, QuACK, Liger, FlagGems
-and FlashAttention-4 behind the signatures of the specs.
+"""Other libraries as contestants: torch.compile, cuBLAS, cuDNN (through torch and its own frontend), the backends of
+torch's attention, QuACK, Liger, FlagGems, FlashAttention-4, DeepGEMM and fla behind the signatures of the specs.
 
 A backend like any other, but only a run with `--peers` sees it: one module per operator, one variant per library. A
 library that is not installed is left out with that reason. Libraries round more often than a spec allows, so an output

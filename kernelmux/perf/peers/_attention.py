@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch.utils.weak import WeakTensorKeyDictionary
 
+from kernelmux.perf.peers._libraries import once
 from kernelmux.registry.conditions import AtMost, Condition, Dtypes, Multiple, OneOf
 from kernelmux.registry.spec import Call
 from kernelmux.registry.spec.sliding_windows import Limit
@@ -76,18 +76,10 @@ def window_sizes(causal: bool, window: Limit, ahead: Limit) -> tuple[Limit, Limi
     return None if window is None else window - 1, 0 if causal else ahead
 
 
-_rows_first: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-
-
+@once
 def rows_first(x: torch.Tensor) -> torch.Tensor:
     """x [B H M D] as [B M H D] without gaps, copied once: torch's gradients would copy it in every call.
 
     In a model the output of attention has that order, and its gradient follows it.
     """
-    turned = x.transpose(1, 2)
-    if turned.is_contiguous():
-        return turned
-    if x not in _rows_first:
-        _rows_first[x] = turned.contiguous()
-    kept: torch.Tensor = _rows_first[x]
-    return kept
+    return x.transpose(1, 2).contiguous()

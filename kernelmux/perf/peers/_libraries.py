@@ -6,10 +6,11 @@ import importlib
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from kernelmux.perf.peers import ABSENT
 from kernelmux.registry.backend import Implementation
@@ -81,12 +82,25 @@ def columns_first(b: torch.Tensor) -> torch.Tensor:
     return b if b.stride(0) == 1 else b.mT.contiguous().mT
 
 
-_single: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+def once(convert: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The conversion of what a caller would hold as the library wants it: a copy is made once for each tensor, and kept as
+    long as that."""
+    kept: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+    @wraps(convert)
+    def converted(x: torch.Tensor) -> torch.Tensor:
+        if x in kept:
+            found: torch.Tensor = kept[x]
+            return found
+        y = convert(x)
+        if y.untyped_storage().data_ptr() != x.untyped_storage().data_ptr():  # a view would keep x
+            kept[x] = y
+        return y
+
+    return converted
 
 
+@once
 def single(x: torch.Tensor) -> torch.Tensor:
-    """x in fp32, converted once: some libraries keep weights in fp32, and would not convert them in each call."""
-    kept = _single.get(x.data_ptr())
-    if kept is None or kept[0] is not x:
-        kept = _single[x.data_ptr()] = (x, x.float())
-    return kept[1]
+    """x in fp32: some libraries keep weights so."""
+    return x.float()

@@ -3,9 +3,11 @@
 import torch
 
 from kernelmux.perf.peers._libraries import compiled, function, library
+from kernelmux.perf.peers.rms_norm import fla_rows, matrix
 
 _quack = function("quack.rmsnorm.rmsnorm_fwd")
 _liger = function("liger_kernel.ops.fused_add_rms_norm.fused_add_rms_norm_forward")
+_fla = function("fla.modules.norm.layernorm.layer_norm_fwd")
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -24,8 +26,14 @@ def with_liger(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, ep
     return y, total
 
 
+def with_fla(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> Pair:
+    y, _, _, total = _fla(matrix(x), weight, None, eps, residual=matrix(residual), is_rms_norm=True)
+    return y.view(x.shape), total.view(x.shape)
+
+
 VARIANTS = {
     "torch_compile": compiled(with_torch),
     "quack": library("quack", with_quack),
     "liger": library("liger_kernel", with_liger),
+    "fla": library("fla", with_fla, *fla_rows()),
 }

@@ -3,17 +3,31 @@
 FlashAttention takes [B M H D], here as views of [B H M D].
 """
 
+import math
 from functools import cache
+from typing import Any
 
 import torch
 
-from kernelmux.perf.peers._attention import COMMON, CUDNN, EFFICIENT, FLASH_2, LSE_ROWS, rows_first, window_sizes
+from kernelmux.perf.peers import _cudnn_frontend
+from kernelmux.perf.peers._attention import (
+    COMMON,
+    CUDNN,
+    EFFICIENT,
+    FLASH_2,
+    LSE_ROWS,
+    Causal,
+    rows_first,
+    window_sizes,
+)
 from kernelmux.perf.peers._libraries import function, library
+from kernelmux.perf.peers.attention import FLA
 from kernelmux.registry.backend import Implementation
 from kernelmux.registry.conditions import Multiple
 from kernelmux.registry.spec.sliding_windows import Limit
 
 _flash_4 = function("flash_attn.cute.interface._flash_attn_bwd")
+_fla = function("fla.ops.attn.parallel.parallel_attn_bwd")
 T = torch.Tensor
 Gradients = tuple[T, T, T]
 
@@ -106,9 +120,38 @@ def with_flash_4(
     return grad_q.transpose(1, 2), grad_k.transpose(1, 2), grad_v.transpose(1, 2)
 
 
+def _sdpa_backward(graph: Any, *tensors_and_scalars: Any) -> Any:
+    *tensors, scale, window, ahead = tensors_and_scalars
+    return graph.sdpa_backward(*tensors, attn_scale=scale, **_cudnn_frontend.band(window, ahead))
+
+
+def with_cudnn_frontend(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
+) -> Gradients:
+    grad_q, grad_k, grad_v = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
+    given = (q, k, v, y, grad_out, lse[..., None])
+    found = (grad_q, grad_k, grad_v)
+    _cudnn_frontend.compute((_sdpa_backward,), given, found, scale, window, 0 if causal else ahead)
+    return found
+
+
+def with_fla(
+    grad_out: T, q: T, k: T, v: T, y: T, lse: T, causal: bool, scale: float, window: Limit, precision: str, ahead: Limit
+) -> Gradients:
+    """Its lse is in base 2."""
+    base_2 = (lse / math.log(2)).transpose(1, 2).contiguous()
+    q, k, v, y, grad_out = map(rows_first, (q, k, v, y, grad_out))
+    found = _fla(q, k, v, y, None, base_2, grad_out, scale=scale, window_size=window)[:3]
+    grad_q, grad_k, grad_v = (x.to(q.dtype).transpose(1, 2) for x in found)
+    return grad_q, grad_k, grad_v
+
+
 VARIANTS = {
     "cudnn": Implementation(
         fn=with_cudnn, idea="cuDNN through torch", requires=CUDNN, arithmetic="mma", deterministic=False
+    ),
+    "cudnn_frontend": library(
+        "cudnn", with_cudnn_frontend, *COMMON, Causal("<="), arithmetic="mma", deterministic=False
     ),
     "flash_2": Implementation(
         fn=with_flash_2, idea="FlashAttention-2 in torch", requires=FLASH_2, arithmetic="mma", deterministic=False
@@ -121,4 +164,5 @@ VARIANTS = {
         deterministic=False,
     ),
     "flash_4": library("flash_attn.cute", with_flash_4, *COMMON, arithmetic="mma", deterministic=False),
+    "fla": library("fla", with_fla, *FLA, arithmetic="mma"),
 }

@@ -1,4 +1,4 @@
-"""The gradient of cross entropy in other libraries."""
+"""The gradient of cross entropy in other libraries. That of fla writes over the logits only if told to."""
 
 import torch
 
@@ -6,6 +6,7 @@ from kernelmux.perf.peers._libraries import compiled, function, library
 from kernelmux.registry.conditions import OneOf
 
 _quack = function("quack.cross_entropy.cross_entropy_bwd")
+_fla = function("fla.modules.fused_cross_entropy.ops.cross_entropy_bwd")
 
 
 def with_torch(
@@ -39,8 +40,25 @@ def with_quack(
     return grad
 
 
+def with_fla(
+    grad_loss: torch.Tensor,
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    lse: torch.Tensor,
+    ignore_index: int,
+    label_smoothing: float,
+    reduction: str,
+) -> torch.Tensor:
+    each = grad_loss / (target != ignore_index).sum() if reduction == "mean" else grad_loss
+    grad: torch.Tensor = _fla(
+        logits.contiguous(), target, lse, each.expand(len(target)), label_smoothing, ignore_index=ignore_index
+    )
+    return grad
+
+
 MEAN = (OneOf("label_smoothing", 0.0), OneOf("reduction", "mean"))
 VARIANTS = {
     "torch_compile": compiled(with_torch),
     "quack": library("quack", with_quack, *MEAN),
+    "fla": library("fla", with_fla),
 }

@@ -1,8 +1,13 @@
-"""Cross entropy with its gradient in other libraries. That of Liger, which writes over the logits, is left out."""
+"""Cross entropy with its gradient in other libraries. That of Liger, which writes over the logits, is left out.
+
+fla has one call for the loss and one for the gradient, so that it reads the logits twice.
+"""
 
 import torch
 
 from kernelmux.perf.peers._libraries import compiled, function, library
+from kernelmux.perf.peers.cross_entropy import with_fla as fla_loss
+from kernelmux.perf.peers.cross_entropy_backward import with_fla as fla_gradient
 from kernelmux.registry.conditions import OneOf
 
 _quack = function("quack.cross_entropy.cross_entropy_fwd")
@@ -28,7 +33,16 @@ def with_quack(
     return (loss.sum() if reduction == "sum" else loss), grad
 
 
+def with_fla(
+    logits: torch.Tensor, target: torch.Tensor, ignore_index: int, label_smoothing: float, reduction: str
+) -> Pair:
+    scalars = (ignore_index, label_smoothing, reduction)
+    loss, lse = fla_loss(logits, target, *scalars)
+    return loss, fla_gradient(torch.ones_like(loss), logits, target, lse, *scalars)
+
+
 VARIANTS = {
     "torch_compile": compiled(with_torch),
     "quack": library("quack", with_quack, OneOf("label_smoothing", 0.0), OneOf("reduction", "sum", "none")),
+    "fla": library("fla", with_fla),
 }

@@ -2,11 +2,14 @@
 
 import torch
 
+from kernelmux.perf.peers._cudnn_norms import norm
 from kernelmux.perf.peers._libraries import compiled, function, library, single
+from kernelmux.perf.peers.rms_norm import fla_rows, matrix
 
 _quack = function("quack.rmsnorm.layernorm_fwd")
 _liger = function("liger_kernel.ops.layer_norm.layer_norm_forward")
 _gems = function("flag_gems.layer_norm")
+_fla = function("fla.modules.norm.layernorm.layer_norm_fwd")
 
 
 def with_torch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float) -> torch.Tensor:
@@ -28,9 +31,20 @@ def with_flag_gems(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | N
     return y
 
 
+def with_fla(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float) -> torch.Tensor:
+    y: torch.Tensor = _fla(matrix(x), weight, bias, eps)[0]
+    return y.view(x.shape)
+
+
+def with_cudnn_frontend(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float) -> torch.Tensor:
+    return norm("layernorm", x, weight, bias, eps)
+
+
 VARIANTS = {
     "torch_compile": compiled(with_torch),
     "quack": library("quack", with_quack),
     "liger": library("liger_kernel", with_liger),
     "flag_gems": library("flag_gems", with_flag_gems),
+    "fla": library("fla", with_fla, *fla_rows()),
+    "cudnn_frontend": library("cudnn", with_cudnn_frontend),
 }

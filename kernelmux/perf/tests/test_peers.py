@@ -304,7 +304,8 @@ def test_other_libraries_are_timed_in_turns_with_ours(monkeypatch: pytest.Monkey
             torch.float8_e4m3fn,
             "scaled_mm",
             [
-                "scales [(64, 1), (1, 64)] and a result in fp32, needs one scale, or scales of lines and a result in bf16"
+                "scales [(64, 1), (1, 64)] and a result in fp32, needs one scale, scales of lines and a result in bf16,"
+                " or scales of blocks and K a multiple of 512"
             ],
         ),
         (
