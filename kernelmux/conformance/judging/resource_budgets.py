@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,6 +12,7 @@ from typing import Any
 from kernelmux.emulator import amdgcn
 from kernelmux.registry import elsewhere
 from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend import package_versions
 from kernelmux.registry.errors import SpecError
 
 NAME = "resource_budgets.toml"
@@ -81,9 +83,19 @@ def _limits(tables: list[dict[str, Any]], name: str, arch: str, limits: tuple[st
     for table in reversed(tables):  # what a package says counts before what the suite says
         general |= table.get("budget", {})
         general |= next((e for e in table.get("gpu", []) if e["arch"] == arch), {})
-    listed = (entry for table in tables for entry in table.get("variant", []))
-    own: dict[str, Any] = next((e for e in listed if e["name"] == name and e.get("arch", arch) == arch), {})
+    listed = (entry for table in tables for entry in table.get("variant", []) if entry["name"] == name)
+    own: dict[str, Any] = next((e for e in listed if e.get("arch", arch) == arch and _counts(e)), {})
     return {k: v for k, v in {**general, **own}.items() if k in (*limits, "reason")}
+
+
+def _counts(entry: dict[str, Any]) -> bool:
+    """Whether the Triton that is installed is as old as the entry says, which is for that version and those before."""
+    installed = re.match(r"\d+\.\d+", package_versions.version("triton"))
+    return "triton" not in entry or (installed is not None and _numbers(installed[0]) <= _numbers(entry["triton"]))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
 
 
 @lru_cache(maxsize=64)
@@ -96,8 +108,10 @@ def _table(path: Path) -> dict[str, Any]:
     for section, limits in ((found, LIMITS), (found.get("amd", {}), AMD_LIMITS)):
         for entry in section.get("variant", []):
             if not entry.get("name") or not str(entry.get("reason", "")).strip():
-                may = ", ".join(("arch", *limits))
+                may = ", ".join(("arch", "triton", *limits))
                 raise SpecError(f"{path}: a variant needs name and reason (may have {may}), got {entry}")
+            if not re.fullmatch(r"\d+\.\d+", triton := str(entry.get("triton", "0.0"))):
+                raise SpecError(f'{path}: triton of {entry["name"]}: expected two numbers, as "3.7", got {triton!r}')
         for entry in section.get("gpu", []):
             if not entry.get("arch") or not str(entry.get("reason", "")).strip():
                 raise SpecError(f"{path}: a gpu needs arch and reason (may have {', '.join(limits)}), got {entry}")

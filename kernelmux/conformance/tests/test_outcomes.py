@@ -25,6 +25,7 @@ from kernelmux.conformance.session.plan import Item
 from kernelmux.conformance.verified import ledger
 from kernelmux.registry import catalog
 from kernelmux.registry.backend import lookup as registered
+from kernelmux.registry.backend import package_versions
 from kernelmux.registry.errors import ArgumentError, SpecError
 from kernelmux.registry.util.files import GpuFiles
 
@@ -124,6 +125,24 @@ def test_a_gpu_has_budgets_of_its_own_and_a_variant_comes_first(
     assert resource_budgets.budget("add", "theirs", "theirs/plain", "sm_90a") == resource_budgets.ResourceBudget(255, 0)
     (tmp_path / "wrong.toml").write_text('[[gpu]]\narch = "sm_89"\nspills = 64\n')
     with pytest.raises(SpecError, match="a gpu needs arch and reason"):
+        resource_budgets._table(tmp_path / "wrong.toml")
+
+
+@pytest.mark.parametrize(
+    ("installed", "spills"), [("3.6.0", 8), ("3.7.1+git12", 8), ("3.9.0", 4), ("3.10.0", 4), ("", 4)]
+)
+def test_a_budget_may_be_of_older_versions_of_triton(
+    installed: str, spills: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = '[[variant]]\nname = "softmax/theirs/plain"\nreason = "why"\n'
+    (tmp_path / resource_budgets.NAME).write_text(f'{entry}triton = "3.7"\nspills = 8\n{entry}spills = 4\n')
+    monkeypatch.setattr(registered, "folder", lambda name: tmp_path if name == "theirs" else None)
+    monkeypatch.setattr(package_versions, "version", lambda name: installed)
+    assert resource_budgets.budget("softmax", "theirs", "theirs/plain", "sm_90a").spills == spills
+    (tmp_path / "wrong.toml").write_text(f'{entry}triton = "new"\n')
+    with pytest.raises(
+        SpecError, match=r"triton of softmax/theirs/plain: expected two numbers, as \"3\.7\", got 'new'"
+    ):
         resource_budgets._table(tmp_path / "wrong.toml")
 
 

@@ -18,7 +18,7 @@ _HOPPER = re.compile(r"\bttng\.(\w+)")  # the dialect of what Hopper brought and
 _OVERLAP = re.compile(r"\btt\.(grid_dependency_\w+)")  # a kernel that begins before the one it waits for has ended
 _LANES = re.compile(r"threadsPerWarp = \[([\d, ]+)\]")
 _ASSEMBLY = re.compile(r'tt\.elementwise_inline_asm "((?:[^"\\]|\\[^"])*)"')
-_OPCODE = re.compile(r"\b[a-z][a-z0-9]*(?:\.[a-z0-9]+)+\b")
+_OPCODE = re.compile(r"\b[a-z][a-z0-9]*(?:\.[a-z0-9_]+)+\b")
 _FUNCTION = re.compile(r'symbol = "(__nv_\w+)"')
 _PRECISION = re.compile(r"inputPrecision = (\w+) : tensor<[\dx]+xf32>")  # of other operands it says nothing
 

@@ -54,6 +54,7 @@ def test_another_text_is_refused() -> None:
         ("#ttg.blocked<{threadsPerWarp = [1, 32]}>", "gfx942", "layouts of 32 lanes, a wave has 64"),
         ("tt.grid_dependency_wait", "gfx942", "overlap, which AMD GPUs have not: grid_dependency_wait"),
         (r'tt.elementwise_inline_asm "{\0A.reg .b32 a;\0Acvt.rni.s32.f32 a, $1;}"', "gfx942", "PTX: cvt.rni.s32.f32"),
+        ('tt.elementwise_inline_asm "griddepcontrol.launch_dependents;"', "gfx942", "PTX: griddepcontrol.launch_dep"),
         ('tt.extern_elementwise %a {symbol = "__nv_fmul_rn"}', "gfx942", "libdevice.mul_rn"),
         ("tt.dot %a, %b, inputPrecision = tf32 : tensor<64x32xf32>", "gfx950", "tf32, which Triton has not for gfx950"),
     ],
