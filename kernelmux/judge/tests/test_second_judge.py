@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,26 @@ def pool() -> Iterator[WarmPool]:
 
 
 @pytest.fixture
+def both_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first judge, which may be through before a busy machine has started a candidate for the second, waits until that
+    has an item."""
+    taken, first, last = threading.Event(), SharedItems.first, SharedItems.last
+
+    def later(share: SharedItems) -> object:
+        if share._thread:
+            taken.wait(ENDS)
+        return first(share)
+
+    def noted(share: SharedItems) -> object:
+        item = last(share)
+        taken.set()
+        return item
+
+    monkeypatch.setattr(SharedItems, "first", later)
+    monkeypatch.setattr(SharedItems, "last", noted)
+
+
+@pytest.fixture
 def places(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The places of the items that the second judge has ended."""
     found, add = list[int](), SharedItems.add
@@ -56,6 +78,7 @@ def statuses(made: KernelVerdict) -> list[tuple[str, str, int]]:
     return [(item["check"], item["status"], item["trials"]["passed"]) for item in made.items]
 
 
+@pytest.mark.usefixtures("both_take")
 def test_two_judges_say_what_one_says(second: SecondJudge, pool: WarmPool, places: list[int]) -> None:
     alone = verdict(RIGHT, "add", allow=("torch",), seed=SEED, pool=pool)
     both = verdict(RIGHT, "add", allow=("torch",), seed=SEED, second=second, pool=pool)
@@ -75,6 +98,7 @@ def test_one_item_and_no_function_at_all(second: SecondJudge, pool: WarmPool) ->
     assert verdict(RIGHT, "add", checks=("accuracy",), allow=("torch",), second=second, pool=pool).good
 
 
+@pytest.mark.usefixtures("both_take")
 def test_what_it_leaves_is_asked_by_the_first(
     second: SecondJudge, pool: WarmPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,9 +139,12 @@ def test_nothing_of_it_is_left(pool: WarmPool) -> None:
 
 def _children() -> list[int]:
     """The processes of this one that serve as second judges."""
-    return [
-        int(path.name) for path in limits.family(os.getpid()) if b"runner/worker.py" in (path / "cmdline").read_bytes()
-    ]
+    found = list[int]()
+    for path in limits.family(os.getpid()):
+        with suppress(OSError):  # one that has just ended
+            if b"runner/worker.py" in (path / "cmdline").read_bytes():
+                found.append(int(path.name))
+    return found
 
 
 def _lives(path: Path) -> bool:
