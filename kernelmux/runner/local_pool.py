@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,12 @@ OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)  # which nothing in an item sends t
 KILLED = "the process was killed from outside: by a person, or by the system, which was out of memory"
 LOOK = 0.1  # seconds between two looks at the limits
 ASLEEP = 5.0  # seconds between them that say that this process, or the machine, was stopped meanwhile
+
+INTERRUPT = {signal.SIGINT}
+# A process ends with the thread that has started it: this one stays. Neither hears Ctrl-C.
+_starter = ThreadPoolExecutor(
+    1, "kernelmux-workers", initializer=signal.pthread_sigmask, initargs=(signal.SIG_BLOCK, INTERRUPT)
+)
 
 READY, ROW, GONE, CLOSED = "ready", "row", "gone", "closed"
 BEGAN = "began"  # of what a process tells, what is no event
@@ -139,11 +146,18 @@ class LocalPool:
         log = self.logs / f"worker-{slot.id}.log"
         size = log.stat().st_size if log.exists() else 0
         made = self._processes[slot.id] = _Process(slot, log, size, time.monotonic() + START_LIMIT, failed)
-        told = {"serve": self.serve, "setup": self.setup, "log": str(log)}
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPT)
+        try:
+            _starter.submit(self._open, made).result()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)  # this thread hears Ctrl-C, from here on
+
+    def _open(self, made: _Process) -> None:
+        slot = made.slot
+        told = {"serve": self.serve, "setup": self.setup, "log": str(made.log)}
         told |= {"path": list(slot.path) or sys.path, "environment": dict(slot.environment)}
         spec = execnet.XSpec("popen//execmodel=main_thread_only")  # to whose command execnet adds its own code
         spec.python = shlex.join([sys.executable, "-u", worker.__file__, str(os.getpid())])
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a process never hears Ctrl-C
         try:
             made.channel = self._group.makegateway(spec).remote_exec(worker)
             made.popen = made.channel.gateway._io.popen
@@ -152,8 +166,6 @@ class LocalPool:
         except (OSError, EOFError, AssertionError) as error:  # no process, or one that ended at once
             made.ended = f"no process could be started: {type(error).__name__}: {error}"
             self._mail.put((made, None))
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)  # and this one does, from here on
 
     def cards(self) -> list[str]:
         """The kinds of cards of the slots, "" for none."""

@@ -24,7 +24,7 @@ from kernelmux.judge.verdict import KernelVerdict, verdict
 RIGHT = "import torch\n\ndef add(x, y):\n    return torch.add(x, y).contiguous()\n"
 WRONG = RIGHT.replace("torch.add(x, y)", "((x + y) * 1.01)")
 SEED = 7
-ENDS = 30.0  # seconds until what was killed is gone
+ENDS, STARTS = 30.0, 120.0  # seconds until what was killed is gone, and until another has begun an item
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +43,12 @@ def pool() -> Iterator[WarmPool]:
 @pytest.fixture
 def both_take(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first judge, which may be through before a busy machine has started a candidate for the second, waits until that
-    has an item."""
+    has an item, or has none to come."""
     taken, first, last = threading.Event(), SharedItems.first, SharedItems.last
 
     def later(share: SharedItems) -> object:
-        if share._thread:
-            taken.wait(ENDS)
+        while share._thread and share._thread.is_alive() and not taken.wait(0.1):
+            pass
         return first(share)
 
     def noted(share: SharedItems) -> object:
@@ -99,8 +99,8 @@ def test_one_item_and_no_function_at_all(second: SecondJudge, pool: WarmPool) ->
 
 
 @pytest.mark.usefixtures("both_take")
-def test_what_it_leaves_is_asked_by_the_first(
-    second: SecondJudge, pool: WarmPool, monkeypatch: pytest.MonkeyPatch
+def test_what_it_leaves_is_asked_by_the_first_and_another_takes_its_place(
+    second: SecondJudge, pool: WarmPool, places: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, killed = SharedItems.last, list[int]()
 
@@ -120,8 +120,10 @@ def test_what_it_leaves_is_asked_by_the_first(
         and made.good
         and statuses(made) == statuses(verdict(RIGHT, "add", allow=("torch",), seed=SEED, pool=pool))
     )
-    assert second.wait()  # another one is there
-    assert verdict(RIGHT, "add", checks=("accuracy",), allow=("torch",), second=second, pool=pool).good
+    end = time.monotonic() + STARTS
+    while not places and time.monotonic() < end:  # no verdict waits for the next one
+        assert verdict(RIGHT, "add", allow=("torch",), seed=SEED, second=second, pool=pool).good
+    assert places
 
 
 def test_nothing_of_it_is_left(pool: WarmPool) -> None:
