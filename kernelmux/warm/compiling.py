@@ -11,29 +11,18 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
-from typing import Any
 
 from kernelmux import emulator
 from kernelmux.emulator import nvrtc
+from kernelmux.emulator.running.stand_in import StandIn
 from kernelmux.registry.backend import device_tables
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.spec import Call
 from kernelmux.registry.util import cards
 
 
-class UnlaunchedKernel:
-    """In place of what the emulator makes of a PTX text, which would be parsed for that: a kernel that runs nothing."""
-
-    parameters = ()
-
-    def __init__(self, ptx: str) -> None:
-        self.ptx, self.module = ptx, self
-
-    def kernel(self, name: str) -> UnlaunchedKernel:
-        return self
-
-    def launch(self, *given: Any, **more: Any) -> None:
-        """Nothing runs."""
+class UnlaunchedKernel(StandIn):
+    """A kernel that runs nothing."""
 
 
 def able(backend: str) -> bool:

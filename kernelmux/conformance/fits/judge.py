@@ -20,6 +20,7 @@ from kernelmux.emulator import launch_log
 from kernelmux.emulator.launch_log import Launch
 from kernelmux.emulator.nvrtc import CompileError, with_machine_code
 from kernelmux.emulator.resources import MAX_GRID, Resources, multiprocessor, occupancy, resources
+from kernelmux.emulator.running.stand_in import StandIn
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.cases import INPUTS, Case
 from kernelmux.registry.errors import UnsupportedError, described
@@ -60,23 +61,14 @@ def judged(spec: OpSpec, case: Case, dtype: torch.dtype, variant: str, card: Car
     return FITS, str(spills or "")
 
 
-class Noted:
-    """In place of the emulator's module of a PTX text, which would have to be parsed: its launches are noted alone."""
+class Noted(StandIn):
+    """A kernel whose launches are noted alone."""
 
-    def __init__(self, ptx: str) -> None:
-        self.ptx, self.module, self.name = ptx, self, ""
-
-    def kernel(self, name: str) -> Noted:
-        found = Noted(self.ptx)
-        found.name = name
-        return found
-
-    @property
-    def parameters(self) -> list[str]:
+    def own_parameters(self) -> list[str]:
         head = re.search(rf"\.entry\s+{re.escape(self.name)}\s*\(([^)]*)\)", self.ptx)
         return re.findall(r"\.param\b", head[1]) if head else []
 
-    def launch(
+    def noted(
         self, grid: Any, block: Any, args: Sequence[Any], names: Any = (), shared: int = 0, cluster: Any = None
     ) -> None:
         if 0 not in (sizes := _three(grid)):

@@ -114,6 +114,7 @@ def test_what_it_leaves_is_asked_by_the_first_and_another_takes_its_place(
         return item
 
     monkeypatch.setattr(SharedItems, "last", last)
+    assert second.wait()
     made = verdict(RIGHT, "add", allow=("torch",), seed=SEED, second=second, pool=pool)
     assert (
         killed

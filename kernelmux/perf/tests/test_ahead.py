@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import kernelmux as kx
 from kernelmux import emulator
 from kernelmux.backends.cuda._launch import launch_cuda
 from kernelmux.emulator import nvrtc
@@ -56,6 +57,19 @@ def test_inside_launchers_see_the_card_and_its_tables_and_outside_nothing_has_ch
     ahead.compile(Row("add", "x=67108864 y=67108864", "fp32", "cuda", "vectorized"))
     assert seen == [("NVIDIA H100 80GB HBM3", "h100")] and device_tables.gpu(-1) is None
     assert emulator.load_by(before) is before
+
+
+@needs_compilers
+@pytest.mark.filterwarnings("ignore::kernelmux.EmulationWarning")
+@pytest.mark.parametrize("variant", ["cuda/vectorized", "triton/blocked"])
+def test_a_call_behind_it_in_the_same_process_runs(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, name = variant.split("/")
+    if reason := registered.unavailable(backend, torch.device("cpu")):
+        pytest.skip(reason)
+    monkeypatch.setenv(cards.VARIABLE, "NVIDIA A10")
+    x = torch.arange(1000.0)
+    ahead.compile(Row("add", "x=1000 y=1000", "fp32", backend, name))
+    assert torch.equal(kx.add(x, x, backend=variant), x + x)
 
 
 def test_other_backends_and_a_gpu_that_stands_for_a_lesser_card_are_compiled_for_by_calls(
