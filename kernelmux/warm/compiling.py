@@ -14,7 +14,7 @@ from importlib.util import find_spec
 
 from kernelmux import emulator
 from kernelmux.emulator import nvrtc
-from kernelmux.emulator.running.stand_in import StandIn
+from kernelmux.emulator.stand_in import StandIn
 from kernelmux.registry.backend import device_tables
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.spec import Call

@@ -20,7 +20,7 @@ from kernelmux.emulator import launch_log
 from kernelmux.emulator.launch_log import Launch
 from kernelmux.emulator.nvrtc import CompileError, with_machine_code
 from kernelmux.emulator.resources import MAX_GRID, Resources, multiprocessor, occupancy, resources
-from kernelmux.emulator.running.stand_in import StandIn
+from kernelmux.emulator.stand_in import StandIn
 from kernelmux.registry.backend import lookup as registered
 from kernelmux.registry.cases import INPUTS, Case
 from kernelmux.registry.errors import UnsupportedError, described
